@@ -81,7 +81,7 @@ def test_rejects_real_registry_without_guids(broker: EmbeddedBroker, registry_ur
     for url in (registry_url, registry_url.replace("/v7", "/v8")):
         with (
             KafkaProducer(broker.client_options) as producer,
-            pytest.raises(SchemaRegistryError, match="returned no GUID of the schema of subject 'orders-value'"),
+            pytest.raises(SchemaRegistryError, match="returned no GUID for the schema of subject 'orders-value'"),
         ):
             producer.send_table(
                 "orders", ORDERS, value_format="avro-confluent", schema_registry_url=url, schema_id_location="header"

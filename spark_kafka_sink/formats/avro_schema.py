@@ -136,7 +136,7 @@ def _is_schema(value: Any) -> bool:
 
 
 def _is_union(value: Any) -> bool:
-    """Return whether this is a union that is not too long to be encoded."""
+    """Return whether this is a union of at most _MAX_UNION_BRANCHES branches."""
     return (
         isinstance(value, list)
         and len(value) <= _MAX_UNION_BRANCHES

@@ -86,9 +86,9 @@ def repeat_value(data: bytes, row_count: int) -> pa.Array:
     return choose(np.zeros(row_count, np.int64), [data])
 
 
-def choose(indices: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
-    """Return an array with `texts[indices[row]]` in each row."""
-    return bytes_to_arrow(texts).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))
+def choose(indices: NDArray[Any], values: Sequence[bytes]) -> pa.Array:
+    """Return an array with `values[indices[row]]` in each row."""
+    return bytes_to_arrow(values).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))
 
 
 def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
@@ -97,25 +97,26 @@ def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.
     return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), true_values, false_values)
 
 
-def from_byte_table(byte_table: NDArray[np.uint8], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return a binary array with the rows of a two-dimensional byte array. Rows where `nulls` is True become null."""
+def from_byte_table(byte_table: NDArray[np.uint8], null_mask: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return the rows of a two-dimensional byte array as a binary array, with nulls where `null_mask` is True."""
     row_count, width = byte_table.shape
     offsets = np.arange(row_count + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(byte_table))
-    return pa.Array.from_buffers(_BINARY, row_count, [_build_validity_buffer(nulls), pa.py_buffer(offsets), data])
+    return pa.Array.from_buffers(_BINARY, row_count, [_build_validity_buffer(null_mask), pa.py_buffer(offsets), data])
 
 
-def copy_nulls(array: pa.Array, nulls_from: pa.Array) -> pa.Array:
-    """Return `array`, which must have no nulls, with nulls where `nulls_from` is null."""
-    return set_nulls(array, build_null_mask(nulls_from)) if nulls_from.null_count else array
+def copy_nulls(array: pa.Array, source: pa.Array) -> pa.Array:
+    """Return `array`, which must have no nulls, with nulls where `source` is null."""
+    return set_nulls(array, build_null_mask(source)) if source.null_count else array
 
 
-def set_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
+def set_nulls(array: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
     """Return `array` with nulls exactly where the mask is True. Existing nulls are discarded."""
     _, offsets, data = array.buffers()
-    padded_nulls = np.zeros(array.offset + len(array), np.bool_)
-    padded_nulls[array.offset :] = nulls
-    validity = _build_validity_buffer(padded_nulls)
+    # The buffers begin `array.offset` rows before the array.
+    padded_mask = np.zeros(array.offset + len(array), np.bool_)
+    padded_mask[array.offset :] = null_mask
+    validity = _build_validity_buffer(padded_mask)
     return pa.Array.from_buffers(_BINARY, len(array), [validity, offsets, data], offset=array.offset)
 
 
@@ -153,8 +154,8 @@ def take_rows(array: pa.Array, row_indices: NDArray[np.int64]) -> pa.Array:
     return array.take(numbers_to_arrow(row_indices))
 
 
-def _build_validity_buffer(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    return None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+def _build_validity_buffer(null_mask: NDArray[np.bool_] | None) -> pa.Buffer | None:
+    return None if null_mask is None else pa.py_buffer(np.packbits(~null_mask, bitorder="little"))
 
 
 def view_offsets(array: pa.Array) -> NDArray[np.int32]:

@@ -26,8 +26,8 @@ _MAX_BATCH_BYTES = 32 << 20
 class RowFormat(Protocol):
     """Encodes rows in one format. Implementations are frozen dataclasses, so that they can be pickled."""
 
-    def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes) -> pa.Array:
-        """Return a binary array without nulls. Each row consists of `header` and the encoded columns."""
+    def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes) -> pa.Array:
+        """Return a binary array without nulls. Each row consists of `prefix` and the encoded columns."""
         ...
 
 
@@ -42,12 +42,12 @@ class ColumnsEncoder:
     """Positions of the encoded columns in the batch or, if `struct_position` is set, of the fields in the struct."""
     struct_position: int | None = None
     """Position of the struct column whose fields are encoded, or None if columns of the batch are encoded."""
-    header: bytes = b""
+    prefix: bytes = b""
     """Bytes that precede each encoded row. In formats with a schema registry, they contain the schema id."""
     record_header: tuple[str, bytes] | None = None
-    """Name and value of a record header that contains the schema's GUID, as an alternative to `header`."""
+    """Name and value of a record header that contains the schema's GUID, as an alternative to `prefix`."""
     ignored_key_bytes: int = 0
-    """Number of leading bytes of each key that the partitioner ignores: the length of `header`, or 0."""
+    """Number of leading bytes of each key that the partitioner ignores: the length of `prefix`, or 0."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,27 +75,27 @@ class ColumnsEncoder:
             return self._encode_halves(batch)
 
     def _encode_halves(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        half = batch.num_rows // 2
-        return self._encode_chunks(batch.slice(0, half)) + self._encode_chunks(batch.slice(half))
+        middle = batch.num_rows // 2
+        return self._encode_chunks(batch.slice(0, middle)) + self._encode_chunks(batch.slice(middle))
 
     def _encode_rows(self, batch: pa.RecordBatch) -> pa.Array:
         if self.struct_position is None:
             columns = [batch.column(position) for position in self.positions]
-            return self.format.encode_rows(self.names, columns, batch.num_rows, self.header)
+            return self.format.encode_rows(self.names, columns, batch.num_rows, self.prefix)
         struct_column = batch.column(self.struct_position)
         fields = [struct_column.field(position) for position in self.positions]
         if not struct_column.null_count:
-            return self.format.encode_rows(self.names, fields, batch.num_rows, self.header)
+            return self.format.encode_rows(self.names, fields, batch.num_rows, self.prefix)
         # Spark sets all fields of a null struct to null, even those that the schema declares as not nullable. A format
         # would reject these nulls, so only structs that are not null are encoded.
         valid_mask = struct_column.is_valid()
         valid_fields = [field.filter(valid_mask) for field in fields]
         valid_count = batch.num_rows - struct_column.null_count
-        encoded_rows = self.format.encode_rows(self.names, valid_fields, valid_count, self.header)
+        encoded_rows = self.format.encode_rows(self.names, valid_fields, valid_count, self.prefix)
         return _insert_nulls(encoded_rows, build_null_mask(struct_column))
 
 
-def _insert_nulls(values: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
-    """Return an array that is null where `nulls` is True. `values` holds the other elements, in order."""
-    value_indices = np.cumsum(~nulls) - 1  # the number of preceding values; only used where `nulls` is False
-    return values.take(numbers_to_arrow(value_indices, nulls))
+def _insert_nulls(values: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
+    """Return an array that is null where `null_mask` is True. `values` holds the other elements, in order."""
+    value_indices = np.cumsum(~null_mask) - 1  # the number of preceding values; only used where `null_mask` is False
+    return values.take(numbers_to_arrow(value_indices, null_mask))

@@ -61,60 +61,67 @@ def build_encoders(
 def attach_schema_id(
     encoder: ColumnsEncoder,
     options: FormatOptions,
-    registry: RegistryOptions,
+    registry_options: RegistryOptions,
     topic: str | None,
-    start: str | None = None,
+    stream_start: str | None = None,
 ) -> ColumnsEncoder:
     """Query the schema registry and return a copy of the encoder that adds the schema's id or GUID to each record.
 
     The id precedes each encoded row. With schemaIdLocation=header, the GUID is in a record header instead.
-    `start` identifies the start of a Spark stream, for which the latest schema is cached. It is None for a batch job.
+    `stream_start` identifies one start of a Spark stream, whose micro-batches all use the same latest schema. It is
+    None for a batch job.
     """
-    client = get_registry_client(registry.config)
-    if registry.schema_source == "latest":
-        subject = options.subject or registry.subject_name(options.side, topic, options.schema.name or "")
-        latest_schema = client.get_latest(subject, is_serialized=options.format in DESCRIPTOR_FORMATS, start=start)
+    client = get_registry_client(registry_options.config)
+    if registry_options.schema_source == "latest":
+        subject = options.subject or registry_options.build_subject_name(options.side, topic, options.schema.name or "")
+        latest_schema = client.get_latest(
+            subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start=stream_start
+        )
         try:
             schema_format = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
         except SchemaError as error:
             reason = client.sanitize(str(error))
             raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
-        return _replace_format(encoder, schema_format, latest_schema, subject, options, registry)
+        return _attach_registered_schema(encoder, schema_format, latest_schema, subject, options, registry_options)
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
-    subject = options.subject or registry.subject_name(options.side, topic, schema_format.schema.name)
-    query = client.register if registry.schema_source == "register" else client.lookup
-    registered = query(subject, schema_format.schema)
-    if registry.has_id_in_header and registered.guid is None:
-        registered = client.lookup(subject, schema_format.schema)  # some registries return no GUID for a registration
-    return _replace_format(encoder, schema_format, registered, subject, options, registry)
+    subject = options.subject or registry_options.build_subject_name(options.side, topic, schema_format.schema.name)
+    register_or_lookup = client.register if registry_options.schema_source == "register" else client.lookup
+    registered_schema = register_or_lookup(subject, schema_format.schema)
+    if registry_options.has_id_in_header and registered_schema.guid is None:
+        # Some registries return no GUID for a registration.
+        registered_schema = client.lookup(subject, schema_format.schema)
+    return _attach_registered_schema(encoder, schema_format, registered_schema, subject, options, registry_options)
 
 
-def _replace_format(
+def _attach_registered_schema(
     encoder: ColumnsEncoder,
     schema_format: SchemaFormat,
-    registered: RegisteredSchema,
+    registered_schema: RegisteredSchema,
     subject: str,
     options: FormatOptions,
-    registry: RegistryOptions,
+    registry_options: RegistryOptions,
 ) -> ColumnsEncoder:
     """Return `encoder` for the registered schema: with its id before each row, or its GUID in a record header.
 
     Raise SchemaRegistryError if the registry options require a GUID and the registry returned none.
     """
-    if not registry.has_id_in_header:
-        header = schema_format.build_header(registered.id)
-        ignored_bytes = len(header) if options.side == "key" and registry.partitioner_ignore_schema_id else 0
+    if not registry_options.has_id_in_header:
+        prefix = schema_format.build_row_prefix(registered_schema.id)
+        ignores_prefix = options.side == "key" and registry_options.partitioner_ignore_schema_id
         return dataclasses.replace(
-            encoder, format=schema_format.row_format, header=header, ignored_key_bytes=ignored_bytes
+            encoder,
+            format=schema_format.row_format,
+            prefix=prefix,
+            ignored_key_bytes=len(prefix) if ignores_prefix else 0,
         )
-    if registered.guid is None:
+    if registered_schema.guid is None:
         raise SchemaRegistryError(
-            f"The schema registry returned no GUID of the schema of subject '{subject}', which "
-            "schemaIdLocation=header needs. Set schemaIdLocation to 'prefix', or use a registry with GUIDs, such as "
-            "Confluent Platform 8.0."
+            f"The schema registry returned no GUID for the schema of subject '{subject}', but schemaIdLocation=header "
+            "requires one. Set schemaIdLocation to 'prefix', or use a registry with GUIDs, such as Confluent Platform "
+            "8.0."
         )
-    record_header = (f"__{options.side}_schema_id", schema_format.build_guid_header(registered.guid))
+    record_header = (f"__{options.side}_schema_id", schema_format.build_guid_header_value(registered_schema.guid))
     return dataclasses.replace(encoder, format=schema_format.row_format, record_header=record_header)
 
 
@@ -139,8 +146,8 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
         fields = tuple(source_columns.field(position) for position in positions)
         schema_format = build_format(options.format, fields, options.schema)
     except SchemaError as error:
-        problem = {"format": options.format, "problem": sanitize(str(error), 1_000)}
-        raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", problem)) from error
+        placeholders = {"format": options.format, "problem": sanitize(str(error), 1_000)}
+        raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", placeholders)) from error
     return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), struct_position)
 
 
@@ -158,10 +165,12 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
     ]
     if names.count(name) == 1 and name in struct_names:
         return names.index(name)
-    values = {"name": name, "alternatives": describe_missing_column(name, struct_names, "struct columns")}
+    placeholders = {"name": name, "alternatives": describe_missing_column(name, struct_names, "struct columns")}
     raise ConfigurationError(
         OptionFault(
-            f"{options.side}Columns", "names a struct column '{name}', which does not exist. {alternatives}", values
+            f"{options.side}Columns",
+            "names a struct column '{name}', which does not exist. {alternatives}",
+            placeholders,
         )
     )
 

@@ -45,11 +45,11 @@ class SchemaFormat(NamedTuple):
     schema: Schema | None = None
     message_indexes: bytes = b""
 
-    def build_header(self, schema_id: int) -> bytes:
+    def build_row_prefix(self, schema_id: int) -> bytes:
         """Return the prefix of each row that carries the schema id, in Confluent's wire format."""
         return MAGIC_BYTE + schema_id.to_bytes(4, "big") + self.message_indexes
 
-    def build_guid_header(self, guid: UUID) -> bytes:
+    def build_guid_header_value(self, guid: UUID) -> bytes:
         """Return the value of the record header that carries the schema's GUID, in Confluent's wire format."""
         return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
@@ -58,8 +58,10 @@ def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -
     """Build the format with this name. Raise SchemaError if it cannot encode the columns."""
     schema_format = _BUILDERS[name](fields, schema)
     # Encode an empty batch, because Arrow rejects unsupported types (ArrowNotImplementedError) even without rows.
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], [field.name for field in fields])
-    ColumnsEncoder(schema_format.row_format, tuple(fields), tuple(range(len(fields)))).encode(empty)
+    empty_columns = [pa.nulls(0, field.type) for field in fields]
+    empty_batch = pa.RecordBatch.from_arrays(empty_columns, [field.name for field in fields])
+    encoder = ColumnsEncoder(schema_format.row_format, tuple(fields), positions=tuple(range(len(fields))))
+    encoder.encode(empty_batch)
     return schema_format
 
 
@@ -97,12 +99,12 @@ def _build_avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
 def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
     if schema.text is None:
         derived = derive_message(fields, schema.name)
+        registry_schema = Schema("PROTOBUF", derived.text, derived.name)
         # The derived message is the first of its file, whose position is encoded as a single 0.
-        return SchemaFormat(ProtobufFormat(derived.fields), Schema("PROTOBUF", derived.text, derived.name), b"\0")
+        return SchemaFormat(ProtobufFormat(derived.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
-    return SchemaFormat(
-        ProtobufFormat(message.fields), Schema("PROTOBUF", message.text, message.name), message.message_indexes
-    )
+    registry_schema = Schema("PROTOBUF", message.text, message.name)
+    return SchemaFormat(ProtobufFormat(message.fields), registry_schema, message.message_indexes)
 
 
 def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:

@@ -112,7 +112,7 @@ def _format_tiny(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
 def _format_two_digits(value: Any) -> bytes:
     """Format a number in scientific notation. If one or two digits are enough, write the nearest two-digit decimal."""
     digits, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
-    if len(digits.lstrip("-")) == 3:
+    if len(digits.lstrip("-")) == len("5.0"):
         digits, exponent = f"{value:.1e}".split("e")
     return f"{digits}E{int(exponent)}".encode()
 
@@ -126,17 +126,19 @@ def _format_scientific(values: NDArray[Any]) -> pa.Array:
         row_indices = np.flatnonzero(mask)
         if len(row_indices):
             groups.append((row_indices, rewrite(take_rows(text, row_indices))))
-    unsigned = scatter_groups(groups, len(values))
+    unsigned_text = scatter_groups(groups, len(values))
     is_negative = values < 0
-    return join(choose(is_negative, [b"", b"-"]), unsigned) if is_negative.any() else unsigned
+    return join(choose(is_negative, [b"", b"-"]), unsigned_text) if is_negative.any() else unsigned_text
 
 
 def _normalize_scientific(text: pa.Array) -> pa.Array:
     """Convert Arrow's scientific notation to Java's: `1e+23` to `1.0E23`, `1.7e-12` to `1.7E-12`."""
     text = pc.replace_substring(text, b"e+", b"e")
     has_point = _find_substring(text, b".") >= 0
-    with_point, without_point = pc.replace_substring(text, b"e", b"E"), pc.replace_substring(text, b"e", b".0E")
-    return with_point if has_point.all() else if_else(has_point, with_point, without_point)
+    text_with_point = pc.replace_substring(text, b"e", b"E")
+    if has_point.all():
+        return text_with_point
+    return if_else(has_point, text_with_point, pc.replace_substring(text, b"e", b".0E"))
 
 
 def _to_scientific(text: pa.Array) -> pa.Array:
@@ -151,8 +153,10 @@ def _to_scientific(text: pa.Array) -> pa.Array:
     min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
     exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
     suffix = choose(exponents - min_exponent, exponent_texts)
-    zero = [choose(is_fraction_empty, [b"", b"0"])] if is_fraction_empty.any() else []
-    return join(pc.binary_slice(significant, 0, 1), build_binary_scalar(b"."), fraction, *zero, suffix)
+    fraction_pieces = [fraction]
+    if is_fraction_empty.any():
+        fraction_pieces.append(choose(is_fraction_empty, [b"", b"0"]))
+    return join(pc.binary_slice(significant, 0, 1), build_binary_scalar(b"."), *fraction_pieces, suffix)
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:

@@ -49,8 +49,17 @@ from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 
-_ESCAPES = {ord('"'): b'\\"', ord("\\"): b"\\\\", 8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
+_ESCAPES = {
+    ord('"'): b'\\"',
+    ord("\\"): b"\\\\",
+    ord("\b"): b"\\b",
+    ord("\t"): b"\\t",
+    ord("\n"): b"\\n",
+    ord("\f"): b"\\f",
+    ord("\r"): b"\\r",
+}
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESCAPES}
+"""Escape sequence of each byte that cannot be written in a JSON string as it is."""
 
 
 class JsonColumn(NamedTuple):
@@ -66,13 +75,13 @@ class JsonFormat:
     """Row format of JSON objects."""
 
     def encode_rows(
-        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
+        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""
     ) -> pa.Array:
         fields = []
         for name, column in zip(names, columns, strict=True):
             with convert_arrow_errors(name):
                 fields.append(_encode_column(column))
-        return _encode_objects(names, fields, row_count, header)
+        return _encode_objects(names, fields, row_count, prefix)
 
 
 def check_json_type(data_type: pa.DataType, path: str) -> None:
@@ -131,15 +140,15 @@ def _encode_floats(column: pa.Array) -> JsonColumn:
     text = format_floats(column)
     is_non_finite = find_non_finite(column)
     if is_non_finite.any():
-        text = if_else(is_non_finite, join(build_binary_scalar(b'"'), text, build_binary_scalar(b'"')), text)
+        text = if_else(is_non_finite, _add_quotes(text), text)
     return JsonColumn(text)
 
 
 def _encode_objects(
-    names: Sequence[str], fields: Sequence[JsonColumn], row_count: int, header: bytes = b""
+    names: Sequence[str], fields: Sequence[JsonColumn], row_count: int, prefix: bytes = b""
 ) -> pa.Array:
-    """Return one JSON object per row, preceded by `header`. Fields that are null in all rows are skipped."""
-    builder = _ObjectBuilder(header + b"{")
+    """Return one JSON object per row, preceded by `prefix`. Fields that are null in all rows are skipped."""
+    builder = _ObjectBuilder(prefix + b"{")
     for name, field in zip(names, fields, strict=True):
         if row_count and field.values.null_count < row_count:
             builder.add_field(_escape_name(name), field)
@@ -187,7 +196,9 @@ class _ObjectBuilder:
         if not arrays:
             return repeat_value(self._pending_constant, row_count)
         self._flush_constant()
-        return (join_non_null if any(piece.null_count for piece in arrays) else join)(*self._pieces)
+        # join() is faster, but makes a row null if one of its pieces is null.
+        has_null_pieces = any(piece.null_count for piece in arrays)
+        return join_non_null(*self._pieces) if has_null_pieces else join(*self._pieces)
 
     def _build_field_prefix(self, label: bytes) -> Any:
         """Return a piece with the field's name, preceded by a comma in rows that already have a field."""
@@ -201,11 +212,15 @@ class _ObjectBuilder:
             self._pending_constant = b""
 
 
+def _add_quotes(values: pa.Array) -> pa.Array:
+    return join(build_binary_scalar(b'"'), values, build_binary_scalar(b'"'))
+
+
 def _encode_lists(column: pa.Array) -> pa.Array:
     element_offsets, first_element, element_count = read_element_offsets(column)
     elements, needs_quotes = _encode_column(column.values.slice(first_element, element_count))
     if needs_quotes:
-        elements = join(build_binary_scalar(b'"'), elements, build_binary_scalar(b'"'))
+        elements = _add_quotes(elements)
     return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
 
 
@@ -214,7 +229,7 @@ def _encode_maps(column: pa.Array) -> pa.Array:
     keys = _encode_keys(column.keys.slice(first_element, element_count))
     values, needs_quotes = _encode_column(column.items.slice(first_element, element_count))
     if needs_quotes:
-        values = join(build_binary_scalar(b'"'), values, build_binary_scalar(b'"'))
+        values = _add_quotes(values)
     entries = join(build_binary_scalar(b'"'), keys, build_binary_scalar(b'":'), fill_nulls(values, b"null"))
     return _join_elements(entries, element_offsets, column, b"{", b"}")
 
@@ -267,7 +282,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     then overwritten with `=`.
     """
     filled_bytes = fill_nulls(column, b"")
-    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3
+    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # 0 to 2, up to the next multiple of 3
     padded_bytes = (
         join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
     )
@@ -276,8 +291,9 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
     text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     text_offsets = (offsets - offsets[0]) // 3 * 4
+    row_ends = text_offsets[1:]
     for position in (1, 2):  # counted from the end of a row
-        text[text_offsets[1:][padding_bytes >= position] - position] = ord("=")
+        text[row_ends[padding_bytes >= position] - position] = ord("=")
     buffers = [None, pa.py_buffer(text_offsets.astype(np.int32)), pa.py_buffer(text)]
     encoded_column = pa.Array.from_buffers(pa.binary(), len(column), buffers)
     return copy_nulls(encoded_column, column)

@@ -131,8 +131,9 @@ def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name:
         # One fault is enough, so only the first of these options is reported.
         useless_option = next((option for option in options if values[option]), None)
         if useless_option is not None:
-            text = f"has no effect, because the format '{format_name}' has no schema."
-            parsed_options.faults.add(useless_option, text)
+            problem = f"has no effect, because the format '{format_name}' has no schema."
+            parsed_options.faults.add(useless_option, problem)
+        return NO_SCHEMA
     if text and path:
         parsed_options.faults.add(f"{side}Schema", f"cannot be set together with {{{side}SchemaFile}}.")
     elif path:

@@ -43,7 +43,7 @@ class RegistryOptions:
     def has_id_in_header(self) -> bool:
         return self.schema_id_location == "header"
 
-    def subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
+    def build_subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
         """Return the subject of the schema for the topic's values or keys (`side`).
 
         `topic` may be None only with the strategy `record`, which does not use it.

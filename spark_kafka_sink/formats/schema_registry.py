@@ -153,30 +153,38 @@ class SchemaRegistryClient:
         """Return the registered schema. Raise SchemaRegistryError if the subject does not have it."""
         return self._get_cached("lookup", subject, schema)
 
-    def get_latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> RegisteredSchema:
+    def get_latest(
+        self, subject: str, *, is_serialized: bool = False, stream_start: str | None = None
+    ) -> RegisteredSchema:
         """Return the latest version of the subject. With `is_serialized`, a Protobuf schema is a serialized descriptor.
 
-        `start` identifies the start of a Spark stream: all calls with the same start return the same version. Without
-        it the registry is queried on every call.
+        `stream_start` identifies one start of a Spark stream: all calls with the same value return the same version.
+        Without it, every call queries the registry.
         """
         operation = "serialized" if is_serialized else "latest"
-        if start is None:
+        if stream_start is None:
             return self._fetch(operation, subject, None)
-        return self._get_cached(operation, subject, None, start)
+        return self._get_cached(operation, subject, None, stream_start)
 
     def sanitize(self, text: str, max_characters: int = 1_000) -> str:
         """Return text from the registry in a form that is safe in errors and logs."""
         return sanitize(mask_secrets(text, self._secrets), max_characters)
 
-    def _get_cached(self, operation: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
-        """Return a cached schema, or fetch and cache it: without limit if `start` is set, otherwise for a minute."""
-        key = (operation, subject, schema, start)
+    def _get_cached(
+        self, operation: str, subject: str, schema: Schema | None, stream_start: str = ""
+    ) -> RegisteredSchema:
+        """Return a cached schema, or fetch and cache it.
+
+        A cached schema expires after _MAX_CACHE_AGE_S or, if `stream_start` is set, never.
+        """
+        key = (operation, subject, schema, stream_start)
         cached_schema, expires_at_s = self._cache.get(key, (None, 0.0))
         if cached_schema is None or self._now_s() >= expires_at_s:
             if len(self._cache) >= _MAX_CACHED_SCHEMAS:
                 self._cache.clear()
             cached_schema = self._fetch(operation, subject, schema)
-            self._cache[key] = cached_schema, math.inf if start else self._now_s() + _MAX_CACHE_AGE_S
+            expires_at_s = math.inf if stream_start else self._now_s() + _MAX_CACHE_AGE_S
+            self._cache[key] = cached_schema, expires_at_s
         return cached_schema
 
     def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
@@ -382,8 +390,13 @@ def find_write_rules(rule_set: object) -> list[str]:
     """
     if rule_set is None:
         return []
-    lists = [rule_set.get(name) or [] for name in _WRITE_RULE_LISTS] if isinstance(rule_set, Mapping) else [rule_set]
-    rules = [rule for entries in lists for rule in (entries if isinstance(entries, list) else [entries])]
+    if isinstance(rule_set, Mapping):
+        rule_lists = [rule_set.get(name) or [] for name in _WRITE_RULE_LISTS]
+    else:
+        rule_lists = [rule_set]  # of unknown form, so reported as a rule
+    rules: list[object] = []
+    for rule_list in rule_lists:
+        rules += rule_list if isinstance(rule_list, list) else [rule_list]
     return [_describe_rule(rule) for rule in rules if not _is_inactive_rule(rule)]
 
 

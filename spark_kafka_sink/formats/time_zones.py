@@ -75,10 +75,11 @@ def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
     Times are seconds since 1970, and offsets are in seconds.
     """
     zone_info = _load_zone(zone)
-    time, end = datetime(year, 1, 1, tzinfo=timezone.utc), datetime(year + 1, 1, 1, tzinfo=timezone.utc)
+    time = datetime(year, 1, 1, tzinfo=timezone.utc)
+    year_end = datetime(year + 1, 1, 1, tzinfo=timezone.utc)
     transitions = [(_to_epoch_seconds(time), _find_utc_offset(zone_info, time))]
-    while time < end:
-        next_time = min(time + _SEARCH_STEP, end)
+    while time < year_end:
+        next_time = min(time + _SEARCH_STEP, year_end)
         if _find_utc_offset(zone_info, next_time) != transitions[-1][1]:
             transition = _find_transition(zone_info, _to_epoch_seconds(time), _to_epoch_seconds(next_time))
             transitions.append((transition, _find_utc_offset(zone_info, next_time)))
@@ -86,16 +87,16 @@ def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
     return transitions
 
 
-def _find_transition(zone: tzinfo, before: int, after: int) -> int:
-    """Return the time of the only transition between `before` and `after`, by binary search (in epoch seconds)."""
-    final = _find_utc_offset(zone, _EPOCH + timedelta(seconds=after))
-    while after - before > 1:
-        middle = (before + after) // 2
-        if _find_utc_offset(zone, _EPOCH + timedelta(seconds=middle)) == final:
-            after = middle
+def _find_transition(zone: tzinfo, start_s: int, end_s: int) -> int:
+    """Find the only transition after `start_s` and no later than `end_s`, by binary search. Times are epoch seconds."""
+    new_offset = _find_utc_offset(zone, _EPOCH + timedelta(seconds=end_s))
+    while end_s - start_s > 1:
+        middle_s = (start_s + end_s) // 2
+        if _find_utc_offset(zone, _EPOCH + timedelta(seconds=middle_s)) == new_offset:
+            end_s = middle_s
         else:
-            before = middle
-    return after
+            start_s = middle_s
+    return end_s
 
 
 def _to_epoch_seconds(time: datetime) -> int:

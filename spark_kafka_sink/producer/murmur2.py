@@ -1,13 +1,13 @@
 """murmur2 hashes of a column of keys, identical to those of the Java client.
 
-    h = seed ^ length, with the seed 0x9747b28c
-    for each complete little-endian word k:    k *= M; k ^= k >>> 24; k *= M; h *= M; h ^= k
-    the last 1 to 3 bytes are xored into h, then h *= M
-    h ^= h >>> 13; h *= M; h ^= h >>> 15
+    h = seed ^ length
+    for each complete little-endian word k:    k *= m; k ^= k >>> 24; k *= m; h *= m; h ^= k
+    the last 1 to 3 bytes are xored into h, then h *= m
+    h ^= h >>> 13; h *= m; h ^= h >>> 15
 
-M is 0x5bd1e995, and words have 32 bits. All keys are hashed together, one word at a time: the first word of every key,
-then the second word of every key that has one, and so on. The loop therefore runs over the words of the longest key
-instead of over the keys. It works in place, in a few arrays that fit into the CPU cache.
+Words have 32 bits. All keys are hashed together, one word at a time: the first word of every key, then the second word
+of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
+keys. It works in place, in a few arrays that fit into the CPU cache.
 
 Keys of equal length form a table with one row per key, in which column i holds word i of every key. Keys of different
 lengths start at arbitrary offsets, so their words must be gathered. They are sorted by length first, so that the keys
@@ -39,15 +39,18 @@ def _to_uint32_scalar(value: int) -> NDArray[np.uint32]:
 
 
 _SEED = 0x9747B28C
-_MULTIPLIER_INT = 0x5BD1E995
-_MULTIPLIER = _to_uint32_scalar(_MULTIPLIER_INT)
+_MULTIPLIER = 0x5BD1E995
+"""The constant m of murmur2."""
 _UINT32_MASK = 0xFFFF_FFFF
-_NON_NEGATIVE_MASK = _to_uint32_scalar(0x7FFF_FFFF)
-_ONE = _to_uint32_scalar(1)
-_SHIFT_13 = _to_uint32_scalar(13)
-_SHIFT_15 = _to_uint32_scalar(15)
-_SHIFT_24 = _to_uint32_scalar(24)
 _WORD_BYTES = 4
+
+_MULTIPLIER_SCALAR = _to_uint32_scalar(_MULTIPLIER)
+_ONE_SCALAR = _to_uint32_scalar(1)
+_WORD_SHIFT = _to_uint32_scalar(24)
+_FIRST_FINAL_SHIFT = _to_uint32_scalar(13)
+_SECOND_FINAL_SHIFT = _to_uint32_scalar(15)
+_NON_NEGATIVE_MASK = _to_uint32_scalar(0x7FFF_FFFF)
+
 _WORDS_PER_PASS = 4
 """Words of each key hashed per pass: enough to keep passes few, and few enough for arrays that fit the CPU cache."""
 _MAX_GATHERED_BYTES = 2 << 20
@@ -55,10 +58,9 @@ _MAX_GATHERED_BYTES = 2 << 20
 _MAX_SEPARATE_KEYS = 64
 """Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
 _MAX_SEPARATE_UNIFORM_KEYS = _MAX_SEPARATE_KEYS // 4
-"""The same for keys of equal length. It is lower because a pass over a table costs less than one that gathers words."""
+"""The same for keys of equal length, whose passes are about four times as fast, because no words are gathered."""
 _MIN_SEPARATE_WORDS = 64
 """Minimum number of remaining words for separate hashing, because starting a key costs as much as a few passes."""
-_MIN_SEPARATE_BYTES = _WORD_BYTES * _MIN_SEPARATE_WORDS
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
@@ -81,45 +83,50 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """Compute murmur2 of each key, with Kafka's seed. Null keys hash like empty keys."""
     if not keys.row_count:
         return np.empty(0, np.uint32)
-    key_length = keys.find_uniform_length()  # None if the lengths differ, -1 if all keys are null
-    # 1. Many keys, or short keys, of equal length: in passes over a table.
-    # 2. Other keys: gather the words of all keys, or hash keys separately if only a few long ones remain.
-    # 3. More bytes than may be gathered at once: hash each half of the keys on its own.
-    if key_length is not None and (keys.row_count > _MAX_SEPARATE_UNIFORM_KEYS or key_length < _MIN_SEPARATE_BYTES):
+    key_length = keys.find_uniform_length()  # -1 if all keys are null
+    if key_length is not None and _should_hash_as_table(keys.row_count, key_length):
         hashes = _hash_uniform_keys(keys, max(0, key_length))
     elif keys.row_count == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
         hashes = _hash_mixed_keys(keys)
     else:
+        # The keys have more bytes than may be gathered at once, so hash each half of them on its own.
         middle = keys.row_count // 2
         halves = keys.offsets[: middle + 1], keys.offsets[middle:]
         return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
-    shifted = hashes >> _SHIFT_13
+    shifted = hashes >> _FIRST_FINAL_SHIFT
     hashes ^= shifted
-    hashes *= _MULTIPLIER
-    np.right_shift(hashes, _SHIFT_15, shifted)
+    hashes *= _MULTIPLIER_SCALAR
+    np.right_shift(hashes, _SECOND_FINAL_SHIFT, shifted)
     hashes ^= shifted
     return hashes
+
+
+def _should_hash_as_table(key_count: int, key_length: int) -> bool:
+    """Return whether keys of equal length are hashed in passes over a table, because they are many or short.
+
+    A few long keys are hashed separately, as if they had different lengths.
+    """
+    return key_count > _MAX_SEPARATE_UNIFORM_KEYS or key_length < _WORD_BYTES * _MIN_SEPARATE_WORDS
 
 
 def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     """Hash keys of one length, without the final mixing."""
     key_count, data_start = keys.row_count, keys.offsets.item(0)
     hashes = np.full(key_count, _SEED ^ key_length, np.uint32)
-    word_count = key_length >> 2
+    word_count, tail_bytes = divmod(key_length, _WORD_BYTES)
     for first_word in range(0, word_count, _WORDS_PER_PASS):
         pass_words = min(_WORDS_PER_PASS, word_count - first_word)
         words = np.ndarray(
             (pass_words, key_count),
             "<u4",
             buffer=keys.data,
-            offset=data_start + 4 * first_word,
-            strides=(4, key_length),
+            offset=data_start + _WORD_BYTES * first_word,
+            strides=(_WORD_BYTES, key_length),
         ).copy()
         _scramble(words)
         for word in words:
-            hashes *= _MULTIPLIER
+            hashes *= _MULTIPLIER_SCALAR
             hashes ^= word
-    tail_bytes = key_length & 3
     if not tail_bytes:
         return hashes
     tail_word = np.empty_like(hashes)
@@ -127,7 +134,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
         # The last four bytes of a key end with its tail. The bytes before it belong to the last complete word, so they
         # are shifted out.
         tail_word[:] = np.ndarray(
-            (key_count,), "<u4", buffer=keys.data, offset=data_start + key_length - 4, strides=(key_length,)
+            (key_count,), "<u4", buffer=keys.data, offset=data_start + key_length - _WORD_BYTES, strides=(key_length,)
         )
         tail_word >>= _to_uint32_scalar(32 - 8 * tail_bytes)
         hashes ^= tail_word
@@ -136,7 +143,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
             tail_word[:] = keys.to_matrix(key_count, key_length)[:, index]
             tail_word <<= _to_uint32_scalar(8 * index)
             hashes ^= tail_word
-    hashes *= _MULTIPLIER
+    hashes *= _MULTIPLIER_SCALAR
     return hashes
 
 
@@ -150,13 +157,13 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
     pass_count = _count_passes(first_keys, keys.row_count)
-    for first_key in first_keys[:pass_count]:
+    for first_key in first_keys[:pass_count]:  # only the keys from `first_key` on have this word
         _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
         pair_indices[first_key:] += 1
     if pass_count < len(first_keys):
         for key_index in range(first_keys[pass_count], keys.row_count):
             remaining_words = (lengths.item(key_index) >> 2) - pass_count
-            start = data_start + starts.item(key_index) + 4 * pass_count
+            start = data_start + starts.item(key_index) + _WORD_BYTES * pass_count
             hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_words)
             pair_indices[key_index] += remaining_words
     _mix_tails(hashes, _gather_words(word_pairs, pair_indices, bit_shifts), lengths & 3)
@@ -210,7 +217,7 @@ def _gather_words(
 def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
     """Mix one word of each key into its hash, in place. Overwrites `words`."""
     _scramble(words)
-    hashes *= _MULTIPLIER
+    hashes *= _MULTIPLIER_SCALAR
     hashes ^= words
 
 
@@ -224,7 +231,7 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
     tail_words >>= surplus_bits
     hashes ^= tail_words
     has_tail = np.minimum(tail_bytes, 1).view(np.uint32)
-    hashes *= has_tail * (_MULTIPLIER - _ONE) + _ONE  # by M if there is a tail, otherwise by 1
+    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # by m if there is a tail, otherwise by 1
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
@@ -232,12 +239,12 @@ def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) 
     words = np.frombuffer(data, "<u4", count=word_count, offset=start).copy()
     _scramble(words)
     for word in words.tolist():
-        key_hash = ((key_hash * _MULTIPLIER_INT) & _UINT32_MASK) ^ word
+        key_hash = ((key_hash * _MULTIPLIER) & _UINT32_MASK) ^ word
     return key_hash
 
 
 def _scramble(words: NDArray[np.uint32]) -> None:
     """Scramble each word in place, before it is mixed into a hash."""
-    words *= _MULTIPLIER
-    words ^= words >> _SHIFT_24
-    words *= _MULTIPLIER
+    words *= _MULTIPLIER_SCALAR
+    words ^= words >> _WORD_SHIFT
+    words *= _MULTIPLIER_SCALAR

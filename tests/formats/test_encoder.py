@@ -37,7 +37,7 @@ def payload_column(payloads: list[dict[str, Any] | None]) -> pa.Array:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_encodes_null_structs_to_null_and_others_unchanged(name: str) -> None:
-    encoder = ColumnsEncoder(FORMATS[name], FIELDS, (0, 1), struct_position=0, header=b"\0")
+    encoder = ColumnsEncoder(FORMATS[name], FIELDS, (0, 1), struct_position=0, prefix=b"\0")
     batch = pa.record_batch({"payload": payload_column(PAYLOADS)})
     non_null_batch = pa.record_batch(
         {"payload": payload_column([payload for payload in PAYLOADS if payload is not None])}

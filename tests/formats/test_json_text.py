@@ -94,7 +94,7 @@ def test_null_parent_struct_becomes_tombstone() -> None:
 
 def test_header_precedes_every_row() -> None:
     batch = pa.record_batch({"a": [1, None]})
-    encoder = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), header=b"\0\0\0\0\7")
+    encoder = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), prefix=b"\0\0\0\0\7")
     assert encoder.encode(batch).to_pylist() == [b'\0\0\0\0\7{"a":1}', b"\0\0\0\0\7{}"]
 
 
@@ -108,11 +108,11 @@ def test_encodes_large_batch_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_above_two_rows(
-        self: JsonFormat, names: Any, columns: Any, row_count: int, header: bytes = b""
+        self: JsonFormat, names: Any, columns: Any, row_count: int, prefix: bytes = b""
     ) -> pa.Array:
         if row_count > 2:
             raise pa.lib.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
-        return encode_rows(self, names, columns, row_count, header)
+        return encode_rows(self, names, columns, row_count, prefix)
 
     encode_rows = JsonFormat.encode_rows
     monkeypatch.setattr(JsonFormat, "encode_rows", raise_above_two_rows)
@@ -121,7 +121,7 @@ def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_encoder_can_be_pickled() -> None:
-    encoder = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), struct_position=3, header=b"x")
+    encoder = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), struct_position=3, prefix=b"x")
     assert pickle.loads(pickle.dumps(encoder)) == encoder
 
 

@@ -119,7 +119,7 @@ def test_null_values_and_keys_have_no_header(broker: EmbeddedBroker, registry: F
 
 def test_rejects_registry_without_guids(broker: EmbeddedBroker, registry: FakeRegistry) -> None:
     registry.has_guids = False
-    with pytest.raises(SchemaRegistryError, match=r"no GUID of the schema of subject 'orders-value'.*'prefix'"):
+    with pytest.raises(SchemaRegistryError, match=r"no GUID for the schema of subject 'orders-value'.*'prefix'"):
         write(broker, registry)
 
 

@@ -157,10 +157,10 @@ def test_fails_only_row_too_large_to_encode(
 ) -> None:
     encode_rows = JsonFormat.encode_rows
 
-    def reject_large(self: JsonFormat, names: Any, columns: Any, rows: int, header: bytes = b"") -> pa.Array:
+    def reject_large(self: JsonFormat, names: Any, columns: Any, rows: int, prefix: bytes = b"") -> pa.Array:
         if "large" in columns[0].to_pylist():
             raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
-        return encode_rows(self, names, columns, rows, header)
+        return encode_rows(self, names, columns, rows, prefix)
 
     monkeypatch.setattr(JsonFormat, "encode_rows", reject_large)
     result = producer.send_table(topic, pa.table({"text": ["a", "b", "large", "c"]}), value_format="json")

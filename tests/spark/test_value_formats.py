@@ -151,6 +151,13 @@ def test_rejects_option_of_format_that_is_not_set(side: str, name: str) -> None:
     assert fault.startswith(f"Option '{side}{name}' has no effect unless '{side}Format' is one of 'json'")
 
 
+@pytest.mark.parametrize("name", ["valueSchema", "valueSchemaFile", "valueSchemaName"])
+def test_rejects_schema_option_of_format_without_schema(name: str) -> None:
+    schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
+    (fault,) = faults(schema, **{"valueFormat": "json", name: "x"})
+    assert fault == f"Option '{name}' has no effect, because the format 'json' has no schema."
+
+
 def test_rejects_schema_without_columns_for_the_value() -> None:
     (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
     assert "the table has no other columns. Name the columns in 'valueColumns'" in fault

@@ -212,7 +212,7 @@ def test_job_uses_newest_schema_and_stream_keeps_its_first(registry: FakeRegistr
 
     def find_schema_id(plan: ColumnPlan) -> int:
         assert isinstance(plan.value, ColumnsEncoder)
-        return int.from_bytes(plan.value.header[1:5], "big")
+        return int.from_bytes(plan.value.prefix[1:5], "big")
 
     def find_stream_schema_id(source: KafkaDataSource, schema: StructType = only_id) -> int:
         return find_schema_id(planned(source.streamWriter(schema, False))[1])
