@@ -158,20 +158,20 @@ class LogFile:
 
     def append(self, data: Buffer) -> None:
         """Append a batch. If OSError is raised, the batch is not stored, and the next append removes what is left."""
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if self._valid_end is not None:
-                os.ftruncate(handle, self._valid_end)
-            self._valid_end = os.lseek(handle, 0, os.SEEK_END)
+                os.ftruncate(descriptor, self._valid_end)
+            self._valid_end = os.lseek(descriptor, 0, os.SEEK_END)
             view = memoryview(data)
             try:
                 while view:
-                    view = view[os.write(handle, view) :]
+                    view = view[os.write(descriptor, view) :]
             except OSError:
-                os.ftruncate(handle, self._valid_end)
+                os.ftruncate(descriptor, self._valid_end)
                 raise
         finally:
-            os.close(handle)
+            os.close(descriptor)
         self._valid_end = None
 
     def delete(self) -> None:

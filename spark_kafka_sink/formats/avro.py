@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
-from spark_kafka_sink.formats.avro_schema import NamedTypes, parse_record_schema
+from spark_kafka_sink.formats.avro_schema import NamedTypes, get_avro_type, parse_record_schema
 from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_offsets
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
@@ -175,7 +175,7 @@ class _RecordWriterBuilder:
     def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
         """Build a writer for a column in which no selected row is null."""
         types = pa.types
-        avro_type = schema["type"] if isinstance(schema, Mapping) else schema
+        avro_type = get_avro_type(schema)
         if isinstance(avro_type, (Mapping, list)):
             return self.build_value_writer(avro_type, namespace, data_type, path)
         if avro_type == "record" and types.is_struct(data_type):

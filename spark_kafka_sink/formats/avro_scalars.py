@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS
+from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS, get_avro_type
 from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, apply_mask, bools_to_numpy, split_lengths_and_bytes
 from spark_kafka_sink.formats.java_numbers import floats_to_numpy
@@ -29,7 +29,7 @@ _DECIMAL_BYTES = 16
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
     """Build a column writer. Raise SchemaError if the column's type does not fit the Avro type."""
-    avro_type = schema["type"] if isinstance(schema, Mapping) else schema
+    avro_type = get_avro_type(schema)
     logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
     build = _WRITER_BUILDERS.get(avro_type)
     writer = None if build is None else build(schema, logical_type, data_type, path)
@@ -56,8 +56,8 @@ def _build_integer_writer(
     """
     types = pa.types
     if types.is_integer(data_type):
-        is_long = (schema["type"] if isinstance(schema, Mapping) else schema) == "long"
-        return _write_integers if is_long or not types.is_int64(data_type) else None
+        fits_range = get_avro_type(schema) == "long" or not types.is_int64(data_type)
+        return _write_integers if fits_range else None
     if types.is_date32(data_type) and logical_type in (None, "date"):
         return lambda column, mask: _write_integers(column.view(pa.int32()), mask)
     # The logical type of a time consists of a kind and a unit, for example local-timestamp-micros.
@@ -85,7 +85,7 @@ def _write_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
 def _build_float_writer(
     schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
-    is_double = (schema["type"] if isinstance(schema, Mapping) else schema) == "double"
+    is_double = get_avro_type(schema) == "double"
     if pa.types.is_float32(data_type) or (is_double and pa.types.is_float64(data_type)):
         dtype = np.float64 if is_double else np.float32
         return lambda column, mask: [build_fixed_field(floats_to_numpy(column).astype(dtype))]

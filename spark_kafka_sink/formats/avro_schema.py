@@ -99,6 +99,11 @@ class _SchemaBuilder:
         raise SchemaError(f"column {path} of type {data_type} has no corresponding Avro type; cast it to a string")
 
 
+def get_avro_type(schema: Any) -> Any:
+    """Return the type of a schema, which is an object with the attribute `type` or the type itself."""
+    return schema["type"] if isinstance(schema, Mapping) else schema
+
+
 def _is_timestamp(data_type: pa.DataType, has_zone: bool) -> bool:
     return bool(pa.types.is_timestamp(data_type)) and (data_type.tz is not None) == has_zone
 

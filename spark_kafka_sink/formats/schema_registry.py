@@ -271,15 +271,17 @@ class SchemaRegistryClient:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in failures)
             # The next attempt tries all URLs, after the longest finite backoff. If no backoff is finite, give up.
-            backoffs_s = [failure.backoff_s for failure in failures if failure.backoff_s < math.inf]
+            finite_backoffs_s = [failure.backoff_s for failure in failures if failure.backoff_s < math.inf]
             remaining_s = deadline_s - self._now_s()
-            backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *backoffs_s])
-            if attempt > MAX_RETRIES or not backoffs_s or backoff_s >= remaining_s:
+            backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *finite_backoffs_s])
+            if attempt > MAX_RETRIES or not finite_backoffs_s or backoff_s >= remaining_s:
                 break
             _log.warning("The request to the schema registry failed (%s). Retrying in %.1f s.", message, backoff_s)
             self._sleep(backoff_s)
-        if max(backoffs_s, default=0.0) > max(0.0, remaining_s):
-            message += f"; the requested backoff is {backoff_s:.0f} s, but only {max(0.0, remaining_s):.1f} s remain"
+        requested_backoff_s = max(finite_backoffs_s, default=0.0)
+        remaining_s = max(0.0, remaining_s)
+        if requested_backoff_s > remaining_s:
+            message += f"; the requested backoff is {requested_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
         raise SchemaRegistryError(
             f"The request to the schema registry failed after {format_count(attempt, 'attempt')} ({message}). The "
             f"timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check schema.registry.url, "

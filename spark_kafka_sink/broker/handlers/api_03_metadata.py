@@ -48,7 +48,8 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             topics = [_find_and_describe(context, topic, creation_errors) for topic in requested.values()]
         response = MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port, rack=n.rack) for n in running_nodes
+                MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+                for node in running_nodes
             ],
             cluster_id=cluster.cluster_id,
             controller_id=running_nodes[0].id if running_nodes else -1,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -19,19 +21,27 @@ def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResu
     topics = []
     with cluster.lock:
         for topic in request.topics:
-            known_topic = cluster.topics.get(topic.name)
             results = []
             for partition in topic.partitions:
-                index, metadata = partition.partition_index, partition.committed_metadata
-                code = coordinator_error
-                if not code and (known_topic is None or not 0 <= index < len(known_topic.partitions)):
-                    code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                topic_partition = topic.name, index
-                code = code or cluster.offsets.find_commit_error(group, topic_partition, metadata)
-                if not code:
-                    offset = CommittedOffset(partition.committed_offset, partition.committed_leader_epoch, metadata)
-                    cluster.offsets.commit(group, {topic_partition: offset})
-                results.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+                error_code = coordinator_error or _commit_offset(cluster, group, topic.name, partition)
+                results.append(
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error_code)
+                )
             topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
         cluster.save()
     return OffsetCommitResponse(topics=topics)
+
+
+def _commit_offset(
+    cluster: EmbeddedCluster, group: str, topic_name: str, requested: OffsetCommitRequestPartition
+) -> int:
+    """Store the offset of one partition. Return 0, or the error code if the offset is rejected."""
+    index, metadata = requested.partition_index, requested.committed_metadata
+    topic = cluster.topics.get(topic_name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    error_code = cluster.offsets.find_commit_error(group, (topic_name, index), metadata)
+    if not error_code:
+        offset = CommittedOffset(requested.committed_offset, requested.committed_leader_epoch, metadata)
+        cluster.offsets.commit(group, {(topic_name, index): offset})
+    return error_code

@@ -41,7 +41,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
     error = context.find_coordinator_error(request.group_id)
     if error:
         return OffsetFetchResponse(error_code=error)
-    requested = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+    requested = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
     topics = [
         OffsetFetchResponseTopic(name=name, partitions=_build_partitions(OffsetFetchResponsePartition, offsets))
         for name, offsets in _find_offsets(context, request.group_id, requested, request.require_stable)
@@ -55,7 +55,7 @@ def _fetch_group(
     error = context.find_coordinator_error(group.group_id)
     if error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
-    requested = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
+    requested = None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics]
     topics = [
         OffsetFetchResponseTopics(name=name, partitions=_build_partitions(OffsetFetchResponsePartitions, offsets))
         for name, offsets in _find_offsets(context, group.group_id, requested, require_stable)
