@@ -81,4 +81,4 @@ def test_counts_records_when_the_leader_of_a_new_partition_accepts_requests() ->
         rule = broker.control.when(api=ApiKey.LIST_OFFSETS, times=2).fail(error_codes.NOT_LEADER_OR_FOLLOWER)
         with counted_records(broker.bootstrap_servers, topic) as count:
             assert count() == 0
-        assert rule.struck == 2
+        assert rule.affected_count == 2
