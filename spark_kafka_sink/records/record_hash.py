@@ -16,7 +16,7 @@ field adds nothing to the sum.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,16 @@ _MIX_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD_BYTES = 8
 _BLOCK_WORDS = 32
 _BLOCK_BYTES = _BLOCK_WORDS * _WORD_BYTES
+_MAX_UNDIVIDED_BLOCKS = 4
+_MAX_UNDIVIDED_BYTES = _MAX_UNDIVIDED_BLOCKS * _BLOCK_BYTES
+_MAX_PADDING_RATIO = 1.5
+"""Fields of up to four blocks are hashed undivided if the largest has at most 1.5 times the average size.
+
+The words of undivided fields form one matrix, in which each field is padded to the size of the largest one. The ratio
+limits this padding.
+"""
+_MAX_SEPARATE_WORDS = 2
+"""Maximum number of words per field for which adding up columns is faster than einsum."""
 _CHUNK_BYTES = 1 << 18
 """Number of bytes that are gathered at once. Two arrays of this size fit into a core's L2 cache."""
 _FOLD_BITS = np.uint64(33)
@@ -52,8 +62,20 @@ def _mix(numbers: UInt64Array) -> UInt64Array:
 
 
 _CONSTANTS = _mix(np.arange(1, _BLOCK_WORDS + 5, dtype=np.uint64) * np.uint64(_GAMMA)) | np.uint64(1)
-_WORD_FACTORS = _CONSTANTS[:_BLOCK_WORDS]
 _BLOCK_FACTOR, _FIELD_FACTOR, _LENGTH_FACTOR, _START = _CONSTANTS[_BLOCK_WORDS:]
+
+
+def _compute_powers(base: np.uint64, count: int) -> UInt64Array:
+    """Return `base` to the powers 0 to `count` - 1."""
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return np.multiply.accumulate(factors)
+
+
+_WORD_FACTORS: UInt64Array = np.outer(
+    _compute_powers(_BLOCK_FACTOR, _MAX_UNDIVIDED_BLOCKS), _CONSTANTS[:_BLOCK_WORDS]
+).ravel()
+"""The factor of each word of an undivided field."""
 
 
 def hash_records(columns: RecordColumns) -> UInt64Array:
@@ -108,68 +130,79 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
     offsets = column.offsets.astype(np.int64)
     starts, sizes = offsets[:-1], offsets[1:] - offsets[:-1]
     data = np.frombuffer(column.data, np.uint8) if column.data.size else np.zeros(0, np.uint8)
-    is_long = sizes > _BLOCK_BYTES
-    if is_long.any():
-        sums = np.empty(len(sizes), np.uint64)
-        sums[is_long] = _sum_long_fields(data, starts[is_long], sizes[is_long])
-        sums[~is_long] = _sum_blocks(data, starts[~is_long], sizes[~is_long])
+    max_size = int(sizes.max(initial=0))
+    max_padded_size = _MAX_PADDING_RATIO * column.nbytes / max(1, column.row_count)
+    if max_size <= max(_BLOCK_BYTES, min(_MAX_UNDIVIDED_BYTES, max_padded_size)):
+        sums = _sum_undivided(data, starts, sizes)
     else:
-        sums = _sum_blocks(data, starts, sizes)
+        is_long = sizes > _BLOCK_BYTES
+        sums = np.empty(len(sizes), np.uint64)
+        sums[is_long] = _sum_blocks(data, starts[is_long], sizes[is_long])
+        sums[~is_long] = _sum_undivided(data, starts[~is_long], sizes[~is_long])
     sums += _LENGTH_FACTOR * (sizes + 1).view(np.uint64)
     if column.nulls is not None:
         sums[column.nulls] = 0
     return sums
 
 
-def _sum_long_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the weighted sum of each field's words, for fields of several blocks."""
+def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
+    """Return the weighted sum of each field's words, by dividing the fields into blocks."""
     block_counts = (sizes + (_BLOCK_BYTES - 1)) // _BLOCK_BYTES  # rounded up
     first_blocks = block_counts.cumsum() - block_counts
     block_numbers = np.arange(int(block_counts.sum())) - np.repeat(first_blocks, block_counts)
     block_offsets = block_numbers * _BLOCK_BYTES
     block_sizes = np.minimum(np.repeat(sizes, block_counts) - block_offsets, _BLOCK_BYTES)
-    sums = _sum_blocks(data, np.repeat(starts, block_counts) + block_offsets, block_sizes)
+    sums = _sum_undivided(data, np.repeat(starts, block_counts) + block_offsets, block_sizes)
     sums *= _compute_powers(_BLOCK_FACTOR, int(block_counts.max())).take(block_numbers)
     return np.add.reduceat(sums, first_blocks)
 
 
-def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the sum of each block's words, weighted with _WORD_FACTORS. `starts` must be ascending.
+def _sum_undivided(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
+    """Return the sum of each field's words, weighted with _WORD_FACTORS. `starts` must be ascending.
 
-    No block may be larger than _BLOCK_BYTES.
+    No field may be larger than _MAX_UNDIVIDED_BYTES.
     """
-    # The windows of the last blocks could extend past the end of the data, so copy these blocks and pad them.
-    # `first_padded` is the index of the first block whose window could do so.
-    first_padded = int(starts.searchsorted(len(data) - _BLOCK_BYTES, "right"))
-    sums = np.empty(len(starts), np.uint64)
     max_size = int(sizes.max(initial=0))
-    words_per_block = max(1, (max_size + _WORD_BYTES - 1) // _WORD_BYTES)  # of the largest block, rounded up
-    blocks_per_chunk = _CHUNK_BYTES // (words_per_block * _WORD_BYTES)
-    for start in range(0, first_padded, blocks_per_chunk):
-        chunk = slice(start, min(start + blocks_per_chunk, first_padded))
-        sums[chunk] = _sum_words(data, starts[chunk], sizes[chunk], words_per_block)
+    word_count = max(1, (max_size + _WORD_BYTES - 1) // _WORD_BYTES)  # words of the largest field, rounded up
+    width = word_count * _WORD_BYTES
+    # The windows of the last fields could extend past the end of the data, so copy these fields and pad them.
+    # `first_padded` is the index of the first field whose window could do so.
+    first_padded = int(starts.searchsorted(len(data) - width, "right"))
+    sums = np.empty(len(starts), np.uint64)
+    fields_per_chunk = _CHUNK_BYTES // width
+    for start in range(0, first_padded, fields_per_chunk):
+        chunk = slice(start, min(start + fields_per_chunk, first_padded))
+        sums[chunk] = _sum_words(data, starts[chunk], sizes[chunk], word_count)
     if first_padded < len(starts):
         base = starts[first_padded]
-        padded = np.concatenate([data[base:], np.zeros(_BLOCK_BYTES, np.uint8)])
-        sums[first_padded:] = _sum_words(padded, starts[first_padded:] - base, sizes[first_padded:], words_per_block)
+        padded = np.concatenate([data[base:], np.zeros(width, np.uint8)])
+        sums[first_padded:] = _sum_words(padded, starts[first_padded:] - base, sizes[first_padded:], word_count)
     return sums
 
 
 def _sum_words(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], word_count: int
 ) -> UInt64Array:
-    """Return the sum of each block's words, weighted with _WORD_FACTORS. No block has more than `word_count` words."""
+    """Return the sum of each field's words, weighted with _WORD_FACTORS. No field has more than `word_count` words."""
     words = _gather_words(data, starts, word_count)
-    if int(sizes.min()) < word_count * _WORD_BYTES:
+    min_size, last_word_start = int(sizes.min()), (word_count - 1) * _WORD_BYTES
+    if min_size < last_word_start:
         words &= _build_masks(word_count).take(sizes, axis=0)
+    elif min_size < word_count * _WORD_BYTES:  # only the last word has bytes to mask
+        words[:, -1] &= _build_masks(1)[:, 0].take(sizes - last_word_start)
     words ^= words >> _FOLD_BITS
-    sums: UInt64Array = np.einsum("ij,j->i", words, _WORD_FACTORS[:word_count])
+    if word_count > _MAX_SEPARATE_WORDS:
+        sums: UInt64Array = np.einsum("ij,j->i", words, _WORD_FACTORS[:word_count])
+        return sums
+    sums = words[:, 0] * _WORD_FACTORS[0]
+    for index in range(1, word_count):
+        sums += words[:, index] * _WORD_FACTORS[index]
     return sums
 
 
-@cache
+@lru_cache(maxsize=8)
 def _build_masks(word_count: int) -> UInt64Array:
-    """Return a matrix of words. Row n masks the first n bytes."""
+    """Return a matrix of words, of at most 1 MB. Row n masks the first n bytes."""
     width = word_count * _WORD_BYTES
     masks: UInt64Array = (np.tri(width + 1, width, -1, np.uint8) * np.uint8(255)).view("<u8")
     return masks
@@ -181,10 +214,3 @@ def _gather_words(data: NDArray[np.uint8], starts: NDArray[np.int64], word_count
     windows = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     words: UInt64Array = windows[starts].view("<u8").reshape(len(starts), word_count)
     return words
-
-
-def _compute_powers(base: np.uint64, count: int) -> UInt64Array:
-    """Return `base` to the powers 0 to `count` - 1."""
-    factors = np.full(count, base, np.uint64)
-    factors[0] = 1
-    return np.multiply.accumulate(factors)

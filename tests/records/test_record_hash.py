@@ -80,6 +80,16 @@ def test_hashes_equal_the_definition_at_each_length() -> None:
     assert hash_records(build_columns(rows)).tolist() == [reference_hash(*row) for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("min_bytes", "max_bytes"), [(9, 16), (100, 100), (257, 264), (400, 600), (1_000, 1_024), (1_000, 1_032)]
+)
+def test_hashes_equal_the_definition_for_similar_lengths(min_bytes: int, max_bytes: int) -> None:
+    rng = random.Random(max_bytes)
+    sizes = [min_bytes, *(rng.randint(min_bytes, max_bytes) for _ in range(300)), max_bytes]
+    rows: list[Row] = [(None, rng.randbytes(size), None) for size in sizes]
+    assert hash_records(build_columns(rows)).tolist() == [reference_hash(*row) for row in rows]
+
+
 def test_document_has_the_hash_of_its_example() -> None:
     row: Row = (b"o-1", b"12.50", [("trace", b"7"), ("empty", None)])
     (documented,) = re.findall(r"has the hash\s+`([0-9a-f]{16})`", (ROOT / "docs/receipts.md").read_text())
