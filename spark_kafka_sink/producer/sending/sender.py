@@ -294,7 +294,6 @@ class Sender:
 
         An AuthorizationError does not end the producer, because the permission may be granted later.
         """
-        self.accumulator.unmute()
         self._fail_unsent_batches(error, now_ms)
         if not isinstance(error, AuthorizationError):
             self._set_fatal_error(error)
@@ -389,7 +388,8 @@ class Sender:
         self._set_fatal_error(fatal_error)
 
     def _set_fatal_error(self, error: KafkaSinkError | None) -> None:
-        """Set the error that ends the producer, unless one is set already (see handle_interrupted_append)."""
+        """Set the error that ends the producer, unless one is set already (see handle_interrupted_append).
+
+        The next round, or the end of the sender, fails the unsent batches and all blocking calls.
+        """
         self.fatal_error = self.fatal_error or error
-        if self.fatal_error is not None:
-            self._requests.fail(self.fatal_error)

@@ -1,11 +1,15 @@
-"""Batches of single records: full ones are sent immediately, others after linger.ms."""
+"""When batches are sent: full ones immediately, others after linger.ms, and none ahead of a transaction's requests."""
 
 from __future__ import annotations
+
+import struct
 
 import pytest
 
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.sending.sender_cases import established, pass_time, simulated
+from tests.producer.transactional_cases import create_producer_in_transaction, send, send_and_flush
 from tests.producer.virtual_time import get_loop
 
 
@@ -33,3 +37,19 @@ def test_single_records_linger_when_no_partition_fills_a_batch() -> None:
     assert get_loop(producer).rounds - rounds < 20
     pass_time(producer, 200)
     assert all(future.done() for future in futures)
+
+
+def test_adds_partition_to_transaction_before_it_sends_a_backlog_of_another_partition() -> None:
+    """The coordinator is also the leader here, and accepts one request at a time."""
+    cluster, producer = create_producer_in_transaction(
+        1, max_in_flight_requests_per_connection=1, batch_size=1_000, max_request_size=1_100
+    )
+    send_and_flush(producer, b"0", partition=0)
+    cluster.requests.clear()
+    for _ in range(5):
+        send(producer, bytes(800), 0)
+    send(producer, b"1", 1)
+    producer.flush()
+    apis = [ApiKey(*struct.unpack_from(">h", frame)) for _, _, frame in cluster.requests]
+    assert apis.count(ApiKey.PRODUCE) == 5
+    assert apis.index(ApiKey.ADD_PARTITIONS_TO_TXN) <= 1

@@ -57,6 +57,22 @@ def test_partitioner_avoids_node_that_accepts_no_records() -> None:
     assert usable() == [0, 1]
 
 
+def test_looks_up_a_partition_that_the_metadata_no_longer_contains() -> None:
+    """The topic is deleted and created again with fewer partitions, and gains one later."""
+    cluster, producer = simulated(partitions=2, metadata_max_age_ms=300_000)
+    established(producer, 0, 1)
+    cluster.core.topic("t").partitions[1].leader = None
+    get_sender(producer).metadata.request_update()
+    pass_time(producer, 1_000)
+    future = send(producer, b"1", 1)
+    cluster.control.delete_topic("t")
+    cluster.control.create_topic("t", 1)
+    pass_time(producer, 10_000)
+    cluster.control.add_partitions("t", 2)
+    pass_time(producer, 10_000)
+    assert future.done()
+
+
 def test_looks_up_a_moved_leader_when_the_record_is_not_retried_and_no_broker_names_the_leader() -> None:
     cluster, producer = simulated(nodes=2, retries=0, enable_idempotence=False)
     old_leader = cluster.core.topic("t").partitions[0].leader
