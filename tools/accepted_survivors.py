@@ -38,8 +38,6 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "# whether a decision's commit was requested and its outcome is not known yet": (
         "declares the attribute: _write_decision sets it before it is read"
     ),
-    "spark_kafka_sink/exactly_once/driver.py: Driver._take_over: "
-    '_log.info("prefix %s: %s is decided but not done; finishing it", entry.prefix, entry.batch)': "logging",
     "spark_kafka_sink/exactly_once/driver.py: Driver.commit: "
     "self._query.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
     "spark_kafka_sink/exactly_once/driver.py: Driver.abort: "

@@ -22,6 +22,7 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests import transaction_admin
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
@@ -195,6 +196,25 @@ def test_driver_gives_way_to_one_that_began_after_the_driver_id_was_described(
         query.begin()
     newer.commit(starts[0], 1, newer.write_tasks(starts[0], 1))
     assert read_values(query.broker) == (rows(0, 1) if has_predecessor else rows(1))
+
+
+def test_driver_continues_after_an_outdated_description_of_its_driver_id(query: Query) -> None:
+    """A broker that was suspended may describe the driver id as it was before this driver's claim."""
+    query.run(0)
+    with open_query_transactions(query.broker) as transactions:
+        descriptions = [transactions.describe_driver_id()]
+    successor = query.with_new_driver()
+    successor.begin()
+    original = QueryTransactions.describe_driver_id_when_ended
+
+    def describe(transactions: QueryTransactions) -> TransactionDescription | None:
+        return descriptions.pop() if descriptions else original(transactions)
+
+    with patch.object(QueryTransactions, "describe_driver_id_when_ended", describe):
+        start = successor.begin()
+    assert descriptions == []
+    successor.commit(start, 1, successor.write_tasks(start, 1))
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_only_a_new_driver_checks_for_a_concurrent_one(query: Query) -> None:
