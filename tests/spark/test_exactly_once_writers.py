@@ -294,6 +294,16 @@ def test_decided_job_without_key_names_the_command_that_finishes_it(
     assert read_values(broker) == ["a"]
 
 
+def test_abort_of_decided_micro_batch_names_the_next_start(
+    spark: Spark, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = spark.task(spark.batch(), rows("a"), query_id="q", batch_id="0")
+    spark.committing().commit([message], 0)
+    spark.committing().abort([message], 0)
+    assert "newer driver has taken over; the next start completes the batch if it is decided" in caplog.text
+    assert read_values(broker) == ["a"]
+
+
 @pytest.mark.parametrize("is_decided", [False, True])
 def test_report_of_aborted_write_counts_no_rows(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_decided: bool
