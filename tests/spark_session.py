@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -86,6 +87,17 @@ def gateway_environment(session: SparkSession) -> dict[str, str]:
     gateway: Any = session.sparkContext._gateway
     parameters = gateway.gateway_parameters
     return {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
+
+
+def restore_callbacks(session: SparkSession) -> None:
+    """Let the JVM call functions of this process again after another process has used the JVM.
+
+    A process that starts a foreachBatch query directs all callbacks of the JVM to itself.
+    """
+    gateway: Any = session.sparkContext._gateway
+    if gateway.__dict__.get("_callback_server") is not None:  # getattr would look for a name in the JVM
+        server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
+        server.resetCallbackClient(server.getCallbackClient().getAddress(), gateway._python_proxy_port)
 
 
 def attach_spark() -> SparkSession:

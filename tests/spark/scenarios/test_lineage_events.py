@@ -20,7 +20,7 @@ from spark_kafka_sink.spark import lineage
 from spark_kafka_sink.spark.lineage import flush_events
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 from tests.spark.lineage_server import LineageServer, lineage_server
-from tests.spark_session import gateway_environment
+from tests.spark_session import gateway_environment, restore_callbacks
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("java")
@@ -185,6 +185,7 @@ def run_program(spark: SparkSession, broker: EmbeddedBroker, folder: Path, last:
         for query in spark.streams.active:
             query.stop()
         spark.sparkContext.cancelAllJobs()
+        restore_callbacks(spark)
         register(spark)  # otherwise the data source would report to an accumulator server of the ended program
 
 
