@@ -167,12 +167,16 @@ def test_rows_without_key_go_to_leaders_in_the_rack_of_their_executor(driver: Cl
     }
     with embedded_broker({"orders": 9}, nodes=3, racks=[*racks, "rack-3"]) as broker:
         options["kafka.bootstrap.servers"] = broker.bootstrap_servers
-        names = {"variable": RACK_VARIABLE, "racks": racks, "folder": str(tmp_path)}
-        driver.begin(jobs.write_racks, topic="orders", rows=ROWS, options=options, **names)
+        topic, gate = broker.topic("orders"), tmp_path / "gate"
+        driver.begin(
+            jobs.write_racks, topic="orders", rows=ROWS, options=options, variable=RACK_VARIABLE, gate=str(gate)
+        )
+        driver.wait_until(lambda: len(topic.read()["value"].unique()) == len(racks))
+        gate.touch()
         driver.wait()
         leaders = [broker.cluster.partition("orders", index).leader for index in range(9)]
         leader_racks = [broker.cluster.nodes[leader].rack for leader in leaders if leader is not None]
-        records = broker.topic("orders").read()
+        records = topic.read()
     assert records.num_rows >= ROWS
     executor_racks = [value.decode() for value in records["value"].to_pylist()]
     leader_racks_by_row = [leader_racks[index] for index in records["partition"].to_pylist()]

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,23 +133,17 @@ def fail_first_attempts(gate: Path) -> Callable[[Batches], Batches]:
     return fail_or_yield
 
 
-def replace_by_rack(variable: str, racks: Sequence[str], folder: Path) -> Callable[[Batches], Batches]:
-    """Build a function that replaces each row by the rack of its executor, once executors in all racks run a task.
+def replace_by_rack(variable: str, gate: Path) -> Callable[[Batches], Batches]:
+    """Build a function that replaces each row by the rack of its executor. No task ends before the gate opens.
 
-    No task ends before executors in all racks have yielded the rows of a task. Otherwise a speculative attempt in one
-    rack could replace the only attempt in the other.
+    Otherwise a speculative attempt in one rack could replace the only attempt in the other before that has sent a row.
     """
 
-    def wait_for_all_racks(state: str) -> None:
-        (folder / f"{os.environ[variable]} {state}").touch()
-        while not all((folder / f"{rack} {state}").exists() for rack in racks):
-            time.sleep(GATE_SECONDS)
-
     def yield_racks(batches: Batches) -> Batches:
-        wait_for_all_racks("started")
         for batch in batches:
             yield pa.record_batch({"value": [os.environ[variable]] * batch.num_rows})
-        wait_for_all_racks("yielded")
+        while not gate.exists():
+            time.sleep(GATE_SECONDS)
 
     return yield_racks
 
@@ -180,12 +174,10 @@ def write_with_failures(spark: SparkSession, gate: str, rows: int, **destination
     _write(numbers.mapInArrow(fail_first_attempts(Path(gate)), "id LONG"), **destination)
 
 
-def write_racks(
-    spark: SparkSession, variable: str, racks: Sequence[str], folder: str, rows: int, **destination: Any
-) -> None:
-    """Write rows without a key that hold the rack of their executor."""
+def write_racks(spark: SparkSession, variable: str, gate: str, rows: int, **destination: Any) -> None:
+    """Write rows without a key that hold the rack of their executor. The job ends after the file `gate` exists."""
     numbers = _number_rows(spark, rows, destination)
-    _save(numbers.mapInArrow(replace_by_rack(variable, racks, Path(folder)), "value STRING"), **destination)
+    _save(numbers.mapInArrow(replace_by_rack(variable, Path(gate)), "value STRING"), **destination)
 
 
 def print_threads(spark: SparkSession) -> None:
