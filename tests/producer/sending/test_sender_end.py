@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests.topics import DescribeTopic
-from tests.producer.sending.sender_cases import Sent, established, simulated, wait
+from tests.producer.sending.sender_cases import Sent, established, pass_time, simulated, wait
 from tests.producer.transactional_cases import create_producer_in_transaction, send_and_flush
 from tests.producer.virtual_time import get_loop, get_sender
 
@@ -51,7 +51,7 @@ def test_call_that_ends_the_sender_ends_its_poll(end: Callable[[Sender], None]) 
     assert cluster.system.now() == called_ms
 
 
-def test_unexpected_exception_is_the_cause_of_the_records_error() -> None:
+def test_unexpected_exception_is_logged_and_the_cause_of_the_records_error(caplog: pytest.LogCaptureFixture) -> None:
     _, producer = simulated()
     established(producer)
     future = producer.send(ProducerRecord("t", b"1"))
@@ -63,6 +63,7 @@ def test_unexpected_exception_is_the_cause_of_the_records_error() -> None:
     assert "The producer's sender thread has failed: ValueError('unexpected')" in str(error)
     assert sender.fatal_error is not None
     assert sender.fatal_error.__cause__ is unexpected
+    assert "The sender thread has failed. No more records are sent." in caplog.text
 
 
 def test_call_that_waits_for_memory_ends_when_the_sender_fails() -> None:
@@ -126,3 +127,39 @@ def test_fatal_metadata_error_ends_blocking_calls() -> None:
     assert call.end_event.is_set()
     with pytest.raises(AuthenticationError, match="rejected"):
         call.results()
+
+
+def test_fatal_metadata_error_ends_transactional_calls() -> None:
+    _, producer = create_producer_in_transaction(2)
+    assert producer._transactions is not None
+    operation = producer._transactions.manager.abort()
+    get_sender(producer).metadata.set_fatal_error(AuthenticationError("rejected"))
+    get_loop(producer).run_once()
+    with pytest.raises(AuthenticationError, match="rejected"):
+        operation.read_result()
+
+
+def test_record_fails_at_once_if_it_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_memory_error(*_: object) -> None:
+        raise MemoryError("none left")
+
+    _, producer = simulated()
+    established(producer)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", raise_memory_error)
+    future = producer.send(ProducerRecord("t", b"1"))
+    pass_time(producer, 100)
+    assert future.done()
+    assert "the rows could not be encoded: MemoryError('none left')" in str(future.exception(0))
+
+
+def test_flush_that_begins_after_the_last_round_ends_with_the_sender() -> None:
+    _, producer = simulated()
+    established(producer)
+    sender = get_sender(producer)
+
+    def shut_down(flushed: threading.Event) -> bool:
+        sender.shut_down()
+        return flushed.is_set()
+
+    producer.send(ProducerRecord("t", b"1"))
+    assert sender.accumulator.flush(shut_down)
