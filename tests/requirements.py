@@ -2,7 +2,7 @@
 
 The requirements are `"java"`, `"kafka"` (the jars of Apache Kafka), `"connector"` (the jars of Spark's own Kafka
 connector), `"registry"` (a schema registry, which includes its own Java) and, without Java, `"browser"`, `"go"`,
-`"promtool"` and `"sail"`.
+`"prometheus"` (with promtool) and `"sail"`.
 
 On a user's machine, a test with a missing requirement is skipped, and the summary lists the number of skipped tests and
 what to install. In CI (the variable CI is set) the test fails, because a guarantee must not go unchecked.
@@ -20,14 +20,14 @@ import pytest
 from integration.support.artifacts import JARS, SAIL_PYTHON, connector_jars
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WITHOUT_JAVA = {"browser", "go", "promtool", "sail"}
+WITHOUT_JAVA = {"browser", "go", "prometheus", "sail"}
 REMEDIES = {
     "java": "Java is not on the PATH: install a JDK 17 or newer",
     "kafka": "no Apache Kafka in .jars: run `make kafka`",
     "registry": "no schema registry in .jars: run `make kafka`",
     "browser": "no Chromium or Chrome on the PATH: install one of them",
     "go": "Go is not on the PATH: install Go 1.26 or newer",
-    "promtool": "promtool is not on the PATH: install Prometheus",
+    "prometheus": "prometheus and promtool are not on the PATH: install Prometheus",
     "sail": "Sail is not in .venv-sail: run `make test-prepare`",
     "connector": "Spark's own connector is not in .jars: run `make kafka`",
 }
@@ -44,8 +44,8 @@ def is_present(requirement: str) -> bool:
         return browser() is not None
     if requirement == "go":
         return shutil.which("go") is not None
-    if requirement == "promtool":
-        return shutil.which("promtool") is not None
+    if requirement == "prometheus":
+        return all(shutil.which(program) for program in ("prometheus", "promtool"))
     if requirement == "sail":
         return SAIL_PYTHON.exists()
     if requirement == "registry":

@@ -181,17 +181,17 @@ def test_dashboard_panels_do_not_overlap_and_name_their_series() -> None:
     assert all(legend.startswith(("{{query}}", "{{client_id}}")) for legend in legends)
 
 
-@pytest.mark.needs("promtool")
+@pytest.mark.needs("prometheus")
 def test_promtool_accepts_metrics_page() -> None:
     subprocess.run(["promtool", "check", "metrics"], input=page(), check=True)
 
 
-@pytest.mark.needs("promtool")
+@pytest.mark.needs("prometheus")
 def test_promtool_accepts_alert_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(ASSETS / "prometheus-rules.yml")], check=True)
 
 
-@pytest.mark.needs("promtool")
+@pytest.mark.needs("prometheus")
 def test_alerts_fire_and_resolve_in_test_cases() -> None:
     cases = Path(__file__).parent / "exporters" / "prometheus_rules_test.yml"
     subprocess.run(["promtool", "test", "rules", str(cases)], check=True)
