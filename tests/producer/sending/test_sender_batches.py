@@ -53,3 +53,10 @@ def test_adds_partition_to_transaction_before_it_sends_a_backlog_of_another_part
     apis = [ApiKey(*struct.unpack_from(">h", frame)) for _, _, frame in cluster.requests]
     assert apis.count(ApiKey.PRODUCE) == 5
     assert apis.index(ApiKey.ADD_PARTITIONS_TO_TXN) <= 1
+
+
+def test_metrics_count_each_request_and_its_records() -> None:
+    _, producer = simulated(partitions=2)
+    established(producer, 0, 1)
+    assert producer.metric("record-send-total") == 2
+    assert producer.metric("records-per-request-avg") == 1
