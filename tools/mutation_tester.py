@@ -71,7 +71,10 @@ _SENDING_TESTS = (
     "tests/producer/sending",
     "tests/producer/scenarios",
     "tests/producer/transactions",
-    *(f"tests/producer/test_{suffix}.py" for suffix in ("producer", "results", "topic_waits", "windows")),
+    *(
+        f"tests/producer/test_{suffix}.py"
+        for suffix in ("futures_of_calls", "producer", "results", "topic_waits", "windows")
+    ),
     *_TRANSACTIONAL_PRODUCER_TESTS,
 )
 TARGETS = {

@@ -106,6 +106,19 @@ def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_
     assert seen == [0, 1, 2, 3]
 
 
+def test_simultaneous_batches_of_several_partitions_complete_each_row_once_and_together() -> None:
+    call = ColumnsFuture("t", 4)
+    together = RowOrigins(np.arange(4), [call])
+    batches = [ProducerBatch(TopicPartition("t", index % 2), 0, 1) for index in range(4)]
+    for index, batch in enumerate(batches):
+        append_rows(batch, BatchRows(together, index, index + 1, 0))
+        batch.base_offset = index // 2
+    stored_rows = collect_stored_rows(batches)
+    assert [rows.row_count for rows in stored_rows] == [2, 2]
+    complete_futures(stored_rows)
+    assert call.result(0).partitions == {0: OffsetRange(0, 1, 2), 1: OffsetRange(0, 1, 2)}
+
+
 def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:
     assert OffsetRange(0, 4, 5) + OffsetRange(5, 9, 5) == OffsetRange(0, 9, 10)
     assert OffsetRange(5, 9, 5) + OffsetRange(-1, -1, 1) + OffsetRange(0, 4, 5) == OffsetRange(0, 9, 11)
