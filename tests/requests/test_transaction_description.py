@@ -42,6 +42,11 @@ def test_lists_partitions_of_all_topics() -> None:
 def test_any_broker_forwards_the_request_about_controllers() -> None:
     request = DescribeQuorum()
     assert request.route(request.keys[0]) is Role.ANY_BROKER
+    (topic,) = request.build_message(0).topics
+    assert (topic.topic_name, [partition.partition_index for partition in topic.partitions]) == (
+        "__cluster_metadata",
+        [0],
+    )
     rejection = request.classify(DescribeQuorumResponse(error_code=codes.CLUSTER_AUTHORIZATION_FAILED))
     error = request.build_rejection_error(request.keys[0], rejection)
     assert str(error).startswith("controllers: the attempt to describe the controllers was rejected")
