@@ -17,7 +17,15 @@ from spark_kafka_sink.requests.transaction_admin import (
 )
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from tests.exactly_once.three_node_cluster import DEAD, DEAD_COORDINATOR_IDS, ELECTION_MS, IDS, Cluster, elapsed_ms
+from tests.exactly_once.three_node_cluster import (
+    DEAD,
+    DEAD_COORDINATOR_IDS,
+    ELECTION_MS,
+    IDS,
+    LATENCY_MS,
+    Cluster,
+    elapsed_ms,
+)
 from tests.exactly_once.three_node_cluster import client as client
 from tests.exactly_once.three_node_cluster import cluster as cluster
 from tests.exactly_once.three_node_cluster import prepared as prepared
@@ -81,6 +89,23 @@ def test_list_includes_restarted_broker(cluster: Cluster, prepared: list[Transac
         describe_transactions(client, IDS)
         cluster.control.start_node(DEAD)
         cluster.share(range(3))
+        assert list_transactional_ids(client) == sorted(IDS)
+
+
+def test_retried_list_includes_broker_that_joined_since_the_first_try(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.elect(DEAD)
+
+    def start_node() -> None:
+        cluster.control.start_node(DEAD)
+        cluster.share(range(3))
+
+    with cluster.client() as client:
+        assert DEAD not in {node.id for node in client.fetch_nodes()}
+        describe_transactions(client, IDS)  # connects to the other brokers
+        cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+        cluster.system.after(5 * LATENCY_MS, start_node)
         assert list_transactional_ids(client) == sorted(IDS)
 
 
