@@ -47,20 +47,20 @@ def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
 
     Raise SchemaError if no format can write the type: intervals, variants, and types of future Spark versions.
     """
-    atomic = _ATOMIC_TYPES.get(type(data_type))
-    if atomic is not None:
-        return atomic
+    atomic_type = _ATOMIC_TYPES.get(type(data_type))
+    if atomic_type is not None:
+        return atomic_type
     if isinstance(data_type, types.DecimalType):
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, types.ArrayType):
-        element = to_arrow_type(data_type.elementType, f"{path}.element")
-        return pa.list_(_build_field("element", element, data_type.containsNull))
+        element_type = to_arrow_type(data_type.elementType, f"{path}.element")
+        return pa.list_(_build_field("element", element_type, data_type.containsNull))
     if isinstance(data_type, types.MapType):
-        value = to_arrow_type(data_type.valueType, f"{path}.value")
-        key = to_arrow_type(data_type.keyType, f"{path}.key")
+        value_type = to_arrow_type(data_type.valueType, f"{path}.value")
+        key_type = to_arrow_type(data_type.keyType, f"{path}.key")
         # Arrow does not support null as the type of map keys. Only the empty `map()` has it, so any key type will do.
-        key = pa.string() if pa.types.is_null(key) else key
-        return pa.map_(key, _build_field("value", value, data_type.valueContainsNull))
+        key_type = pa.string() if pa.types.is_null(key_type) else key_type
+        return pa.map_(key_type, _build_field("value", value_type, data_type.valueContainsNull))
     if isinstance(data_type, types.StructType):
         return pa.struct([to_arrow_field(field, f"{path}.{field.name}") for field in data_type.fields])
     raise SchemaError(f"column {path} of type {data_type.simpleString()} cannot be written; cast it to a string")

@@ -72,7 +72,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     # If the options are invalid, still check the schema, using only the options that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
-    schema, target_partition = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
+    schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     format_faults = OptionFaults()
     try:
         sink_options = parse_options(options)
@@ -91,14 +91,16 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
         faults += find_distribution_faults(sink_options, plan, schema)
     if faults:
         raise ConfigurationError(faults)
-    return sink_options, plan if target_partition is None else replace(plan, partition=target_partition)
+    if target_partition_position is not None:
+        plan = replace(plan, partition=target_partition_position)
+    return sink_options, plan
 
 
 def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
     """Check the connection to Kafka and the report's destinations, and query the schema registry.
 
-    Return the plan with its schema ids. `stream_start` identifies the start of a stream. A stream looks up the latest
-    version of a schema only once per start.
+    Return the plan with its schema ids. `stream_start`: identifies the start of a stream, which looks up the latest
+    version of each schema only once; None for a batch write.
     """
     check_connection(options, stream_start)
     check_report_options(options)
@@ -116,7 +118,9 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
     target = build_write_target(options)
     connection = (target, options.check_connection, *sorted(options.producer_options.items()))
     may_create = target.new_topic is not None and stream_start is None
-    if (connection in _checked_connections and not may_create) or not (options.check_connection or target.new_topic):
+    is_already_checked = connection in _checked_connections and not may_create
+    has_nothing_to_check = not options.check_connection and target.new_topic is None
+    if is_already_checked or has_nothing_to_check:
         return
     checks = _run_preflight(options, target)
     log_warnings(checks)

@@ -136,7 +136,7 @@ def _is_header_type(data_type: DataType) -> bool:
 
 
 def _suggest_value_column(names: Sequence[str]) -> str:
-    """List the existing columns, and suggest to rename a similar one or to build the value from all of them."""
+    """List the existing columns, and suggest renaming a similar one or building the value from all of them."""
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
     similar_lowercase_names = get_close_matches("value", [name.lower() for name in names], 1)

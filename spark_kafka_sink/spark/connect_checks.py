@@ -25,25 +25,27 @@ CHECK_OPTION = "pykafka.check"
 """An internal read option. Its value is the schema of the rows to write, as JSON."""
 
 
-def check_on_driver(
+def run_checks_on_driver(
     session: Any, options: Mapping[str, str], schema: StructType
 ) -> tuple[list[int], Distribution | None]:
-    """Run all checks on the driver. If one fails, raise its error in this process.
+    """Have the driver run all checks, and raise the error of a failed check in this process, the client.
 
-    Return the positions of the columns that the sink uses, and the distribution of the rows (None: rows stay in their
-    tasks).
+    Return the positions of the columns that the sink uses, and the distribution of the rows, or None if they stay in
+    their tasks.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
+    # All that the driver returns is a schema. The name of its only field is the result.
     (result_json,) = reader.load().schema.fieldNames()
     result = json.loads(result_json)
     if "error" in result:
-        raise getattr(errors, result["error"])(result["message"])
+        error_class = getattr(errors, result["error"])
+        raise error_class(result["message"])
     distribution = result["distribution"]
     return result["columns"], Distribution.from_json(distribution) if distribution else None
 
 
-def encode_check_result_as_schema(options: Mapping[str, str]) -> StructType:
-    """Run all checks on the driver, and encode their result as the schema of a DataFrame.
+def run_checks_for_client(options: Mapping[str, str]) -> StructType:
+    """Run all checks for a client. Called on the driver. Return their result, encoded as the schema of a DataFrame.
 
     Until Spark runs a job, the schema is all that the client receives from the driver, so the result is the name of the
     schema's only field. This name is a JSON object. It contains the columns and the distribution if the checks pass,

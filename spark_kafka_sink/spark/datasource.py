@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import to_struct_type
 from spark_kafka_sink.spark.checks import check_all
-from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, encode_check_result_as_schema
+from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, run_checks_for_client
 from spark_kafka_sink.spark.constants import (
     BATCH_ID_OPTION,
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
@@ -46,7 +46,8 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
-        # A planning worker begins by creating the data source, right after the daemon has collected the garbage.
+        # A planning worker first creates the data source. pyspark's daemon has just collected the garbage, so this is
+        # the time to freeze the objects that are left.
         freeze_gc()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -65,7 +66,7 @@ class KafkaDataSource(DataSource):
         For any other caller, raise ConfigurationError, because this data source cannot read.
         """
         if CHECK_OPTION in self.options:
-            return encode_check_result_as_schema(self.options)
+            return run_checks_for_client(self.options)
         raise ConfigurationError(
             f"'{FORMAT_NAME}' writes to Kafka and cannot read from it. Read with Spark's own format('kafka')."
         )

@@ -57,7 +57,7 @@ def build_dead_letters(
     )
 
 
-def truncate(dead_letters: RecordColumns) -> RecordColumns:
+def truncate_dead_letters(dead_letters: RecordColumns) -> RecordColumns:
     """Truncate each dead letter's key and value to MAX_TRUNCATED_BYTES, and add a header with the value's size."""
     value = combine_chunks(dead_letters.value).cast(pa.large_binary())
     value_bytes = _numbers_to_bytes(pc.binary_length(value))

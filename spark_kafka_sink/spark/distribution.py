@@ -118,11 +118,11 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
     if distribution.by == BY_KEY and plan.key is None:
         yield "Option 'distribution' is 'key', but there is neither a column 'key' nor the option keyFormat."
     names = schema.fieldNames()
-    unsortable_columns = [
+    unhashable_columns = [
         names[position] for position in _find_key_positions(plan) if not _can_hash_and_sort(schema[position].dataType)
     ]
-    if distribution.by == BY_KEY and unsortable_columns:
-        yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unsortable_columns[0]}'."
+    if distribution.by == BY_KEY and unhashable_columns:
+        yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unhashable_columns[0]}'."
 
 
 def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
@@ -153,11 +153,8 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
     names = schema.fieldNames()
     # The content of a row is hashed only if the row has no key.
     needs_content = distribution_options.by != BY_KEY or _can_lack_key(plan)
-    content_positions = [
-        position
-        for position in (plan.positions() if needs_content else ())
-        if _can_hash_and_sort(schema[position].dataType)
-    ]
+    content_candidates = plan.positions() if needs_content else []
+    content_positions = [position for position in content_candidates if _can_hash_and_sort(schema[position].dataType)]
     is_by_partition = distribution_options.by == BY_PARTITION
     partition_count = _fetch_partition_count(options) if is_by_partition else 0
     return Distribution(
@@ -218,15 +215,17 @@ def _distribute_by_key(
     frame: Any, distribution: Distribution, sort_expressions: list[Any], max_tasks: int | None
 ) -> Any:
     """Repartition the rows by their key columns and, if the key is null, by the hash of their content."""
-    keys = [F.col(build_positional_name(position)) for position in distribution.key]
-    hash_columns = keys
+    key_columns = [F.col(build_positional_name(position)) for position in distribution.key]
+    hash_columns = key_columns
     if distribution.content:
         content_hash = F.xxhash64(*_select_content_columns(distribution))
-        hash_columns = [*keys, F.when(_build_all_null_condition(keys), content_hash)]
-    task_count = _find_task_count(distribution.task_count, max_tasks)
+        hash_columns = [*key_columns, F.when(_build_all_null_condition(key_columns), content_hash)]
+    task_count = _limit_task_count(distribution.task_count, max_tasks)
     task_count_arguments = [] if task_count is None else [task_count]
     shuffled_frame = frame.repartition(*task_count_arguments, *hash_columns)
-    return shuffled_frame.sortWithinPartitions(*keys, *sort_expressions) if sort_expressions else shuffled_frame
+    if not sort_expressions:
+        return shuffled_frame
+    return shuffled_frame.sortWithinPartitions(*key_columns, *sort_expressions)
 
 
 def _distribute_by_partition(
@@ -242,19 +241,18 @@ def _distribute_by_partition(
         [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
     )
     if distribution.key:
-        (key,) = distribution.key
-        partition_candidates.append(
-            _build_key_partition_udf(partition_count)(F.col(build_positional_name(key)).cast("binary"))
-        )
+        (key_position,) = distribution.key
+        key_column = F.col(build_positional_name(key_position)).cast("binary")
+        partition_candidates.append(_build_key_partition_udf(partition_count)(key_column))
     partition_candidates.append(
         F.pmod(F.xxhash64(*_select_content_columns(distribution)), F.lit(partition_count)).cast("int")
     )
     # More tasks than partitions would get no rows.
     task_count = min(distribution.task_count or _read_shuffle_partition_count(frame.sparkSession), partition_count)
-    shuffled_frame = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*partition_candidates))
-    shuffled_frame = repartition_by_id(
-        shuffled_frame, min(task_count, max_tasks or task_count), _TARGET_PARTITION_COLUMN
-    )
+    if max_tasks is not None:
+        task_count = min(task_count, max_tasks)
+    frame_with_target = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*partition_candidates))
+    shuffled_frame = repartition_by_id(frame_with_target, task_count, _TARGET_PARTITION_COLUMN)
     if not sort_expressions:
         return shuffled_frame
     return shuffled_frame.sortWithinPartitions(_TARGET_PARTITION_COLUMN, *sort_expressions)
@@ -352,6 +350,6 @@ def _build_sort_expression(position: int, is_descending: bool) -> Any:
     return column.desc() if is_descending else column.asc()
 
 
-def _find_task_count(task_count: int | None, max_tasks: int | None) -> int | None:
+def _limit_task_count(task_count: int | None, max_tasks: int | None) -> int | None:
     """Return the smaller of the two numbers, ignoring None. Return None if both are None."""
     return min((count for count in (task_count, max_tasks) if count is not None), default=None)

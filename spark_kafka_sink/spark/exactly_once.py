@@ -93,7 +93,8 @@ class ExactlyOnceWrite:
         Add the transaction to the report, unless nothing was sent in it. If the block raises, close the producer, which
         aborts the transaction.
         """
-        task, start = report.task, self.start
+        task = report.task
+        start = self.start
         try:
             preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
             task_attempt = choose_task_attempt(
@@ -127,14 +128,15 @@ class ExactlyOnceWrite:
         Raise ExactlyOnceError if the decision is rejected or in doubt, a commit fails or the rows differ, and
         DeliveryError if the reports contradict each other. Any other KafkaSinkError means that nothing was decided.
         """
-        batch, content = self._require_single_batch(reports), _sum_content(reports)
-        skip_outcomes = {report.was_already_committed for report in reports}
-        if len(skip_outcomes) > 1:
+        batch = self._require_single_batch(reports)
+        content = _sum_content(reports)
+        skipped_task_count = sum(report.was_already_committed for report in reports)
+        if 0 < skipped_task_count < len(reports):
             raise DeliveryError(
                 "Some tasks have written the batch, and others have skipped it as already committed. Run the write "
                 "again."
             )
-        if skip_outcomes == {True}:
+        if skipped_task_count:  # every task has skipped the batch
             self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions or self.delivery.is_single_use:

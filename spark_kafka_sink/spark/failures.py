@@ -27,7 +27,7 @@ _MAX_KEY_CHARACTERS = 60
 class _GroupKey(NamedTuple):
     topic: str | None
     partition: int | None
-    cause: str
+    reason: str
 
 
 @dataclass
@@ -40,7 +40,7 @@ class _FailureGroup:
 
 
 class Failures:
-    """The failed records of one task, counted by topic, partition and cause."""
+    """The failed records of one task, counted by topic, partition and reason."""
 
     def __init__(self, task: TaskIdentity) -> None:
         self._task = task
@@ -59,7 +59,7 @@ class Failures:
         group = self._groups.setdefault(key, _FailureGroup(error, _describe_first_key(rows)))
         group.count += rows.num_rows
         if error.possibly_stored:
-            group.error = error
+            group.error = error  # its message warns that records of the group may have been stored
 
     def build_error(self, options: SinkOptions) -> DeliveryError:
         """Build the task's error. Its first line contains the first reason; then there is one line per group.

@@ -169,7 +169,7 @@ class LineageWrite:
             self._report_count += 1
             self._is_committed |= report.status == COMMITTED
             self._bytes += report.bytes
-            self._rows_by_topic.update(_count_rows(report, self._run.topic))
+            self._rows_by_topic.update(_count_rows_by_topic(report, self._run.topic))
         return bool(reports)
 
     def _describe_error(self, error: BaseException) -> str:
@@ -212,16 +212,18 @@ def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: S
 
 def find_sender(settings: Mapping[str, str]) -> EventSender | None:
     """Return the sender for these settings. If they are invalid, log the error once and return None."""
-    key = tuple(sorted((name, value) for name, value in settings.items() if name.startswith("transport.")))
-    if key not in _senders:
+    transport_settings = tuple(
+        sorted((name, value) for name, value in settings.items() if name.startswith("transport."))
+    )
+    if transport_settings not in _senders:
         if not _senders:
             atexit.register(finish_at_exit)
         try:
-            _senders[key] = create_sender(settings)
+            _senders[transport_settings] = create_sender(settings)
         except ConfigurationError as error:
-            _senders[key] = None
+            _senders[transport_settings] = None
             LOGGER.warning("Sent no OpenLineage events: %s", error)
-    return _senders[key]
+    return _senders[transport_settings]
 
 
 def finish_at_exit() -> None:
@@ -263,8 +265,8 @@ def _consume_reports(folder: str) -> Iterator[WriteReport]:
             LOGGER.debug("A report could not be read for OpenLineage: %s", error)
 
 
-def _count_rows(report: WriteReport, topic: str | None) -> dict[str, int]:
-    """Return the number of rows by topic."""
+def _count_rows_by_topic(report: WriteReport, topic: str | None) -> dict[str, int]:
+    """Return the number of rows by topic. `topic`: the topic of all rows; None if each row names its topic."""
     if topic is not None:
         return {topic: report.rows}
     return {

@@ -109,7 +109,7 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
     """
     namespace = settings.get("namespace") or _DEFAULT_NAMESPACE
     app_name = normalize_name(settings.get("appName") or write.app_name)
-    parent, root = _find_parents(settings, namespace, app_name)
+    parent, root = _find_parent_and_root(settings, namespace, app_name)
     has_dataset_name = settings.get("jobName.appendDatasetName", "").lower() != "false"
     command = _find_command(write, has_dataset_name=has_dataset_name)
     return LineageRun(
@@ -161,7 +161,7 @@ def _find_command(write: SparkWrite, *, has_dataset_name: bool) -> str:
     return f"{command}.{FORMAT_NAME}" if has_dataset_name else command
 
 
-def _find_parents(
+def _find_parent_and_root(
     settings: Mapping[str, str], namespace: str, app_name: str
 ) -> tuple[ParentRun | None, ParentRun | None]:
     """Return the parent and the root of the run.
@@ -169,25 +169,31 @@ def _find_parents(
     The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise the
     listener generates the id, so the parent is the run that started the application.
     """
-    launching_run = _build_parent_run(settings, "parentRunId", "parentJobNamespace", "parentJobName", None)
+    launching_run = _build_parent_run(
+        settings,
+        run_id_setting="parentRunId",
+        namespace_setting="parentJobNamespace",
+        name_setting="parentJobName",
+    )
     application_run_id = settings.get("applicationRunId", "")
     parent = ParentRun(application_run_id, namespace, app_name) if is_uuid(application_run_id) else launching_run
     root = _build_parent_run(
         settings,
-        "rootParentRunId",
-        "rootParentJobNamespace",
-        "rootParentJobName",
-        launching_run if launching_run else parent,
+        run_id_setting="rootParentRunId",
+        namespace_setting="rootParentJobNamespace",
+        name_setting="rootParentJobName",
+        default=launching_run or parent,
     )
     return parent, root
 
 
 def _build_parent_run(
     settings: Mapping[str, str],
+    *,
     run_id_setting: str,
     namespace_setting: str,
     name_setting: str,
-    default: ParentRun | None,
+    default: ParentRun | None = None,
 ) -> ParentRun | None:
     """Build the run of another job from three settings.
 
@@ -260,17 +266,17 @@ def _find_disabled_facets(settings: Mapping[str, str]) -> frozenset[str]:
 def build_event(
     run: LineageRun,
     event_type: str,
-    time: datetime,
+    event_time: datetime,
     statistics: WriteStatistics | None = None,
     error_message: str | None = None,
 ) -> RunEvent:
     """Build an event of the run.
 
-    `statistics`: the rows that the run had written at `time`; None at the run's start, or if they are unknown.
+    `statistics`: the rows that the run had written at `event_time`; None at the run's start, or if they are unknown.
     """
     return RunEvent(
         eventType=RunState[event_type],
-        eventTime=time.isoformat(),
+        eventTime=event_time.isoformat(),
         run=Run(run.run_id, _select_facets(run, _build_run_facets(run, error_message))),
         job=Job(run.job_namespace, run.job_name, _select_facets(run, _build_job_facets(run))),
         producer=PRODUCER,
@@ -292,7 +298,7 @@ def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]
 def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, Any]:
     """Build the facets of the run by name; None for a facet that the run does not have."""
     return {
-        "parent": None if run.parent is None else _build_parent(run.parent, run.root),
+        "parent": None if run.parent is None else _build_parent_facet(run.parent, run.root),
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
             version=run.spark_version, name="spark", openlineageAdapterVersion=_VERSION
         ),
@@ -305,7 +311,7 @@ def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, A
     }
 
 
-def _build_parent(parent: ParentRun, root: ParentRun | None) -> parent_run.ParentRunFacet:
+def _build_parent_facet(parent: ParentRun, root: ParentRun | None) -> parent_run.ParentRunFacet:
     """Build the facet with the parent and the root of a run. Without a root, the parent is also the root."""
     root = root or parent
     return parent_run.ParentRunFacet(

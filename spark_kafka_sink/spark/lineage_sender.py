@@ -153,14 +153,14 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
         raise ConfigurationError(_URL_MESSAGE)
     host = parts.netloc.rpartition("@")[2]
     parameters = dict(parse_qsl(parts.query))
-    auth = _select(settings, "transport.auth.")
+    auth = _select_by_prefix(settings, "transport.auth.")
     if _API_KEY_PARAMETER in parameters:
         auth = {"type": "api_key", "apiKey": parameters.pop(_API_KEY_PARAMETER)}
     if "tokenFields" in auth:
         auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
     session = requests.Session()
-    session.headers.update(_select(settings, "transport.headers."))
-    session.params = parameters | _select(settings, "transport.urlParams.")
+    session.headers.update(_select_by_prefix(settings, "transport.headers."))
+    session.params = parameters | _select_by_prefix(settings, "transport.urlParams.")
     if parts.username is not None:
         session.auth = (unquote(parts.username), unquote(parts.password or ""))
     url = f"{parts.scheme}://{host}"
@@ -191,7 +191,7 @@ def find_secrets(settings: Mapping[str, str]) -> list[str]:
     if parts is not None:
         secrets += [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
     for prefix in ("transport.auth.", "transport.headers.", "transport.urlParams."):
-        secrets += [value for name, value in _select(settings, prefix).items() if name != "type"]
+        secrets += [value for name, value in _select_by_prefix(settings, prefix).items() if name != "type"]
     return [secret for secret in secrets if secret]
 
 
@@ -210,7 +210,7 @@ def describe_error(error: Exception) -> str:
     return type(error).__name__
 
 
-def _select(settings: Mapping[str, str], prefix: str) -> dict[str, Any]:
+def _select_by_prefix(settings: Mapping[str, str], prefix: str) -> dict[str, Any]:
     """Return the settings that begin with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
 

@@ -32,7 +32,7 @@ _NO_DATA_SOURCES_MESSAGE = (
     "Option 'writeMethod' is 'dataSource', but this Spark has no Python data sources. Remove the option, or use Spark "
     "4.0 or newer."
 )
-_CONNECT_MESSAGE = (
+_CONNECT_NOT_SUPPORTED_MESSAGE = (
     "Option 'writeMethod' is 'mapInArrow', which is not supported with Spark Connect: the program that calls save() or "
     "start() commits such a write, and with Spark Connect it is not the driver. Remove the option."
 )
@@ -47,7 +47,7 @@ def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
     requested_method = options.get(WRITE_METHOD_OPTION.name.lower(), "").strip().lower()
     if requested_method == MAP_IN_ARROW.lower():
         if is_connect:
-            raise ConfigurationError(_CONNECT_MESSAGE)
+            raise ConfigurationError(_CONNECT_NOT_SUPPORTED_MESSAGE)
         return True
     if requested_method == DATA_SOURCE.lower() and not HAS_PYTHON_DATA_SOURCES:
         raise ConfigurationError(_NO_DATA_SOURCES_MESSAGE)

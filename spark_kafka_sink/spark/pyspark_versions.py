@@ -72,7 +72,7 @@ __all__ = [
     "register_data_source",
     "repartition_by_id",
 ]
-_ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
+_ALREADY_EXISTS_CONDITION = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> None:
@@ -85,7 +85,7 @@ def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> 
     try:
         spark.dataSource.register(data_source)
     except AnalysisException as error:
-        if error.getCondition() != _ALREADY_EXISTS:
+        if error.getCondition() != _ALREADY_EXISTS_CONDITION:
             raise
 
 

@@ -29,7 +29,7 @@ class RateLimiter:
     waited_seconds: float = 0.0
     """The total time spent waiting."""
     _next_slice_at: float = 0.0
-    """The time of `clock` from which the next slice may be yielded."""
+    """The earliest time, on `clock`, at which the next slice may be yielded."""
 
     def throttle(self, rows: TopicRows) -> Iterator[TopicRows]:
         """Yield the rows in order, in slices. Before each slice, wait long enough to keep the rate within the limit."""

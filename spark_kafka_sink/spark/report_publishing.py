@@ -21,7 +21,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL, lease_producer
 from spark_kafka_sink.spark.worker_log import LOGGER
 
-_IDLE_SECONDS = 600.0
+_PRODUCER_IDLE_SECONDS = 600.0
 
 _MAX_CHECKED_DESTINATIONS = 1_000
 _checked_destinations: set[tuple[str | None, str | None]] = set()
@@ -100,8 +100,9 @@ def _send_to_topic(options: SinkOptions, topic: str, report: WriteReport) -> Non
 
     All reports of a query or application have the same key, so they stay in order.
     """
-    with lease_producer(POOL, options.producer_options, _IDLE_SECONDS) as producer:
-        key = report.batch.partition("/")[0]
-        future = producer.send(ProducerRecord(topic, key=key.encode(), value=report.to_json().encode()))
+    with lease_producer(POOL, options.producer_options, _PRODUCER_IDLE_SECONDS) as producer:
+        query_or_application_id = report.batch.partition("/")[0]
+        record = ProducerRecord(topic, key=query_or_application_id.encode(), value=report.to_json().encode())
+        future = producer.send(record)
         producer.flush()
         future.result()

@@ -114,12 +114,12 @@ def build_write_report(
         partitions=merge_offset_ranges(report.partitions for report in reports),
         errors=sum_errors(report.errors for report in reports),
         longest_task_ms=slowest_reports[0].duration_ms if slowest_reports else 0,
-        task_list=tuple(_summarize(report) for report in slowest_reports[:MAX_LISTED_TASKS]),
+        task_list=tuple(_build_task_summary(report) for report in slowest_reports[:MAX_LISTED_TASKS]),
         **vars(totals),
     )
 
 
-def _summarize(report: TaskReport) -> TaskSummary:
+def _build_task_summary(report: TaskReport) -> TaskSummary:
     from spark_kafka_sink.reports.write_report import TaskSummary
 
     return TaskSummary(

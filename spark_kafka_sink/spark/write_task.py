@@ -42,7 +42,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.client_rack import build_task_producer_options
 from spark_kafka_sink.spark.constants import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY
-from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate
+from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate_dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_record_error
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL, ProducerPool, find_idle_timeout_seconds, lease_producer
@@ -80,9 +80,9 @@ def write_rows(
     install_stderr_handler()
     freeze_gc()
     disable_delayed_ack()
-    started_at = time.monotonic()
+    monotonic_start_s = time.monotonic()
     context = TaskContext.get()
-    report = TaskReport(_build_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
+    report = TaskReport(_build_task_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if exactly_once is not None:
         exactly_once.attach_start(report)
         if exactly_once.is_committed(report.task):
@@ -107,7 +107,7 @@ def write_rows(
             writer.write(batch)
         if writer is not None:
             writer.finish()
-    report.duration_ms = round((time.monotonic() - started_at) * 1000)
+    report.duration_ms = round((time.monotonic() - monotonic_start_s) * 1000)
     return report
 
 
@@ -155,7 +155,8 @@ class TaskWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch. Raise DeliveryError if any record has failed by now."""
         for rows in self._columns_writer.split(batch):
-            for rows_slice in [rows] if self._rate_limiter is None else self._rate_limiter.throttle(rows):
+            slices = [rows] if self._rate_limiter is None else self._rate_limiter.throttle(rows)
+            for rows_slice in slices:
                 self._send(_SentRows(rows_slice))
                 self._collect_results()
 
@@ -164,8 +165,10 @@ class TaskWriter:
         self._collect_all_results()
         if self._rate_limiter is not None:
             self._rate_limiter.finish()
-        ranges = self._offset_collector.by_topic()
-        self._report.partitions = ranges if self._digests is None else self._digests.attach_to(ranges)
+        offset_ranges = self._offset_collector.by_topic()
+        if self._digests is not None:
+            offset_ranges = self._digests.attach_to(offset_ranges)
+        self._report.partitions = offset_ranges
         self._report_totals()
         if self._failures:
             raise self._failures.build_error(self._options)
@@ -175,8 +178,9 @@ class TaskWriter:
 
         A producer serves one task at a time, so any increase of its counters is due to this task.
         """
-        producer = self._producer.totals() - self._producer_totals_before
-        self._counts.producer = replace(producer, blocked_ms=producer.blocked_ms + self._columns_writer.blocked_ms)
+        producer_totals = self._producer.totals() - self._producer_totals_before
+        blocked_ms = producer_totals.blocked_ms + self._columns_writer.blocked_ms
+        self._counts.producer = replace(producer_totals, blocked_ms=blocked_ms)
         waited_seconds = 0.0 if self._rate_limiter is None else self._rate_limiter.waited_seconds
         self._counts.paced_ms = round(waited_seconds * 1000)
         self._report.totals = WriteTotals(**vars(self._counts))
@@ -233,11 +237,12 @@ class TaskWriter:
 
     def _handle_failure(self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows) -> None:
         """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
-        error, topic = failure.error, sent_rows.rows.topic
+        error = failure.error
+        topic = sent_rows.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
             if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
-                truncated_rows = TopicRows(topic, truncate(failed_columns), None)
+                truncated_rows = TopicRows(topic, truncate_dead_letters(failed_columns), None)
                 self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
                 return
             dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
@@ -269,7 +274,7 @@ def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Ar
     return rows.partition.take(pa.array(failure.rows)) if isinstance(rows.partition, pa.Array) else rows.partition
 
 
-def _build_identity(context: TaskContext | None) -> TaskIdentity:
+def _build_task_identity(context: TaskContext | None) -> TaskIdentity:
     """Return the ids of this task attempt; random ones if there is no TaskContext."""
     if context is None:
         # Sail provides no TaskContext. Random ids distinguish the tasks of a write.

@@ -162,18 +162,18 @@ def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Tas
 def commit(
     options: SinkOptions,
     reports: Sequence[TaskReport],
-    name: str = BATCH_JOB_LABEL,
+    default_batch_name: str = BATCH_JOB_LABEL,
     exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
     """Commit the tasks' transactions, if any, then log and publish the write's report.
 
-    `name`: the batch's name in the report if no task has reported one.
+    `default_batch_name`: the batch's name in the report if no task has reported one.
     """
     from spark_kafka_sink.spark.report_publishing import publish_report  # imported on the driver only
 
     if exactly_once is not None:
         exactly_once.commit(reports)
-    report = build_write_report(reports, None if reports else name)
+    report = build_write_report(reports, None if reports else default_batch_name)
     # Dead letters deserve a warning, because readers of the topic do not find these rows there.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(task_report.was_already_committed for task_report in reports):
@@ -184,7 +184,7 @@ def commit(
 def abort(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
-    name: str = BATCH_JOB_LABEL,
+    default_batch_name: str = BATCH_JOB_LABEL,
     exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
     """Abort the tasks' transactions, if any, then log which rows are in Kafka and publish the report.
@@ -194,7 +194,7 @@ def abort(
     from spark_kafka_sink.spark.report_publishing import publish_report
 
     reports = select_task_reports(messages)
-    report = build_write_report(reports, None if reports else name, "failed")
+    report = build_write_report(reports, None if reports else default_batch_name, "failed")
     if exactly_once is not None:
         was_aborted, outcome = exactly_once.abort(reports)
         LOGGER.warning("The write failed: %s [%s]", outcome, report.batch)

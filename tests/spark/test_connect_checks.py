@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.preflight import Outcome
-from spark_kafka_sink.spark.connect_checks import check_on_driver
+from spark_kafka_sink.spark.connect_checks import run_checks_on_driver
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from tests.spark.fake_preflight import Preflights
 
@@ -63,7 +63,7 @@ def test_connect_client_raises_error_of_driver_checks(
     preflights.outcome = Outcome.FAILED
     session: Any = Driver()
     with pytest.raises(kind, match=message) as error:
-        check_on_driver(session, SERVERS | options, schema)
+        run_checks_on_driver(session, SERVERS | options, schema)
     assert type(error.value) is kind
 
 
@@ -71,8 +71,8 @@ def test_connect_write_continues_when_driver_checks_pass(preflights: Preflights)
     """The checks return the columns to send, because options may name files that only the driver can read."""
     session: Any = Driver()
     schema = StructType([StructField(name, StringType()) for name in ("a", "value", "topic", "key")])
-    assert check_on_driver(session, SERVERS | {"topic": "t"}, schema) == ([1, 3], None)
-    assert check_on_driver(session, SERVERS, schema) == ([1, 2, 3], None)
+    assert run_checks_on_driver(session, SERVERS | {"topic": "t"}, schema) == ([1, 3], None)
+    assert run_checks_on_driver(session, SERVERS, schema) == ([1, 2, 3], None)
     formats = {"topic": "t", "valueFormat": "json", "valueColumns": "a"}
-    assert check_on_driver(session, SERVERS | formats, schema) == ([0, 3], None)
+    assert run_checks_on_driver(session, SERVERS | formats, schema) == ([0, 3], None)
     assert len(preflights.targets) == 2

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkError, NetworkError, RecordTooLargeError
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.dead_letters import MAX_TRUNCATED_BYTES, build_dead_letters, truncate
+from spark_kafka_sink.spark.dead_letters import MAX_TRUNCATED_BYTES, build_dead_letters, truncate_dead_letters
 from spark_kafka_sink.spark.failures import is_record_error
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -89,7 +89,7 @@ def test_header_without_key_gets_empty_key() -> None:
 def test_truncates_large_key_and_value_and_adds_value_size() -> None:
     value, key = b"v" * (MAX_TRUNCATED_BYTES + 1), "k" * (MAX_TRUNCATED_BYTES + 5)
     columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))
-    letters_table = truncate(letters(columns, RecordTooLargeError("1 MB is the limit")))
+    letters_table = truncate_dead_letters(letters(columns, RecordTooLargeError("1 MB is the limit")))
     assert letters_table.value.to_pylist() == [value[:MAX_TRUNCATED_BYTES], None, b"small"]
     assert letters_table.key is not None
     assert letters_table.key.to_pylist() == [key.encode()[:MAX_TRUNCATED_BYTES], b"k", None]

@@ -62,7 +62,7 @@ class Spark:
 
     def task(self, writer: Any, rows: Iterator[pa.RecordBatch], **identity: Any) -> TaskReport:
         identity = {"partition_id": 0, "attempt_number": 0, "task_attempt_id": 0, "stage_id": 0} | identity
-        self._monkeypatch.setattr(write_task, "_build_identity", lambda context: TaskIdentity(**identity))
+        self._monkeypatch.setattr(write_task, "_build_task_identity", lambda context: TaskIdentity(**identity))
         report: TaskReport = pickle.loads(pickle.dumps(writer.write(rows)))
         return report
 

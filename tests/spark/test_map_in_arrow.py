@@ -76,7 +76,7 @@ class FakeFrame:
         task_attempt = partition * 10 + attempt
         query_id, batch_id = self.micro_batch or (None, None)
         identity = TaskIdentity(partition, attempt, task_attempt, 0, query_id=query_id, batch_id=batch_id)
-        self.monkeypatch.setattr(write_task, "_build_identity", lambda context: identity)
+        self.monkeypatch.setattr(write_task, "_build_task_identity", lambda context: identity)
         values = self.tasks[partition]
         (name,) = self.schema.fieldNames()
         rows = iter([pa.record_batch({name: list(values)})]) if values else iter(())

@@ -19,6 +19,7 @@ writes to this data source.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
@@ -38,7 +39,6 @@ from spark_kafka_sink.spark.patches.write_methods import (
     wrap_save_as_table,
     wrap_start,
     wrap_to_table,
-    wrap_with_active_session,
 )
 from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES, register_data_source
 
@@ -70,19 +70,19 @@ def register(spark: SparkSession) -> None:
         frame.write.format("pykafka").options(**{"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}).save()
     """
     register_data_source(spark, KafkaDataSource)
-    # Without Python data sources, Spark does not look them up, so the active session does not matter.
-    wrap_with_session = wrap_with_active_session if HAS_PYTHON_DATA_SOURCES else _keep_method
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         if not HAS_PYTHON_DATA_SOURCES:
             raise ConfigurationError(_CONNECT_REQUIRES_SPARK_4_MESSAGE)
         from pyspark.sql.connect import readwriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
-        _patch_writers(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2, _keep_method)
+        _patch_writers(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2, _leave_unwrapped)
     else:
         from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+        # Without Python data sources, Spark does not look them up, so the active session does not matter.
+        wrap_with_session = _wrap_with_active_session if HAS_PYTHON_DATA_SOURCES else _leave_unwrapped
         _patch_writers(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_session)
         _warn_about_python_mismatch(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
@@ -100,14 +100,36 @@ def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wra
     _patch_method(batch_writer, "saveAsTable", lambda original: wrap_with_session(wrap_save_as_table(original)))
     _patch_method(stream_writer, "start", lambda original: wrap_with_session(wrap_start(original)))
     _patch_method(stream_writer, "toTable", lambda original: wrap_with_session(wrap_to_table(original)))
-    # These methods write to a table and do not name the format, so they only get the wrapper that raises plain errors.
-    _patch_method(batch_writer, "insertInto", _keep_method)
+    # These methods write to a table and do not name the format, so `_patch_method` only makes them raise plain errors.
+    _patch_method(batch_writer, "insertInto", _leave_unwrapped)
     for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
-        _patch_method(table_writer, method, _keep_method)
+        _patch_method(table_writer, method, _leave_unwrapped)
 
 
-def _keep_method(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method as it is. Stands in for a wrapper where none is needed."""
+def _wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap one of classic Spark's write methods so that it runs with an active session.
+
+    Spark looks up Python data sources in the thread's active session. If the thread has none, because another thread
+    created the session, the writer's own session is made active during the call.
+    """
+
+    @functools.wraps(original)
+    def write(self: Any, *arguments: Any, **options: Any) -> Any:
+        session: Any = self._spark
+        session_class = SparkSession._get_j_spark_session_class(session._jvm)
+        if session_class.getActiveSession().isDefined():
+            return original(self, *arguments, **options)
+        session_class.setActiveSession(session._jsparkSession)
+        try:
+            return original(self, *arguments, **options)
+        finally:
+            session_class.clearActiveSession()
+
+    return write
+
+
+def _leave_unwrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method as it is, where a wrapper is expected but none is needed."""
     return original
 
 

@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def trace_save(
-    frame: Any, options: Mapping[str, str], positions: list[int], *, is_map_in_arrow: bool
+    frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
     """Send events for the batch write in the block. Yield the options that must be added to the write for them."""
-    write = _plan_write(frame, options, positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
+    write = _plan_write(frame, options, column_positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
     if write is None:
         yield {}
         return
@@ -41,15 +41,15 @@ def trace_save(
 
 
 def trace_query(
-    frame: Any, options: Mapping[str, str], positions: list[int], start: Callable[[dict[str, str]], Any]
+    frame: Any, options: Mapping[str, str], column_positions: list[int], start: Callable[[dict[str, str]], Any]
 ) -> Any:
     """Start a streaming query and send its events. `start` is called with the options that the events require."""
-    write = _plan_write(frame, options, positions, is_stream=True, is_map_in_arrow=False)
+    write = _plan_write(frame, options, column_positions, is_stream=True, is_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))
 
 
 def _plan_write(
-    frame: Any, options: Mapping[str, str], positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
+    frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
 ) -> LineageWrite | None:
     """Plan the events of a write. Return None if the write sends no events.
 
@@ -68,7 +68,7 @@ def _plan_write(
     except ImportError as error:  # also raised if an older version of the package lacks a name
         _warn_about_missing_package(error.name or "openlineage-python")
         return None
-    fields = [frame.schema.fields[position] for position in positions]
+    fields = [frame.schema.fields[position] for position in column_positions]
     columns = tuple((field.name, field.dataType.simpleString()) for field in fields)
     app_name = session.sparkContext.appName
     write = SparkWrite(app_name, session.version, columns, is_stream=is_stream, is_map_in_arrow=is_map_in_arrow)

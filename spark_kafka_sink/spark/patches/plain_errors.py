@@ -68,11 +68,12 @@ def parse_task_error(text: str) -> KafkaSinkError | None:
     matches = list(_TASK_ERROR_PATTERN.finditer(text))
     if not matches:
         return None
-    error_class = getattr(errors, matches[-1]["class_name"], None)
+    last_match = matches[-1]
+    error_class = getattr(errors, last_match["class_name"], None)
     if (
         not isinstance(error_class, type)
         or not issubclass(error_class, KafkaSinkError)
         or issubclass(error_class, BrokerError)
     ):
         error_class = DeliveryError  # a BrokerError cannot be built from a message alone
-    return error_class(matches[-1]["message"])
+    return error_class(last_match["message"])

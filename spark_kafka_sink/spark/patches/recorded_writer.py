@@ -81,8 +81,8 @@ def record_calls(writer_class: Any) -> None:
 
 def get_recorded_calls(writer: Any) -> RecordedCalls | None:
     """Return a writer's recorded calls, or None if the writer was created before its class was patched."""
-    calls: RecordedCalls | None = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
-    return calls
+    recorded_calls: RecordedCalls | None = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
+    return recorded_calls
 
 
 def get_writer_dataframe(writer: Any) -> Any:

@@ -31,12 +31,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import check_all
 from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
-from spark_kafka_sink.spark.connect_checks import check_on_driver
+from spark_kafka_sink.spark.connect_checks import run_checks_on_driver
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
     BATCH_ID_OPTION,
@@ -116,25 +114,26 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        calls = get_recorded_calls(self)
-        if calls is None or not _is_pykafka_write(self, calls, format):
+        recorded_calls = get_recorded_calls(self)
+        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             original(self, path, format, mode, partitionBy, **options)
             return
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
             self.option("path", path)
-        _check_save_mode(calls)
-        is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
-        positions, distribution = _check_write(self, calls)
-        frame, extra_options = _select_and_distribute(get_writer_dataframe(self), calls, positions, distribution)
+        _check_save_mode(recorded_calls)
+        is_map_in_arrow = uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
+        column_positions, distribution = _check_write(self, recorded_calls)
+        dataframe = get_writer_dataframe(self)
+        frame, extra_options = _select_and_distribute(dataframe, recorded_calls, column_positions, distribution)
         extra_options |= _build_micro_batch_options(self)
-        _warn_about_table_layout(calls)
-        lineage = trace_save(get_writer_dataframe(self), calls.options(), positions, is_map_in_arrow=is_map_in_arrow)
+        _warn_about_table_layout(recorded_calls)
+        lineage = trace_save(dataframe, recorded_calls.options(), column_positions, is_map_in_arrow=is_map_in_arrow)
         with lineage as lineage_options:
             extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
             if is_map_in_arrow:
-                write_with_map_in_arrow(frame, calls.options() | extra_options)
+                write_with_map_in_arrow(frame, recorded_calls.options() | extra_options)
                 return
             writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
             original(writer.format(FORMAT_NAME).mode("append").options(**extra_options))
@@ -143,7 +142,10 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a batch writer's `saveAsTable`: check the write first, and keep all of the table's columns."""
+    """Wrap `DataFrameWriter.saveAsTable`, so that the write is checked before Spark plans it.
+
+    Unlike `save`, keep all columns, because they become the table's columns.
+    """
 
     @functools.wraps(original)
     def save_as_table(
@@ -154,16 +156,16 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        calls = get_recorded_calls(self)
-        if calls is None or not _is_pykafka_write(self, calls, format):
+        recorded_calls = get_recorded_calls(self)
+        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             original(self, name, format, mode, partitionBy, **options)
             return
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
-        _check_save_mode(calls)
-        _check_table_write(self, calls)
-        _warn_about_table_layout(calls)
-        frame = _coalesce(get_writer_dataframe(self), calls)
+        _check_save_mode(recorded_calls)
+        _check_table_write(self, recorded_calls)
+        _warn_about_table_layout(recorded_calls)
+        frame = _coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
         original(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
 
@@ -171,10 +173,11 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a stream writer's `start`: check the write, select the sink's columns and start the query.
+    """Wrap `DataStreamWriter.start`. Writes in other formats go to the original method.
 
-    Each micro-batch is written as a batch job if the output mode is `update`, the option `distribution` is set, or the
-    write goes through mapInArrow.
+    For the sink's format, check the write, select the columns that the sink needs and start the query. Each micro-batch
+    is written as a batch job if the output mode is `update`, the option `distribution` is set, or the write goes
+    through mapInArrow.
     """
 
     @functools.wraps(original)
@@ -187,40 +190,43 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        calls = get_recorded_calls(self)
-        if calls is None or not _is_pykafka_write(self, calls, format):
+        recorded_calls = get_recorded_calls(self)
+        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
             self.option("path", path)
-        _prepare_stream(self, calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
-        is_map_in_arrow = uses_map_in_arrow(calls.options(), is_connect=_is_connect(self))
-        positions, distribution = _check_write(self, calls)
+        _check_and_prepare_stream(
+            self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
+        )
+        is_map_in_arrow = uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
+        column_positions, distribution = _check_write(self, recorded_calls)
+        dataframe = get_writer_dataframe(self)
         if distribution is None:
-            frame = _coalesce(_select_columns(get_writer_dataframe(self), positions), calls)
+            frame = _coalesce_to_max_tasks(_select_columns(dataframe, column_positions), recorded_calls)
         else:
             # MicroBatchWriter distributes the rows, so it also needs the columns that rows are hashed and sorted by.
-            required_positions = sorted({*positions, *distribution.column_positions()})
-            frame = _select_columns(get_writer_dataframe(self), required_positions)
-        _warn_about_table_layout(calls)
-        extra_options = _ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}
+            required_positions = sorted({*column_positions, *distribution.column_positions()})
+            frame = _select_columns(dataframe, required_positions)
+        _warn_about_table_layout(recorded_calls)
+        is_foreach_batch = _get_output_mode(recorded_calls) == "update" or distribution is not None or is_map_in_arrow
 
         def start_query(lineage_options: dict[str, str]) -> Any:
-            internal_options = extra_options | lineage_options
-            if _get_output_mode(calls) != "update" and distribution is None and not is_map_in_arrow:
-                writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-                return original(writer.options(**internal_options))
-            writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
-            query_options = {name: value for name, value in calls.options().items() if name in _STREAMING_QUERY_OPTIONS}
-            write_micro_batch = MicroBatchWriter(calls.options() | internal_options | {MICRO_BATCH_OPTION: "true"})
-            return original(writer.options(**query_options).foreachBatch(write_micro_batch))
+            internal_options = _build_stream_options() | lineage_options
+            if is_foreach_batch:
+                return original(_build_foreach_batch_writer(self, frame, recorded_calls, internal_options))
+            writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+            return original(writer.options(**internal_options))
 
-        return trace_query(get_writer_dataframe(self), calls.options(), positions, start_query)
+        return trace_query(dataframe, recorded_calls.options(), column_positions, start_query)
 
     return start
 
 
 def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a stream writer's `toTable`: check the write first, and keep all of the table's columns."""
+    """Wrap `DataStreamWriter.toTable`, so that the write is checked before the query starts.
+
+    Unlike `start`, keep all columns, because they become the table's columns.
+    """
 
     @functools.wraps(original)
     def to_table(
@@ -232,41 +238,22 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        calls = get_recorded_calls(self)
-        if calls is None or not _is_pykafka_write(self, calls, format):
+        recorded_calls = get_recorded_calls(self)
+        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
-        _prepare_stream(self, calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
-        if _get_output_mode(calls) == "update":
+        _check_and_prepare_stream(
+            self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
+        )
+        if _get_output_mode(recorded_calls) == "update":
             raise ConfigurationError(_UPDATE_MODE_TO_TABLE_MESSAGE)
-        _check_table_write(self, calls)
-        _warn_about_table_layout(calls)
-        frame = _coalesce(get_writer_dataframe(self), calls)
+        _check_table_write(self, recorded_calls)
+        _warn_about_table_layout(recorded_calls)
+        frame = _coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-        return original(writer.options(**_ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}), tableName)
+        # The other arguments have been applied to this writer, so the new writer has them as well.
+        return original(writer.options(**_build_stream_options()), tableName)
 
     return to_table
-
-
-def wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap one of classic Spark's write methods so that it runs with an active session.
-
-    Spark looks up Python data sources in the thread's active session. If the thread has none, because another thread
-    created the session, the writer's own session is made active during the call.
-    """
-
-    @functools.wraps(original)
-    def write(self: Any, *arguments: Any, **options: Any) -> Any:
-        session: Any = self._spark
-        session_class = SparkSession._get_j_spark_session_class(session._jvm)
-        if session_class.getActiveSession().isDefined():
-            return original(self, *arguments, **options)
-        session_class.setActiveSession(session._jsparkSession)
-        try:
-            return original(self, *arguments, **options)
-        finally:
-            session_class.clearActiveSession()
-
-    return write
 
 
 @dataclass(frozen=True)
@@ -288,12 +275,30 @@ class MicroBatchWriter:
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
 
-def _prepare_stream(writer: Any, calls: RecordedCalls, options: Mapping[str, Any], **settings: Any) -> None:
+def _check_and_prepare_stream(
+    writer: Any, recorded_calls: RecordedCalls, options: Mapping[str, Any], **settings: Any
+) -> None:
     """Apply the arguments of `start` or `toTable` to the writer, and check the trigger and the exactly-once options."""
     writer.options(**options)
     _apply_settings(writer, **settings)
-    _check_trigger(calls)
-    _prepare_exactly_once(writer, calls)
+    _check_trigger(recorded_calls)
+    _prepare_exactly_once(writer, recorded_calls)
+
+
+def _build_stream_options() -> dict[str, str]:
+    """Return the internal options of a stream that is about to start. Each call returns a new id for the start."""
+    return {**_ALREADY_CHECKED_OPTIONS, STREAM_START_OPTION: uuid.uuid4().hex}
+
+
+def _build_foreach_batch_writer(
+    writer: Any, frame: Any, recorded_calls: RecordedCalls, internal_options: Mapping[str, str]
+) -> Any:
+    """Build a stream writer that writes each micro-batch of `frame` as a batch job with the writer's options."""
+    options = recorded_calls.options()
+    query_options = {name: value for name, value in options.items() if name in _STREAMING_QUERY_OPTIONS}
+    write_micro_batch = MicroBatchWriter({**options, **internal_options, MICRO_BATCH_OPTION: "true"})
+    new_writer = rebuild_writer(writer, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
+    return new_writer.options(**query_options).foreachBatch(write_micro_batch)
 
 
 def _apply_settings(writer: Any, **settings: Any) -> None:
@@ -303,17 +308,17 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
             getattr(writer, method)(value)
 
 
-def _is_pykafka_write(writer: Any, calls: RecordedCalls, format: str | None) -> bool:
+def _is_pykafka_write(writer: Any, recorded_calls: RecordedCalls, format: str | None) -> bool:
     """Return whether the write uses this sink. `format`: the argument of `save` or `start`, which takes precedence."""
-    format_name = format if format is not None else calls.format()
+    format_name = format if format is not None else recorded_calls.format()
     if format_name is None:
         format_name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
     return format_name.lower() == FORMAT_NAME
 
 
-def _check_save_mode(calls: RecordedCalls) -> None:
+def _check_save_mode(recorded_calls: RecordedCalls) -> None:
     """Raise ConfigurationError unless the save mode is append or errorifexists, which is also the default."""
-    call = calls.last_call("mode")
+    call = recorded_calls.last_call("mode")
     if call is None or call.bound_arguments["saveMode"] is None:
         mode = "default"
     else:
@@ -322,9 +327,9 @@ def _check_save_mode(calls: RecordedCalls) -> None:
         raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format(_REJECTED_SAVE_MODES.get(mode.lower(), mode)))
 
 
-def _check_trigger(calls: RecordedCalls) -> None:
+def _check_trigger(recorded_calls: RecordedCalls) -> None:
     """Raise ConfigurationError for the triggers that Spark does not support for Python sinks."""
-    trigger = calls.last_call("trigger")
+    trigger = recorded_calls.last_call("trigger")
     if trigger is None:
         return
     unsupported_triggers = (("continuous", CONTINUOUS_TRIGGER_MESSAGE), ("realTime", REAL_TIME_TRIGGER_MESSAGE))
@@ -333,8 +338,8 @@ def _check_trigger(calls: RecordedCalls) -> None:
             raise ConfigurationError(message)
 
 
-def _warn_about_table_layout(calls: RecordedCalls) -> None:
-    call = calls.last_call(*_TABLE_LAYOUT_METHODS)
+def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
+    call = recorded_calls.last_call(*_TABLE_LAYOUT_METHODS)
     if call is not None:
         columns = ", ".join(repr(name) for name in (*call.args, *call.kwargs.values()))
         _log.warning(
@@ -345,13 +350,13 @@ def _warn_about_table_layout(calls: RecordedCalls) -> None:
         )
 
 
-def _prepare_exactly_once(writer: Any, calls: RecordedCalls) -> None:
+def _prepare_exactly_once(writer: Any, recorded_calls: RecordedCalls) -> None:
     """If delivery is exactly-once, check that the stream has a name and no idempotency key, which is for batch jobs.
 
     The stream's name is its transactional id prefix, or derived from its checkpoint location. If only a Spark setting
     provides the checkpoint location, add the location as an option.
     """
-    options = calls.options()
+    options = recorded_calls.options()
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
         return
     if "idempotencykey" in options:
@@ -359,34 +364,34 @@ def _prepare_exactly_once(writer: Any, calls: RecordedCalls) -> None:
     if "checkpointlocation" in options or "transactionalidprefix" in options:
         return
     base_directory = get_writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINT_LOCATION_CONF, None)
-    call = calls.last_call("queryName")
+    call = recorded_calls.last_call("queryName")
     query_name = options.get("queryname") if call is None else call.bound_arguments["queryName"]
     if not base_directory or not query_name:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
     writer.option("checkpointLocation", f"{base_directory.rstrip('/')}/{query_name}")
 
 
-def _get_output_mode(calls: RecordedCalls) -> str:
-    call = calls.last_call("outputMode")
+def _get_output_mode(recorded_calls: RecordedCalls) -> str:
+    call = recorded_calls.last_call("outputMode")
     return "append" if call is None else str(call.bound_arguments["outputMode"]).lower()
 
 
 def _select_and_distribute(
-    frame: Any, calls: RecordedCalls, positions: list[int], distribution: Distribution | None
+    frame: Any, recorded_calls: RecordedCalls, column_positions: list[int], distribution: Distribution | None
 ) -> tuple[Any, dict[str, str]]:
     """Select the sink's columns and move the rows to the tasks that write them.
 
     Return the new DataFrame, and the options that its writer needs in addition.
     """
     if distribution is None:
-        return _coalesce(_select_columns(frame, positions), calls), {}
-    frame = distribute_rows(frame, distribution, positions, _parse_max_tasks(calls.options()))
+        return _coalesce_to_max_tasks(_select_columns(frame, column_positions), recorded_calls), {}
+    frame = distribute_rows(frame, distribution, column_positions, _parse_max_tasks(recorded_calls.options()))
     return frame, {DISTRIBUTED_BY_OPTION: distribution.by}
 
 
 def _build_micro_batch_options(writer: Any) -> dict[str, str]:
     """Return the options that identify the micro-batch if a foreachBatch function calls save() (classic Spark only)."""
-    if _is_connect(writer):
+    if _is_spark_connect(writer):
         return {}
     context = get_writer_dataframe(writer).sparkSession.sparkContext
     properties_by_option = {QUERY_ID_OPTION: QUERY_ID_PROPERTY, BATCH_ID_OPTION: BATCH_ID_PROPERTY}
@@ -394,33 +399,34 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
     return {option: id_text for option, id_text in ids.items() if id_text is not None}
 
 
-def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
+def _check_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Check a write to a table. Raise ConfigurationError if its options require mapInArrow or a distribution."""
-    if uses_map_in_arrow(calls.options(), is_connect=_is_connect(writer)):
+    if uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
-    _, distribution = _check_write(writer, calls)
+    _, distribution = _check_write(writer, recorded_calls)
     if distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
-def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
+def _check_write(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
     """Check the options, the schema and the connection. Raise an error if a check fails.
 
-    Return the positions of the columns that the sink uses, and how to distribute the rows (None: leave them in their
-    tasks).
+    Return the positions of the columns that the sink uses, and the distribution of the rows, or None if they stay in
+    their tasks.
     """
     frame = get_writer_dataframe(writer)
-    _set_concurrent_tasks_option(writer, calls)
-    if _is_connect(writer):
+    _set_concurrent_tasks_option(writer, recorded_calls)
+    options = recorded_calls.options()
+    if _is_spark_connect(writer):
         # Packages and files that the options name are on the driver and may be missing on this client.
-        return check_on_driver(frame.sparkSession, calls.options(), frame.schema)
-    sink_options, plan = check_all(calls.options(), frame.schema, calls.options().get(STREAM_START_OPTION))
+        return run_checks_on_driver(frame.sparkSession, options, frame.schema)
+    sink_options, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION))
     return plan.positions(), build_distribution(sink_options, plan, frame.schema)
 
 
-def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
+def _set_concurrent_tasks_option(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Set the internal option from which each task's share of maxBytesPerSecond is computed."""
-    options = calls.options()
+    options = recorded_calls.options()
     task_limits = [
         _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
     ]
@@ -442,9 +448,9 @@ def _parse_task_count(text: str) -> int:
         return 1
 
 
-def _coalesce(frame: Any, calls: RecordedCalls) -> Any:
+def _coalesce_to_max_tasks(frame: Any, recorded_calls: RecordedCalls) -> Any:
     """Limit the number of tasks to the option maxTasks if it is set."""
-    max_tasks = _parse_max_tasks(calls.options())
+    max_tasks = _parse_max_tasks(recorded_calls.options())
     return frame if max_tasks is None else frame.coalesce(max_tasks)
 
 
@@ -453,7 +459,7 @@ def _parse_max_tasks(options: Mapping[str, str]) -> int | None:
     return int(options[_MAX_TASKS_OPTION]) if _MAX_TASKS_OPTION in options else None
 
 
-def _is_connect(writer: Any) -> bool:
+def _is_spark_connect(writer: Any) -> bool:
     return type(writer).__module__.startswith("pyspark.sql.connect")
 
 
