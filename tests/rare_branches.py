@@ -21,7 +21,7 @@ _MANAGER = "producer.transactions.manager:TransactionManager"
 
 EXACTLY_ONCE_BRANCHES = (
     # The start of a driver
-    Branch("a superseded driver begins a batch", f"{_DRIVER}._check_entry", "if entry.has_superseded(name):"),
+    Branch("a superseded driver begins a batch", f"{_DRIVER}._check_entry", "if entry.has_superseded(driver_name):"),
     Branch(
         "a newer driver claims the prefix before a start has read the log",
         f"{_DRIVER}._check_not_overtaken",
@@ -35,7 +35,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a claim is not the newest entry when it is read back",
         f"{_QUERY}.claim",
-        "if self.read_entry() != claimed_entry:",
+        "if self.read_entry() != claim:",
     ),
     Branch(
         "a driver hands over to the next driver id because epochs run out",
@@ -51,12 +51,12 @@ EXACTLY_ONCE_BRANCHES = (
     # Entries of the decision log
     Branch(
         "a driver is fenced while it writes an entry",
-        f"{_QUERY}.write_following",
+        f"{_QUERY}.write_next_entry",
         "except ProducerFencedError as error:",
     ),
     Branch(
         "a fenced driver finds that its entry was written",
-        f"{_QUERY}.write_following",
+        f"{_QUERY}.write_next_entry",
         "if newest.state is entry.state:",
     ),
     Branch(
@@ -163,7 +163,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a batch is older than the decided one",
         "exactly_once.batch_start:BatchStart.is_committed",
-        "if _get_batch_number(batch) < _get_batch_number(last):",
+        "if _get_batch_number(batch) < _get_batch_number(last_batch):",
     ),
     Branch(
         "a skipped batch has other rows",

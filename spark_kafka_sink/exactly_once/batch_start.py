@@ -71,16 +71,16 @@ class BatchStart:
         """
         if batch.query_id is None:
             return self.entry.has_decided(batch)
-        last = self.entry.batch
+        last_batch = self.entry.batch
         if self.entry.state is EntryState.OPEN:
             return False
-        if last.query_id != batch.query_id:
+        if last_batch.query_id != batch.query_id:
             if self.has_user_prefix:
                 raise precommit_errors.build_query_mismatch_error(self.entry, batch)
             return False
-        if _get_batch_number(batch) < _get_batch_number(last):
+        if _get_batch_number(batch) < _get_batch_number(last_batch):
             raise precommit_errors.build_stale_batch_error(self.entry, batch)
-        return batch == last
+        return batch == last_batch
 
     def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
         """Check that the rows skipped by the tasks match the rows that were decided for this batch.

@@ -11,6 +11,7 @@ from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writ
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
 _MAX_LISTED = 20
@@ -28,6 +29,15 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
         "- Somebody ended the transactions with a tool such as kafka-transactions.sh. Start again.\n"
         "- Spark ran a stage again, and a second attempt of a task aborted the first attempt's transaction. Start "
         "again."
+    )
+
+
+def describe_ended_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
+    """Describe the current state of a transactional id whose transaction has ended, and the expected identity."""
+    producer_id, epoch = description.id_and_epoch
+    return (
+        f"{transaction.transactional_id}: {description.state}, epoch {epoch} of producer id {producer_id}, expected "
+        f"epoch {transaction.epoch} of producer id {transaction.producer_id}"
     )
 
 
@@ -106,8 +116,8 @@ def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
-        f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. {_finish_remedy(entry)}"
-        + describe_unknown_writer(entry)
+        f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. "
+        f"{_build_finish_remedy(entry)}" + describe_unknown_writer(entry)
     )
 
 
@@ -123,7 +133,7 @@ def build_not_yet_committed_error(entry: Entry, rejections: Mapping[str, BrokerE
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_errors)} of its {len(entry.transactions)} "
         f"transactions could not be committed now:\n{_format_list(lines)}\nThey are still open. {loss} "
-        f"{_finish_remedy(entry)}" + describe_unknown_writer(entry)
+        f"{_build_finish_remedy(entry)}" + describe_unknown_writer(entry)
     )
 
 
@@ -131,34 +141,35 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     """Explain what to do if it is not known whether a job without an idempotencyKey is decided."""
     return (
         "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that would write "
-        f"all of its rows twice. If it is decided, commit the open transactions with `{_finish_command(entry)}` "
-        f"{_finish_deadline(entry)}"
+        f"all of its rows twice. If it is decided, commit the open transactions with `{_build_finish_command(entry)}` "
+        f"{_describe_finish_deadline(entry)}"
     )
 
 
-def _finish_command(entry: Entry) -> str:
+def _build_finish_command(entry: Entry) -> str:
     return f"pykafka transactions finish --bootstrap-server HOST:PORT --prefix {entry.prefix}"
 
 
-def _finish_deadline(entry: Entry) -> str:
+def _describe_finish_deadline(entry: Entry) -> str:
     return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
 
 
-def _finish_remedy(entry: Entry) -> str:
+def _build_finish_remedy(entry: Entry) -> str:
     if entry.batch.is_idempotent:
         return (
             "Remove the cause and start again, or commit the open transactions with `pykafka transactions finish` "
-            + _finish_deadline(entry)
+            + _describe_finish_deadline(entry)
         )
     return (
         "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Remove the "
-        f"cause, and commit the open transactions with `{_finish_command(entry)}` {_finish_deadline(entry)}"
+        f"cause, and commit the open transactions with `{_build_finish_command(entry)}` "
+        f"{_describe_finish_deadline(entry)}"
     )
 
 
 def _describe_partition(transactional_id: str) -> str:
     task_id = parse_task_id(transactional_id)
-    return "" if task_id is None else f"rows of Spark's partition {task_id.attempt.partition}, "
+    return "" if task_id is None else f"rows of Spark's partition {task_id.task_attempt.partition}, "
 
 
 def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> CommitLostError:
@@ -186,7 +197,7 @@ def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]
             "forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
             "whether the rows of these transactions were committed before the driver died; "
             f"{other_outcome}. Compare the batch with the records in Kafka, and write the missing rows with a job of "
-            f"your own. {_give_up_remedy(entry)}"
+            f"your own. {_build_give_up_remedy(entry)}"
         )
     return CommitLostError(
         f"{entry.batch} is decided (prefix {entry.prefix}), but {len(lost_rejections)} of its "
@@ -194,11 +205,11 @@ def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]
         f"transactions are lost to read_committed readers; {other_outcome}. The driver was probably down for longer "
         f"than the transaction timeout ({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch "
         "is not written again automatically, because that would duplicate the committed rows. If you need the missing "
-        f"rows, first write them with a job of your own. {_give_up_remedy(entry)}"
+        f"rows, first write them with a job of your own. {_build_give_up_remedy(entry)}"
     )
 
 
-def _give_up_remedy(entry: Entry) -> str:
+def _build_give_up_remedy(entry: Entry) -> str:
     return (
         f"Then record the batch as done with `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
         f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "

@@ -221,19 +221,20 @@ class DecisionLog:
         An entry that cannot be decoded is logged and omitted. `describe_driver_ids`: takes the numbers of the driver
         ids to describe for each prefix. Prefixes that it omits are omitted from the result as well.
         """
-        states = [(index, self._read_partition(index, None)) for index in self._reader.partitions(self.topic)]
-        ids_by_prefix = describe_driver_ids(
-            {
-                key.decode("utf-8", "replace"): {
-                    FIRST_DRIVER_NUMBER,
-                    *_find_candidate_driver_numbers(newest_records.values()),
-                }
-                for _, state in states
-                for key, newest_records in state.newest_records.items()
+        partition_states = [
+            (partition, self._read_partition(partition, None)) for partition in self._reader.partitions(self.topic)
+        ]
+        numbers_by_prefix = {
+            key.decode("utf-8", "replace"): {
+                FIRST_DRIVER_NUMBER,
+                *_find_candidate_driver_numbers(newest_records.values()),
             }
-        )
+            for _, state in partition_states
+            for key, newest_records in state.newest_records.items()
+        }
+        ids_by_prefix = describe_driver_ids(numbers_by_prefix)
         entries: dict[str, Entry] = {}
-        for partition, state in states:
+        for partition, state in partition_states:
             for prefix in (key.decode("utf-8", "replace") for key in state.newest_records):
                 if prefix not in ids_by_prefix:
                     continue
@@ -336,14 +337,14 @@ class DecisionLog:
                 and candidate is not record
                 and (record is None or candidate.offset > record.offset)
             ):
-                self._warn(
+                self._warn_once(
                     partition, candidate, f"The driver of the prefix {prefix} did not write it, so it is ignored"
                 )
         for producer_id, (unreadable, error) in state.unreadable_records.items():
             if ids.find_number(producer_id) is not None and (record is None or unreadable.offset > record.offset):
                 position = self._format_position(partition, unreadable)
                 raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
-            self._warn(partition, unreadable, f"It cannot be read ({error}), so it is ignored")
+            self._warn_once(partition, unreadable, f"It cannot be read ({error}), so it is ignored")
         if record is None or record.value is None:
             return None
         try:
@@ -367,7 +368,7 @@ class DecisionLog:
         if not candidates:
             return None
         record = max(candidates, key=lambda candidate: candidate.offset)
-        self._warn(
+        self._warn_once(
             partition,
             record,
             f"It is the newest record of the prefix {prefix}, by an earlier producer id of its driver "
@@ -376,7 +377,7 @@ class DecisionLog:
         )
         return record
 
-    def _warn(self, partition: int, record: LogRecord, message: str) -> None:
+    def _warn_once(self, partition: int, record: LogRecord, message: str) -> None:
         """Log a warning about a record, once per process."""
         if len(_warned_records) >= _MAX_WARNED_RECORDS:
             _warned_records.clear()
@@ -452,7 +453,6 @@ def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[b
         keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, build_claim_key(key.decode())], keys.type))
     )
     rows = columns.filter(is_included)
-    for record_key, value, offset in zip(
-        *(rows.column(name).to_pylist() for name in ("key", "value", "offset")), strict=True
-    ):
+    record_keys, values, offsets = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
+    for record_key, value, offset in zip(record_keys, values, offsets, strict=True):
         yield record_key, LogRecord(offset, writer_identity, value)

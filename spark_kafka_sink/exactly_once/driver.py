@@ -23,12 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.errors import (
-    BrokerError,
-    ExactlyOnceError,
-    KafkaSinkError,
-    ProducerFencedError,
-)
+from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
@@ -100,42 +95,42 @@ class Driver:
 
     # --- begin
 
-    def begin(self, name: str) -> BatchStart:
+    def begin(self, driver_name: str) -> BatchStart:
         """Begin a batch: claim the prefix, and finish or abort the batches of earlier drivers.
 
-        `name`: the driver's name. Each start of a query and each job has its own name.
+        `driver_name`: the driver's name. Each start of a query and each job has its own name.
         """
         with precommit_errors.convert_start_errors():
             self._query.log.prefetch_topic()
             description = self._query.describe_driver_id_when_ended()
             self._query.log.create_if_missing(self._delivery.options.replication)
-            return self._begin(name, description)
+            return self._begin(driver_name, description)
 
-    def _begin(self, name: str, description: TransactionDescription | None) -> BatchStart:
+    def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
         """Begin a batch. `description`: the driver id's description, requested before the log is read."""
         description, entry_hint = self._query.read_current_entry(description)
-        self._check_not_overtaken(entry_hint, name, description)
-        predecessor = entry_hint.driver_name
+        self._check_not_overtaken(entry_hint, driver_name, description)
+        predecessor_name = entry_hint.driver_name
         try:
             return self._query.retry_when_fenced(
-                lambda description, entry_hint: self._try_begin(name, description, entry_hint, predecessor),
+                lambda description, entry_hint: self._try_begin(driver_name, description, entry_hint, predecessor_name),
                 description,
                 entry_hint,
             )
         except ProducerFencedError as error:
-            raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, name) from error
+            raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, driver_name) from error
 
     def _try_begin(
-        self, name: str, description: TransactionDescription | None, entry_hint: Entry, predecessor: str
+        self, driver_name: str, description: TransactionDescription | None, entry_hint: Entry, predecessor_name: str
     ) -> BatchStart:
         """Continue under this driver's own claim if nothing has happened since, or else take over the prefix."""
-        self._check_entry(entry_hint, name, predecessor)
+        self._check_entry(entry_hint, driver_name, predecessor_name)
         if is_log_lost(entry_hint, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
             raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
         is_continuing = (
-            entry_hint.driver_name == name
+            entry_hint.driver_name == driver_name
             and description is not None
             and is_unused_since(entry_hint, description, version)
         )
@@ -152,10 +147,10 @@ class Driver:
             self._query.check_unchanged(description)
         identity, granted_ms = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
         entry = self._query.read_entry()  # final, because older drivers can no longer write
-        self._check_entry(entry, name, predecessor)
+        self._check_entry(entry, driver_name, predecessor_name)
         if is_continuing and entry == entry_hint and identity.producer_id == entry_hint.writer_identity.producer_id:
             return BatchStart(entry, identity, self._delivery.has_user_prefix)
-        return self._take_over(entry, name, identity, granted_ms)
+        return self._take_over(entry, driver_name, identity, granted_ms)
 
     def _fence(
         self, description: TransactionDescription | None, granted_ms: int | None
@@ -178,9 +173,11 @@ class Driver:
                 ) from error
             raise
 
-    def _check_not_overtaken(self, entry_hint: Entry, name: str, description: TransactionDescription | None) -> None:
+    def _check_not_overtaken(
+        self, entry_hint: Entry, driver_name: str, description: TransactionDescription | None
+    ) -> None:
         """Raise ExactlyOnceError if a driver claimed the prefix between the description and the read of the log."""
-        if entry_hint.driver_name in ("", name) or entry_hint.is_unproven:
+        if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:
             return
         if description is None:  # the brokers have forgotten the id, or it was created after the description
             current = self._query.describe_driver_id()
@@ -193,27 +190,27 @@ class Driver:
                 entry_hint.claim_identity.producer_id == producer_id and entry_hint.claim_identity.epoch > epoch
             )
         if is_overtaken:
-            raise precommit_errors.build_overtaken_error(entry_hint, name)
+            raise precommit_errors.build_overtaken_error(entry_hint, driver_name)
 
-    def _check_entry(self, entry: Entry, name: str, predecessor: str) -> None:
+    def _check_entry(self, entry: Entry, driver_name: str, predecessor_name: str) -> None:
         """Raise ExactlyOnceError if this driver must not begin.
 
-        `predecessor`: the newest driver when this driver first read the log. Any other driver started later and may be
-        writing, so this driver must not fence it.
+        `predecessor_name`: the newest driver when this driver first read the log. Any other driver started later and
+        may be writing, so this driver must not fence it.
         """
-        if entry.has_superseded(name):
-            raise precommit_errors.build_superseded_error(entry, name)
-        if entry.driver_name not in (predecessor, name):
+        if entry.has_superseded(driver_name):
+            raise precommit_errors.build_superseded_error(entry, driver_name)
+        if entry.driver_name not in (predecessor_name, driver_name):
             if not entry.driver_name:
                 raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
-            raise precommit_errors.build_overtaken_error(entry, name)
+            raise precommit_errors.build_overtaken_error(entry, driver_name)
         if entry.writer_kind not in (None, self._delivery.writer_kind):
             raise precommit_errors.build_writer_kind_mismatch_error(entry)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise precommit_errors.build_checkpoint_mismatch_error(entry, checkpoint)
 
-    def _take_over(self, entry: Entry, name: str, identity: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
+    def _take_over(self, entry: Entry, driver_name: str, identity: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
         """Commit a batch that is decided but not done, claim the prefix, and abort the other open transactions.
 
         A driver also takes over from itself if anything has happened since its last record.
@@ -223,7 +220,9 @@ class Driver:
             _log.info("prefix %s: %s is decided but not done; finishing it", entry.prefix, entry.batch)
             self._commit_transactions(entry, identity)
             entry = entry.as_done()
-        claim = entry.with_claim(name, self._delivery.checkpoint, granted_ms, identity, self._delivery.writer_kind)
+        claim = entry.with_claim(
+            driver_name, self._delivery.checkpoint, granted_ms, identity, self._delivery.writer_kind
+        )
         identity, _ = self._query.take_over(identity, previous_entry, claim)
         return BatchStart(claim, identity, self._delivery.has_user_prefix)
 
@@ -266,7 +265,7 @@ class Driver:
             if start.state != EMPTY and self._query.uses_version_1():
                 raise commit_errors.build_downgrade_error(entry)
             try:
-                return self._query.write_following(
+                return self._query.write_next_entry(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
                 )
             except ProducerFencedError:
@@ -321,7 +320,7 @@ class Driver:
         # Do not record a job without a name as done if it has nothing to abort, because its entry is deleted next.
         if superseded_transactions or superseded_transactions is None or not self._delivery.is_single_use:
             with self._handle_done_failure(entry):
-                state = self._query.write_following(state, entry, entry.as_done(), self._query.write)
+                state = self._query.write_next_entry(state, entry, entry.as_done(), self._query.write)
         return state, superseded_transactions
 
     def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
@@ -355,9 +354,9 @@ class Driver:
     def _find_commit_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
-        """Return the error that prevents the decision, or None if the batch may be decided.
+        """Return the error that says why the batch cannot be committed, or None if it can.
 
-        `descriptions`: the descriptions of the tasks' transactions by transactional id.
+        `descriptions`: the brokers' descriptions of the tasks' transactions, by transactional id.
         """
         problems = []
         for transaction in entry.transactions:
@@ -366,8 +365,7 @@ class Driver:
             if description is None:
                 problems.append(f"{transactional_id}: unknown to the brokers")
             elif not description.is_open or description.id_and_epoch != transaction.id_and_epoch:
-                epochs = f"epoch {description.id_and_epoch.epoch}, expected {transaction.epoch}"
-                problems.append(f"{transactional_id}: {description.state}, {epochs}")
+                problems.append(commit_errors.describe_ended_transaction(transaction, description))
         if problems:
             return commit_errors.build_transactions_not_open_error(entry, problems)
         return self._find_timeout_error(entry, descriptions)
@@ -377,7 +375,7 @@ class Driver:
     ) -> ExactlyOnceError | None:
         """Return an error if an open transaction has less time left than the commit margin, otherwise None.
 
-        This compares the brokers' start times with this machine's clock.
+        The time left is computed from the start time by the brokers' clocks and the current time by this machine's.
         """
         now_ms = self._client.wall_ms()
         for description in descriptions.values():

@@ -130,13 +130,13 @@ def is_log_lost(entry: Entry, description: TransactionDescription | None) -> boo
     return not entry.generation and has_written
 
 
-def is_unused_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
+def is_unused_since(entry: Entry, description: TransactionDescription, transaction_version: int) -> bool:
     """Return whether the entry records its batch as done and nothing has happened under the driver id since.
 
     In that case, the driver id still has the epoch that it had right after the entry's transaction. In version 2 this
     is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would be greater.
     """
-    epoch = entry.writer_identity.epoch + (1 if version >= 2 else 0)
+    epoch = entry.writer_identity.epoch + (1 if transaction_version >= 2 else 0)
     return (
         entry.state is EntryState.DONE
         and entry.timeout_ms > 0

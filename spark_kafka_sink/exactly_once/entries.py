@@ -23,7 +23,8 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 MAX_KEYED_JOBS = 100
 MAX_DRIVER_NAMES = 100
 """A suspended driver is recognized as superseded as long as it has had fewer successors than this."""
-_DIGEST_MARK, _DIGEST_CHARACTERS = "#", 8
+_DIGEST_MARK = "#"
+_DIGEST_CHARACTERS = 8
 _BATCH_SUFFIX_SEPARATOR = "+"
 MAX_GENERATION = 2**31 - 1
 
@@ -215,7 +216,7 @@ class Entry:
 
     def is_same_start(self, driver_name: str) -> bool:
         """Return whether the newest driver and the driver with this name belong to the same start of the query."""
-        return bool(self.driver_name) and _start_name(self.driver_name) == _start_name(driver_name)
+        return bool(self.driver_name) and _get_start_name(self.driver_name) == _get_start_name(driver_name)
 
     def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
         """Return the record of a batch's decision: this entry, a keyed job, or None if there is none.
@@ -240,7 +241,7 @@ def build_batch_driver_name(start_name: str, batch_suffix: str) -> str:
     return f"{start_name}{_BATCH_SUFFIX_SEPARATOR}{batch_suffix}"
 
 
-def _start_name(driver_name: str) -> str:
+def _get_start_name(driver_name: str) -> str:
     return driver_name.partition(_BATCH_SUFFIX_SEPARATOR)[0]
 
 
@@ -248,4 +249,4 @@ def _digest_driver_name(driver_name: str) -> str:
     """Return the digest of a driver's start name, as stored for superseded drivers. A digest is returned as is."""
     if driver_name.startswith(_DIGEST_MARK):
         return driver_name
-    return _DIGEST_MARK + hashlib.sha256(_start_name(driver_name).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return _DIGEST_MARK + hashlib.sha256(_get_start_name(driver_name).encode()).hexdigest()[:_DIGEST_CHARACTERS]

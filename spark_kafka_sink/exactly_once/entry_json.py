@@ -80,15 +80,15 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 def decode_entry(key: bytes, value: bytes) -> Entry:
     """Decode an entry. Raise DecodeError if another program or a newer version of the library wrote the record.
 
-    In the error's message, "it" is the record, whose position the caller adds. `key`: the encoded prefix, even if the
-    record is a claim, whose own key differs.
+    The caller adds the record's position to the error's message. `key`: the encoded prefix, even if the record is a
+    claim, whose own key differs.
     """
     if len(value) > MAX_VALUE_BYTES:
-        raise DecodeError(f"it has {len(value)} bytes, but an entry has at most {MAX_VALUE_BYTES}")
+        raise DecodeError(f"its value is {len(value)} bytes long, but an entry has at most {MAX_VALUE_BYTES} bytes")
     try:
         fields = json.loads(value)
         if not isinstance(fields, dict):
-            raise DecodeError("it is not a record of the decision log: its JSON is not an object")
+            raise DecodeError("its value is not a decision log entry: the JSON is not an object")
         if fields["format"] != FORMAT_VERSION:
             raise DecodeError(
                 f"its format version is {fields['format']!r:.40}, but this version of the library supports "
@@ -98,8 +98,8 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
-    except (ValueError, KeyError, RecursionError) as error:  # not the errors raised above: it is not a ValueError
-        raise DecodeError(f"it is not a record of the decision log: {type(error).__name__}: {error!s:.200}") from error
+    except (ValueError, KeyError, RecursionError) as error:  # not the DecodeErrors above
+        raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 
 
 def decode_followed_offset(value: bytes) -> int | None:

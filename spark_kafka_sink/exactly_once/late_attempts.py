@@ -48,8 +48,8 @@ def choose_task_attempt(
     descriptions = describe([start.driver_id, transactional_id])
     if not start.is_waiting_for_tasks(descriptions.get(start.driver_id)):
         raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
-    id_description = descriptions.get(transactional_id)
-    if id_description is None or not can_write(id_description):
+    task_id_description = descriptions.get(transactional_id)
+    if task_id_description is None or not can_write(task_id_description):
         return task_attempt
     return task_attempt._replace(attempt=compute_rerun_attempt_number(task_attempt.attempt, task_attempt_id))
 

@@ -150,7 +150,7 @@ class LogWriter:
         description = request.parse_descriptions(self._send(request))[transactional_id]
         if description is None:
             context = f"transactional id {transactional_id}"
-            raise _to_fenced_error(build_broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, context))
+            raise _convert_fencing_error(build_broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, context))
         return description.timeout_ms
 
     def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
@@ -299,10 +299,10 @@ def _raise_if_rejected(
     """Raise an error if the final response rejects the request, ProducerFencedError if the code is a fencing error."""
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise _to_fenced_error(request.build_rejection_error(request.keys[0], classification), fencing_errors)
+        raise _convert_fencing_error(request.build_rejection_error(request.keys[0], classification), fencing_errors)
 
 
-def _to_fenced_error(error: BrokerError, fencing_errors: Collection[int] = _FENCING_ERRORS) -> BrokerError:
+def _convert_fencing_error(error: BrokerError, fencing_errors: Collection[int] = _FENCING_ERRORS) -> BrokerError:
     """Convert an error whose code is one of `fencing_errors` to ProducerFencedError. Return other errors unchanged."""
     if error.code in fencing_errors:
         return ProducerFencedError(str(error), code=error.code, name=error.name)

@@ -148,8 +148,8 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """
     with _open_query(options, prefix, topic) as query:
         identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
-        claimed_entry = entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
-        return [description for description in _take_over(query, identity, entry, claimed_entry) if description.is_open]
+        claim = entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
+        return [description for description in _take_over(query, identity, entry, claim) if description.is_open]
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
     """
     with _open_query(options, prefix, topic) as query:
         try:
-            identity, granted_timeout_ms, entry = _fence_driver(query, _require_decision)
+            identity, granted_ms, entry = _fence_driver(query, _require_decision)
         except _NothingDecidedError:
             return None
         rejections = query.commit(entry, identity)  # errors by transactional id
@@ -240,7 +240,7 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
             raise commit_errors.build_not_yet_committed_error(entry, rejections)
         if give_up or not rejections:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            _record_outcome(query, identity, entry, final_entry, granted_timeout_ms)
+            _record_outcome(query, identity, entry, final_entry, granted_ms)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in rejections
@@ -253,27 +253,27 @@ def _record_outcome(
     identity: ProducerIdAndEpoch,
     decided_entry: Entry,
     final_entry: Entry,
-    granted_timeout_ms: int,
+    granted_ms: int,
 ) -> None:
     """Write the final entry of a batch to the decision log, as a claim of this process."""
-    claimed_entry = final_entry.with_claim(_build_claimant_name(), "", granted_timeout_ms, identity)
+    claim = final_entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
     if is_job_prefix(query.prefix):
         # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
         # aborted here. A query's next driver aborts those of its own tasks when it starts.
-        _take_over(query, identity, decided_entry, claimed_entry)
+        _take_over(query, identity, decided_entry, claim)
     else:
-        query.claim(identity, decided_entry, claimed_entry)
+        query.claim(identity, decided_entry, claim)
 
 
 def _take_over(
-    query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claimed_entry: Entry
+    query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
 ) -> list[TransactionDescription]:
     """Claim the prefix, abort the open transactions of its tasks, and return these transactions.
 
     If the prefix belongs to a job without a name, delete the prefix's entry. This is the last step, because the job's
     transactions can be found only through the entry.
     """
-    identity, aborted = query.take_over(identity, previous_entry, claimed_entry)
+    identity, aborted = query.take_over(identity, previous_entry, claim)
     if is_job_prefix(query.prefix):
         query.write(WriterState(identity), None)
     return aborted
@@ -288,7 +288,7 @@ def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) 
     list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))
-    driver_ids = DriverIds(prefix, lambda names: describe_transactions(client, names), list_ids_by_producer)
+    driver_ids = DriverIds(prefix, lambda ids: describe_transactions(client, ids), list_ids_by_producer)
     driver_ids.describe_missing([FIRST_DRIVER_NUMBER])
     entry = log.read_entry(driver_ids)
     return {} if entry is None else {prefix: entry}

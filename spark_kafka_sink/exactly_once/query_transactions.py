@@ -12,7 +12,7 @@ given, and is rejected if a newer identity exists:
                        was written in between, so only one of several processes with the same epoch succeeds
     take over          list the tasks' open transactions, claim the prefix, and abort exactly the listed transactions
     write              write an entry under an epoch under which no other process can decide
-    write following    write an entry after the caller's own entry. A driver that is fenced, but whose own entry is
+    write next         write an entry after the caller's own entry. A driver that is fenced, but whose own entry is
                        still the newest, claims the prefix again and retries
 
 Epochs stop producers, but an epoch alone does not determine the current driver. The log does, for these reasons:
@@ -64,11 +64,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
-from spark_kafka_sink.exactly_once.transaction_aborts import (
-    abort_transactions,
-    can_write,
-    choose_expected_identity,
-)
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -80,11 +76,7 @@ from spark_kafka_sink.requests.transaction_admin import (
     fetch_ids_by_producer,
     init_producer_id,
 )
-from spark_kafka_sink.requests.transaction_description import (
-    EMPTY,
-    ONGOING,
-    TransactionDescription,
-)
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.requests.transactions import EndTransaction
 
 _log = logging.getLogger(__name__)
@@ -125,7 +117,7 @@ class QueryTransactions:
             self._writer = LogWriter(self.client)
             self._ids = DriverIds(
                 prefix,
-                lambda names: describe_transactions(self.client, names),
+                lambda ids: describe_transactions(self.client, ids),
                 lambda: fetch_ids_by_producer(self.client),
             )
             self._resources = resources.pop_all()
@@ -248,16 +240,16 @@ class QueryTransactions:
         )
 
     def _request_epoch(
-        self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]
+        self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]
     ) -> tuple[ProducerIdAndEpoch, int]:
         for timeout_ms in timeouts_ms[:-1]:
             with contextlib.suppress(_TimeoutRejectedError):
-                return self._try_timeout(timeout_ms, expected), timeout_ms
-        return self._init_producer_id(timeouts_ms[-1], expected), timeouts_ms[-1]
+                return self._try_timeout(timeout_ms, expected_identity), timeout_ms
+        return self._init_producer_id(timeouts_ms[-1], expected_identity), timeouts_ms[-1]
 
-    def _try_timeout(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    def _try_timeout(self, timeout_ms: int, expected_identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:
-            return self._init_producer_id(timeout_ms, expected)
+            return self._init_producer_id(timeout_ms, expected_identity)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
                 raise _TimeoutRejectedError from error
@@ -267,11 +259,11 @@ class QueryTransactions:
         """Request the epoch after the caller's. Raise ProducerFencedError if a newer epoch exists."""
         return self._init_producer_id(mark_claimed(granted_ms), identity)
 
-    def _init_producer_id(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    def _init_producer_id(self, timeout_ms: int, expected_identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:
-            identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
+            identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected_identity)
         except BrokerError as error:
-            if expected == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
+            if expected_identity == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
                 raise precommit_errors.build_unknown_id_rejected_error(error) from error
             raise
         self._ids.record_producer_id(self.driver_number, identity)
@@ -295,29 +287,25 @@ class QueryTransactions:
         return entry
 
     def claim(
-        self,
-        identity: ProducerIdAndEpoch,
-        previous_entry: Entry,
-        claimed_entry: Entry,
-        granted_ms: int | None = None,
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, granted_ms: int | None = None
     ) -> ProducerIdAndEpoch:
-        """Write `claimed_entry` after `previous_entry`. Return the next identity. No other process can decide under it.
+        """Write `claim` after `previous_entry`. Return the next identity. No other process can decide under it.
 
         Raise ProducerFencedError if the claim is not the newest entry afterwards, because another driver has claimed
         the prefix or the caller has missed an entry. `granted_ms`: the granted timeout, if it differs from the claim's.
         """
         state = _wait_and_commit(
-            self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claimed_entry))
+            self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claim))
         )
         # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
-        timeout_ms = claimed_entry.timeout_ms if granted_ms is None else granted_ms
+        timeout_ms = claim.timeout_ms if granted_ms is None else granted_ms
         new_identity = self.bump_epoch(state.id_and_epoch, timeout_ms)
-        if self.read_entry() != claimed_entry:
+        if self.read_entry() != claim:
             raise precommit_errors.build_fenced_error(self.driver_id)
         return new_identity
 
     def take_over(
-        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claimed_entry: Entry
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
     ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
 
@@ -330,30 +318,34 @@ class QueryTransactions:
         4. The listed transactions are aborted.
         """
         descriptions = self.list_task_transactions()
-        new_identity = self.claim(identity, previous_entry, claimed_entry)
+        new_identity = self.claim(identity, previous_entry, claim)
         self.abort_task_transactions(descriptions)
         return new_identity, descriptions
 
-    def write_following(
-        self, state: WriterState, previous: Entry, entry: Entry, write: Callable[[WriterState, Entry], WriterState]
+    def write_next_entry(
+        self,
+        state: WriterState,
+        previous_entry: Entry,
+        entry: Entry,
+        write_once: Callable[[WriterState, Entry], WriterState],
     ) -> WriterState:
-        """Append `entry` by calling `write`, and return the state for the next record. Retry if the driver is fenced.
+        """Append `entry` by calling `write_once`, and return the state for the next record. Retry if fenced.
 
-        `previous` must be the newest entry, and the caller must have written it. Fencing alone does not prove that
-        another driver has written, because an older driver can fence a newer one (see the module's docstring and
+        `previous_entry` must be the newest entry, and the caller must have written it. Fencing alone does not prove
+        that another driver has written, because an older driver can fence a newer one (see the module's docstring and
         test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim). As long as the newest entry is
-        `previous` or `entry`, claim the prefix again and retry; otherwise raise ProducerFencedError.
+        `previous_entry` or `entry`, claim the prefix again and retry; otherwise raise ProducerFencedError.
         """
         tries_left = MAX_TRIES
         while True:
             tries_left -= 1
             try:
-                return write(state, entry)
+                return write_once(state, entry)
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
-                state, newest = self._reclaim((previous, entry), error)
-            if newest.state is entry.state:  # the entry was committed before the driver was fenced
+                state, newest = self._reclaim((previous_entry, entry), error)
+            if newest.state is entry.state:  # `entry` was committed before the driver was fenced
                 return state
 
     def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 
-_CLAIMED_MARK, _FENCED_MARK, _MAX_UNMARKED = 999, 998, 997
+_CLAIMED_MARK = 999
+_FENCED_MARK = 998
+_MAX_UNMARKED = 997
 _MAX_FENCED_TIMEOUT_MS = 5_000
 """Short, because the driver that fences an id (or the next driver) ends the id's open transaction right away."""
 

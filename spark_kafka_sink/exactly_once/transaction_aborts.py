@@ -95,13 +95,15 @@ def _refresh_partitions(
     returned unchanged, so that those of the other coordinators can be ended right away.
     """
     try:
-        current = describe_transactions(
+        current_by_id = describe_transactions(
             client, [description.transactional_id for description in descriptions], timeout_ms
         )
     except KafkaSinkError as error:
         _log.warning("Could not describe the transactions again before aborting them: %s", error)
         return descriptions
-    return [_merge_partitions(description, current.get(description.transactional_id)) for description in descriptions]
+    return [
+        _merge_partitions(description, current_by_id.get(description.transactional_id)) for description in descriptions
+    ]
 
 
 def _merge_partitions(
@@ -130,22 +132,20 @@ def _fence_in_version_1(
     If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts the transaction and is itself
     rejected. Such an id is fenced a second time.
     """
-    current = describe_transactions(
+    current_by_id = describe_transactions(
         client, [description.transactional_id for description in ended_descriptions], timeout_ms
     )
     unchanged_descriptions = [
         description
         for description in ended_descriptions
-        if description.transactional_id in current
-        and current[description.transactional_id].id_and_epoch == description.id_and_epoch
+        if description.transactional_id in current_by_id
+        and current_by_id[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
     responses = _send_fences(client, unchanged_descriptions, timeout_ms)
-    responses |= _send_fences(
-        client, _find_aborted_by_fences(client, unchanged_descriptions, responses, timeout_ms), timeout_ms
-    )
-    _fence_at_leaders(
-        client, [description for description in unchanged_descriptions if description.is_open], responses, timeout_ms
-    )
+    aborted_descriptions = _find_aborted_by_fences(client, unchanged_descriptions, responses, timeout_ms)
+    responses |= _send_fences(client, aborted_descriptions, timeout_ms)
+    ended_transactions = [description for description in unchanged_descriptions if description.is_open]
+    _fence_at_leaders(client, ended_transactions, responses, timeout_ms)
 
 
 def _find_aborted_by_fences(

@@ -11,7 +11,7 @@ have forgotten the first one.
 
 Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each
 driver has a new generation, so that a late task of an earlier driver does not share an id with a task of the current
-driver. Generations wrap around after GENERATIONS.
+driver. Generations wrap around after GENERATION_COUNT.
 
 When Spark reruns a stage, it restarts the attempt numbers at 0, although an attempt of the first run may still be
 running or may have succeeded. An attempt whose id is in use therefore chooses another id, which contains the attempt's
@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 from spark_kafka_sink.errors import ConfigurationError
 
-GENERATIONS = 8
+GENERATION_COUNT = 8
 MAX_ATTEMPTS = 1_000
 """More than a task's attempts (spark.task.maxFailures is 4 by default). The numbers of rerun attempts begin here."""
-_RERUN_NUMBERS = 10_000
+_RERUN_NUMBER_COUNT = 10_000
 GENERATED_PREFIX = "pykafka-"
 """Every prefix that the sink generates begins with this."""
 DECISION_LOG_TOPIC = "pykafka-decisions"
@@ -58,7 +58,7 @@ class TaskId(NamedTuple):
     """The parts of a task attempt's transactional id."""
 
     prefix: str
-    attempt: TaskAttempt
+    task_attempt: TaskAttempt
 
 
 def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
@@ -67,7 +67,7 @@ def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
     Attempts that run at the same time get different numbers. `task_attempt_id`: the attempt's number within the Spark
     application.
     """
-    return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBERS)
+    return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBER_COUNT)
 
 
 def build_driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:
@@ -96,15 +96,16 @@ def split_record_key(key: bytes) -> tuple[bytes, bool]:
     return key.removesuffix(_CLAIM_KEY_SUFFIX), key.endswith(_CLAIM_KEY_SUFFIX)
 
 
-def build_task_id(prefix: str, task: TaskAttempt) -> str:
+def build_task_id(prefix: str, task_attempt: TaskAttempt) -> str:
     """Build the transactional id of a task attempt."""
-    return f"{prefix}-{task.generation % GENERATIONS}-{task.partition}-{task.attempt}"
+    generation = task_attempt.generation % GENERATION_COUNT
+    return f"{prefix}-{generation}-{task_attempt.partition}-{task_attempt.attempt}"
 
 
 def parse_task_attempt(prefix: str, transactional_id: str) -> TaskAttempt | None:
     """Parse one of this prefix's task ids. Return None for any other transactional id."""
     task_id = parse_task_id(transactional_id)
-    return task_id.attempt if task_id is not None and task_id.prefix == prefix else None
+    return task_id.task_attempt if task_id is not None and task_id.prefix == prefix else None
 
 
 def parse_task_id(transactional_id: str) -> TaskId | None:

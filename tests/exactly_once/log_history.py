@@ -80,7 +80,7 @@ class HistoryRecorder:
             (Driver, "begin", self._wrap_begin),
             (QueryTransactions, "read_entry", self._wrap_read),
             (QueryTransactions, "claim", self._wrap_claim),
-            (QueryTransactions, "write_following", self._wrap_write_following),
+            (QueryTransactions, "write_next_entry", self._wrap_write_next_entry),
             (QueryTransactions, "_reclaim", self._wrap_reclaim),
             (QueryTransactions, "_begin_transaction", self._wrap_begin_transaction),
         ):
@@ -117,14 +117,14 @@ class HistoryRecorder:
 
         return claim
 
-    def _wrap_write_following(self, method: Callable[..., WriterState]) -> Callable[..., WriterState]:
-        def write_following(query: QueryTransactions, state: WriterState, previous: Entry, *arguments: Any) -> Any:
+    def _wrap_write_next_entry(self, method: Callable[..., WriterState]) -> Callable[..., WriterState]:
+        def write_next_entry(query: QueryTransactions, state: WriterState, previous: Entry, *arguments: Any) -> Any:
             known = self._newest.get(query)
             if known is None or not known.is_same_except_identity(previous):
                 self._newest[query] = previous
             return method(query, state, previous, *arguments)
 
-        return write_following
+        return write_next_entry
 
     def _wrap_reclaim(
         self, method: Callable[..., tuple[WriterState, Entry]]

@@ -36,7 +36,7 @@ def test_entry_round_trip() -> None:
     "value", [b"", b"x", b"[]", b"{}", b'{"format":3}', b'{"format":3,"state":"dead","transactions":[]}', b"\xff"]
 )
 def test_rejects_value_that_is_not_an_entry(value: bytes) -> None:
-    with pytest.raises(DecodeError, match="it is not a record of the decision log"):
+    with pytest.raises(DecodeError, match="its value is not a decision log entry"):
         decode_entry(b"p", value)
 
 
@@ -60,7 +60,7 @@ def test_rejects_field_of_wrong_type_or_size(field: str) -> None:
 
 
 def check_rejects_value(field: str, value: object) -> None:
-    with pytest.raises(DecodeError, match="it is not a record of the decision log: "):
+    with pytest.raises(DecodeError, match="its value is not a decision log entry: "):
         decode_entry(b"p", json.dumps({**json.loads(encode_entry(UNPROVEN)), field: value}).encode())
 
 
@@ -75,7 +75,9 @@ def test_decodes_entry_of_maximum_size() -> None:
 
 
 def test_rejects_oversized_value_without_parsing() -> None:
-    with pytest.raises(DecodeError, match=f"{MAX_VALUE_BYTES + 1} bytes, but an entry has at most {MAX_VALUE_BYTES}"):
+    with pytest.raises(
+        DecodeError, match=f"{MAX_VALUE_BYTES + 1} bytes long, but an entry has at most {MAX_VALUE_BYTES}"
+    ):
         decode_entry(b"p", b"x" * (MAX_VALUE_BYTES + 1))
 
 

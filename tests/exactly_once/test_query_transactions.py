@@ -158,7 +158,7 @@ def test_gives_up_after_max_tries_fenced_writes(
         raise precommit_errors.build_fenced_error(one.driver_id)
 
     with pytest.raises(ProducerFencedError):
-        one.write_following(
+        one.write_next_entry(
             WriterState(driver),
             before,
             before.with_decision(Batch("q", 0), BatchContent.from_row_counts({}, 0), ()),

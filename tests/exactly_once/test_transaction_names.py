@@ -4,7 +4,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.exactly_once.transaction_names import (
-    GENERATIONS,
+    GENERATION_COUNT,
     TaskAttempt,
     build_driver_id,
     build_task_id,
@@ -38,7 +38,7 @@ def test_other_ids_have_no_driver_number() -> None:
 
 def test_task_ids_repeat_after_some_generations() -> None:
     ids = {build_task_id("p", TaskAttempt(generation, 0, 0)) for generation in range(100)}
-    assert len(ids) == GENERATIONS
+    assert len(ids) == GENERATION_COUNT
 
 
 def test_derives_equal_prefixes_from_equal_identities_only() -> None:
