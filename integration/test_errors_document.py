@@ -119,7 +119,7 @@ def unused_port() -> Iterator[int]:
 
 def assert_found(message: str, sentence: str) -> None:
     """Check that a search for the message finds the row about it."""
-    assert sentence in [row.sentence for row in find_explaining_rows(message)], message
+    assert sentence in [row.message for row in find_explaining_rows(message)], message
 
 
 @pytest.mark.parametrize("mistake", ON_THE_DRIVER)

@@ -28,7 +28,7 @@ from tools.error_document import Row, find_explaining_rows, read_rows
 OPTIONS = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
-QUOTED = [row.sentence for row in read_rows()]
+QUOTED = [row.message for row in read_rows()]
 OF_OTHERS = {
     "No module named 'spark_kafka_sink'",
     "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
@@ -159,7 +159,7 @@ FOUND_BY_KAFKAS_NAME = {"build_fenced_error", "build_hand_over_error"}
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
 def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sentence: str) -> None:
     rows = find_explaining_rows(str(refuse()))
-    assert [row.sentence for row in rows if row.sentence.startswith(sentence)]
+    assert [row.message for row in rows if row.message.startswith(sentence)]
     assert len(rows) <= 2  # more rows would confuse readers
 
 

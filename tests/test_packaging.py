@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from spark_kafka_sink import __version__
-from tools.wheel_sbom import add_to_wheel, finished
+from tools.wheel_sbom import add_to_wheel, complete_bill
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (
@@ -210,7 +210,7 @@ def test_wheel_record_lists_bill_of_materials(built: Path, tmp_path: Path) -> No
     wheel = tmp_path / original.name
     shutil.copy(original, wheel)
     for _ in range(2):  # a second call does no harm
-        add_to_wheel(wheel, json.dumps(finished(copy.deepcopy(BILL))))
+        add_to_wheel(wheel, json.dumps(complete_bill(copy.deepcopy(BILL))))
     place = f"{INFO}/sboms/spark-kafka-sink.cdx.json"
     with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(original) as before:
         assert archive.testzip() is None

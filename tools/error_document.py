@@ -19,28 +19,28 @@ ORDINARY_BATCH = BatchFacts(
 )
 IRRELEVANT_CODES = {22, 25, 30, 61, 62, 66, 82, 88, 104}
 """Errors of consumer groups, delegation token requests and cluster comparisons, which a sink never receives."""
-SENTENCES = ("<!-- sentences -->\n", "<!-- end of sentences -->\n")
+MESSAGES_SECTION = ("<!-- sentences -->\n", "<!-- end of sentences -->\n")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
 class Row(NamedTuple):
-    """Row of the tables of messages. `place` is its position on the page, counted from 0."""
+    """Row of the tables of messages. `position`: the number of rows before it on the page."""
 
-    place: int
-    sentence: str
+    position: int
+    message: str
     advice: str
 
     def explains(self, text: str) -> bool:
         """Return whether a text contains the message of this row. An ellipsis in the message matches any text."""
-        pieces = (re.escape(" ".join(piece.split())) for piece in self.sentence.split("…"))
+        pieces = (re.escape(" ".join(piece.split())) for piece in self.message.split("…"))
         return re.search(".*?".join(pieces), " ".join(text.split())) is not None
 
 
 def read_rows() -> list[Row]:
     """Return the rows of the tables of messages, in the order of the page."""
-    text = DOCUMENT.read_text().split(SENTENCES[0])[1].split(SENTENCES[1])[0]
-    found = re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE)
-    return [Row(place, sentence, advice) for place, (sentence, advice) in enumerate(found)]
+    text = DOCUMENT.read_text().split(MESSAGES_SECTION[0])[1].split(MESSAGES_SECTION[1])[0]
+    cells = re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE)
+    return [Row(position, message, advice) for position, (message, advice) in enumerate(cells)]
 
 
 def find_explaining_rows(text: str) -> list[Row]:

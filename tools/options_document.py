@@ -20,7 +20,7 @@ from tools.document_sections import replace_sections
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
 
-COMMON = (
+COMMON_OPTIONS = (
     "kafka.bootstrap.servers",
     "topic",
     "kafka.security.protocol",
@@ -48,7 +48,7 @@ REGISTRY_TLS_ROW = (f"{REGISTRY_TLS}*", "", "as the options [`kafka.ssl.*`](#tls
 def build_sections() -> dict[str, str]:
     """Return the texts by section name."""
     return {
-        "common": _format_table(_build_row(name) for name in COMMON),
+        "common": _format_table(_build_row(name) for name in COMMON_OPTIONS),
         "own": _format_table(
             dict.fromkeys(
                 REGISTRY_TLS_ROW if option.name.startswith(REGISTRY_TLS) else _build_row(option.name)
@@ -67,7 +67,7 @@ def build_sections() -> dict[str, str]:
             (
                 f"kafka.{option.name}",
                 _format_default(option.default),
-                option.description + (". **Secret.**" if option.secret else ""),
+                _format_description(option),
             )
             for option in SECURITY_OPTIONS.values()
             if not option.unsupported_reason and not option.ignored
@@ -110,19 +110,11 @@ def _build_row(name: str) -> tuple[str, str, str]:
     """Build the row of a sink, security or producer option. Raise KeyError if there is no such option."""
     sink_option = SINK_OPTIONS.get(name)
     if sink_option is not None:
-        return (
-            name,
-            _format_default(sink_option.default),
-            sink_option.description + (". **Secret.**" if sink_option.secret else ""),
-        )
+        return name, _format_default(sink_option.default), _format_description(sink_option)
     kafka_name = name.removeprefix("kafka.")
     if kafka_name in SECURITY_OPTIONS:
-        security = SECURITY_OPTIONS[kafka_name]
-        return (
-            name,
-            _format_default(security.default),
-            security.description + (". **Secret.**" if security.secret else ""),
-        )
+        security_option = SECURITY_OPTIONS[kafka_name]
+        return name, _format_default(security_option.default), _format_description(security_option)
     return name, _find_default(PRODUCER_OPTIONS[kafka_name]), PRODUCER_OPTIONS[kafka_name].description
 
 
@@ -155,6 +147,11 @@ def _find_default(option: Option) -> str:
     if option.name == "acks":
         return "all"
     return _format_default(BULK_DEFAULTS.get(option.name, option.default))
+
+
+def _format_description(option: Option) -> str:
+    """Return the option's description, and mark it if its value is a secret."""
+    return f"{option.description}. **Secret.**" if option.secret else option.description
 
 
 def _format_default(default: object) -> str:

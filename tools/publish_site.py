@@ -25,16 +25,19 @@ _REDIRECT = (
 )
 
 
-def public_config(repository: str) -> str:
+def build_public_config(repository: str) -> str:
     """Return the configuration of the site, with the repository and the version selector."""
-    hosted = f'repo_url = "{repository.rstrip("/")}"\nedit_uri = "edit/main/docs"\ndocs_dir'
-    return CONFIG.read_text().replace("docs_dir", hosted, 1) + '\n[project.extra.version]\nprovider = "mike"\n'
+    repository_settings = f'repo_url = "{repository.rstrip("/")}"\nedit_uri = "edit/main/docs"\n'
+    return (
+        CONFIG.read_text().replace("docs_dir", f"{repository_settings}docs_dir", 1)
+        + '\n[project.extra.version]\nprovider = "mike"\n'
+    )
 
 
 def build_site(repository: str, docs: Path = DOCS) -> Path:
     """Build the site with links to the repository. Return the folder of the site."""
     config = docs / "public.toml"
-    config.write_text(public_config(repository))
+    config.write_text(build_public_config(repository))
     try:
         command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(config)]
         subprocess.run(command, cwd=DOCS.parent, check=True)
@@ -48,16 +51,17 @@ def add_version(site: Path, folder: Path, version: str = __version__) -> None:
     """Copy a built site to the folder of all versions, add it to versions.json and redirect to the newest version."""
     shutil.rmtree(folder / version, ignore_errors=True)
     shutil.copytree(site, folder / version)
-    listing = folder / "versions.json"
-    published = {entry["version"] for entry in json.loads(listing.read_text())} if listing.exists() else set()
-    newest, *older = sorted({*published, version}, key=_version_key, reverse=True)
-    entries = [{"version": newest, "title": newest, "aliases": ["latest"]}]
-    entries += [{"version": name, "title": name, "aliases": []} for name in older]
-    listing.write_text(json.dumps(entries, indent=2) + "\n")
-    (folder / "index.html").write_text(_REDIRECT.format(newest) + "\n")
+    versions_file = folder / "versions.json"
+    published_entries = json.loads(versions_file.read_text()) if versions_file.exists() else []
+    versions = {entry["version"] for entry in published_entries} | {version}
+    newest_version, *older_versions = sorted(versions, key=_parse_version, reverse=True)
+    entries = [{"version": newest_version, "title": newest_version, "aliases": ["latest"]}]
+    entries += [{"version": older_version, "title": older_version, "aliases": []} for older_version in older_versions]
+    versions_file.write_text(json.dumps(entries, indent=2) + "\n")
+    (folder / "index.html").write_text(_REDIRECT.format(newest_version) + "\n")
 
 
-def _version_key(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 

@@ -73,10 +73,12 @@ def build_source() -> str:
         [
             HEADER,
             "",
-            *_typed_dict("ProducerOptions", "Keyword arguments of KafkaProducer: the producer's options.", producer),
+            *_build_typed_dict(
+                "ProducerOptions", "Keyword arguments of KafkaProducer: the producer's options.", producer
+            ),
             "",
             "",
-            *_typed_dict(
+            *_build_typed_dict(
                 "TableOptions",
                 "Keyword arguments of send_table(): the options of formats and of schema registries.",
                 TABLE_ARGUMENTS,
@@ -86,7 +88,7 @@ def build_source() -> str:
     )
 
 
-def _typed_dict(name: str, docstring: str, options: Mapping[str, Option]) -> list[str]:
+def _build_typed_dict(name: str, docstring: str, options: Mapping[str, Option]) -> list[str]:
     """Return the source lines of a TypedDict with a key for each option."""
     lines = [f"class {name}(TypedDict, total=False):", f'    """{docstring}"""', ""]
     for argument, option in options.items():
@@ -129,14 +131,14 @@ def _find_default_type(default: object) -> str:
 
 def build_config(source: str, options: Mapping[str, Option] = PRODUCER_OPTIONS) -> str:
     """Return the source of config.py with a field for each option that has an effect."""
-    before, rest = source.split(BEGIN)
-    _, after = rest.split(END)
-    honoured = [option for option in options.values() if option.has_effect]
-    fields = "".join(f"    {option.field}: {_value_type(option.default)}\n" for option in honoured)
-    return f"{before}{BEGIN}{fields}{END}{after}"
+    head, generated_and_tail = source.split(BEGIN)
+    _, tail = generated_and_tail.split(END)
+    effective_options = [option for option in options.values() if option.has_effect]
+    fields = "".join(f"    {option.field}: {_find_value_type(option.default)}\n" for option in effective_options)
+    return f"{head}{BEGIN}{fields}{END}{tail}"
 
 
-def _value_type(default: object) -> str:
+def _find_value_type(default: object) -> str:
     """Return the type of an option's parsed value, which is derived from its default."""
     if default is None:
         return "str | None"

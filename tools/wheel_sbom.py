@@ -17,47 +17,50 @@ from typing import Any
 
 NAME = "spark-kafka-sink"
 FILE = f"{NAME}.cdx.json"
-_TIME = (1980, 1, 1, 0, 0, 0)
+_MODIFICATION_TIME = (1980, 1, 1, 0, 0, 0)
 """Fixed modification time, so that the same files always result in the same wheel."""
 
 
-def finished(bill: dict[str, Any]) -> dict[str, Any]:
+def complete_bill(bill: dict[str, Any]) -> dict[str, Any]:
     """Return the bill with the package as its subject instead of as one of its components."""
-    (main,) = [component for component in bill["components"] if component["name"] == NAME]
-    others = [component for component in bill["components"] if component["name"] != NAME]
-    known = [reference for reference in main.pop("externalReferences", []) if not reference["url"].startswith("file:")]
-    main |= {"purl": f"pkg:pypi/{NAME}@{main['version']}"} | ({"externalReferences": known} if known else {})
-    return {**bill, "metadata": {**bill["metadata"], "component": main}, "components": others}
+    (package,) = [component for component in bill["components"] if component["name"] == NAME]
+    dependencies = [component for component in bill["components"] if component["name"] != NAME]
+    package["purl"] = f"pkg:pypi/{NAME}@{package['version']}"
+    references = package.pop("externalReferences", [])
+    public_references = [reference for reference in references if not reference["url"].startswith("file:")]
+    if public_references:
+        package["externalReferences"] = public_references
+    return {**bill, "metadata": {**bill["metadata"], "component": package}, "components": dependencies}
 
 
 def add_to_wheel(wheel: Path, text: str) -> None:
     """Rewrite the wheel with the bill in `.dist-info/sboms/` and in RECORD. An earlier bill is replaced."""
-    aside = wheel.with_suffix(".aside")
-    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as after:
-        (record,) = [name for name in before.namelist() if name.endswith(".dist-info/RECORD")]
-        place = f"{record.removesuffix('RECORD')}sboms/{FILE}"
-        for item in before.infolist():
-            if item.filename not in (record, place):
-                after.writestr(item, before.read(item))
-        _add(after, place, text)
-        lines = [line for line in before.read(record).decode().splitlines() if not line.startswith(place)]
-        lines.insert(-1, f"{place},sha256={_digest(text)},{len(text.encode())}")
-        _add(after, record, "\n".join(lines) + "\n")
-    shutil.move(aside, wheel)
+    new_wheel = wheel.with_suffix(".new")
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(new_wheel, "w", zipfile.ZIP_DEFLATED) as target:
+        (record_name,) = [name for name in source.namelist() if name.endswith(".dist-info/RECORD")]
+        bill_name = f"{record_name.removesuffix('RECORD')}sboms/{FILE}"
+        for item in source.infolist():
+            if item.filename not in (record_name, bill_name):
+                target.writestr(item, source.read(item))
+        _write_entry(target, bill_name, text)
+        lines = [line for line in source.read(record_name).decode().splitlines() if not line.startswith(bill_name)]
+        lines.insert(-1, f"{bill_name},sha256={_encode_digest(text)},{len(text.encode())}")  # RECORD's own line is last
+        _write_entry(target, record_name, "\n".join(lines) + "\n")
+    shutil.move(new_wheel, wheel)
 
 
-def _add(archive: zipfile.ZipFile, place: str, text: str) -> None:
-    item = zipfile.ZipInfo(place, _TIME)
+def _write_entry(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    item = zipfile.ZipInfo(name, _MODIFICATION_TIME)
     item.external_attr = 0o644 << 16
     archive.writestr(item, text, zipfile.ZIP_DEFLATED)
 
 
-def _digest(text: str) -> str:
+def _encode_digest(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
 if __name__ == "__main__":
     bill_path, wheel_path = map(Path, sys.argv[1:])
-    finished_text = json.dumps(finished(json.loads(bill_path.read_text())), indent=2) + "\n"
-    bill_path.write_text(finished_text)
-    add_to_wheel(wheel_path, finished_text)
+    bill_text = json.dumps(complete_bill(json.loads(bill_path.read_text())), indent=2) + "\n"
+    bill_path.write_text(bill_text)
+    add_to_wheel(wheel_path, bill_text)

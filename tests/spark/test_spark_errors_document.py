@@ -39,7 +39,7 @@ def test_first_row_explains_sparks_advice_to_overwrite(rows: DataFrame) -> None:
     message = read_error_text(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))
     assert "Overwrite" in message
     (row,) = find_explaining_rows(message)
-    assert row.place == 0
+    assert row.position == 0
     assert "`register(spark)` was not called" in row.advice
 
 
