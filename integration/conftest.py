@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import LISTENERS, KafkaCluster
 from integration.support.proxy import Proxy
-from integration.support.registry import schema_registry
+from integration.support.registry import run_schema_registry
 from tests.interrupts import restore_sigint
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaClu
 @pytest.fixture(scope="session")
 def registry_url() -> Iterator[str]:
     """The address of a schema registry with Confluent's API."""
-    with schema_registry() as url:
+    with run_schema_registry() as url:
         yield url
 
 

@@ -129,7 +129,7 @@ def test_trying_the_rights_leaves_nothing_behind(strict_kafka: KafkaCluster, cap
     status, _ = doctor(capsys, kafka.bootstrap(), "--topic", topic, "--transactional-id", "never-used")
     assert status == 0
     kafka_transactions = "org.apache.kafka.tools.TransactionsCommand"
-    assert "never-used" not in kafka.tool(kafka_transactions, "--bootstrap-server", kafka.bootstrap(), "list")
+    assert "never-used" not in kafka.run_tool(kafka_transactions, "--bootstrap-server", kafka.bootstrap(), "list")
 
 
 def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, capsys: Output) -> None:
@@ -217,7 +217,7 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
 
 def _find_transaction_line(kafka: KafkaCluster, name: str) -> str:
     command = "org.apache.kafka.tools.TransactionsCommand"
-    acls = kafka.tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
+    acls = kafka.run_tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
     return next(line for line in acls if line.startswith(name))
 
 

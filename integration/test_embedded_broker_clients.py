@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from integration.support.kafka_versions import OLDEST, VERSIONS, KafkaVersion, fetched
+from integration.support.kafka_versions import OLDEST, VERSIONS, KafkaVersion, ensure_jars
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import testing
 from spark_kafka_sink.protocol import error_codes
@@ -65,7 +65,7 @@ def test_librdkafka_writes_idempotently_and_reads_back(broker: EmbeddedBroker, c
 @pytest.mark.parametrize("version", VERSIONS_BEFORE_4, ids=str)
 def test_old_java_producer_writes(broker: EmbeddedBroker, version: KafkaVersion) -> None:
     topic = create_topic(broker.bootstrap_servers)
-    producer = ["java", "-cp", f"{fetched(version)}/*", "kafka.tools.ConsoleProducer"]
+    producer = ["java", "-cp", f"{ensure_jars(version)}/*", "kafka.tools.ConsoleProducer"]
     options = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic]
     subprocess.run([*producer, *options], input=b"a\nb\n", check=True)
     assert [record.value for record in read_topic(broker.bootstrap_servers, topic)] == [b"a", b"b"]

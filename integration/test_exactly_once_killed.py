@@ -28,11 +28,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.support.driver_process import DriverProcess, newest_batch_id
+from integration.support.driver_process import DriverProcess, find_newest_batch_id
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.kafka_witnesses import TransactionalMessageCopier, VerifiableConsumer
-from integration.support.librdkafka import counted_records, create_topic, read_topic
+from integration.support.librdkafka import create_topic, open_record_counter, read_topic
 from integration.support.linearizability import (
     CORRUPTIONS,
     Event,
@@ -132,7 +132,7 @@ class Streams:
 
     def find_newest_batch_ids(self, log: str) -> list[int]:
         """Return the newest micro-batch of each query that the log ("offsets" or "commits") contains."""
-        return [newest_batch_id(self.folder / topic / log) for topic in self.topics]
+        return [find_newest_batch_id(self.folder / topic / log) for topic in self.topics]
 
     def count_last_batches(self) -> int:
         """Return how many micro-batches the last driver must run in each query, at least two."""
@@ -166,10 +166,10 @@ class Streams:
     def wait_for_rows_in_doubt(self, driver: DriverProcess) -> None:
         """Wait until the at-least-once query has written rows of a micro-batch that it has not committed."""
         commits_folder = self.folder / self.control / "commits"
-        with counted_records(self.kafka.bootstrap(), self.control) as count:
+        with open_record_counter(self.kafka.bootstrap(), self.control) as count:
             batch_id = -1
-            while newest_batch_id(commits_folder) != batch_id:
-                batch_id, rows = newest_batch_id(commits_folder), count()
+            while find_newest_batch_id(commits_folder) != batch_id:
+                batch_id, rows = find_newest_batch_id(commits_folder), count()
                 wait_until(lambda rows=rows: count() > rows or driver.has_ended)  # type: ignore[misc]
                 if driver.has_ended:
                     raise DriverEndedError(f"the driver ended; see {driver.log}")
@@ -179,8 +179,8 @@ class Streams:
         driver.kill()
         self.stops.clear()
         checkpoint = self.folder / self.control
-        planned_batch = newest_batch_id(checkpoint / "offsets")
-        if planned_batch > newest_batch_id(checkpoint / "commits"):
+        planned_batch = find_newest_batch_id(checkpoint / "offsets")
+        if planned_batch > find_newest_batch_id(checkpoint / "commits"):
             self.rerun_batches.add(planned_batch)
 
     def kill_broker(self, chance: random.Random) -> str:
@@ -342,7 +342,7 @@ def check_topics(streams: Streams, consumers: Mapping[str, VerifiableConsumer]) 
     """
     duplicate_count = 0
     for topic, guarantee in streams.topics.items():
-        batches = newest_batch_id(streams.folder / topic / "commits") + 1
+        batches = find_newest_batch_id(streams.folder / topic / "commits") + 1
         records = read_topic(streams.kafka.bootstrap(), topic)
         anomalies = find_row_anomalies(records, batches, ROWS_PER_BATCH)
         if guarantee == "at-least-once":

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from integration.support.artifacts import ROOT
-from integration.support.driver_process import newest_batch_id
+from integration.support.driver_process import find_newest_batch_id
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.linearizability import check_histories, find_files
@@ -92,8 +92,8 @@ class Drivers:
         brokers may then be unable to write to the topic of transaction states until the driver times out. In that case
         the caller must start a new driver.
         """
-        last_batch = newest_batch_id(self.folder / "commits") + count
-        wait_until(lambda: newest_batch_id(self.folder / "commits") >= last_batch or driver.poll() is not None)
+        last_batch = find_newest_batch_id(self.folder / "commits") + count
+        wait_until(lambda: find_newest_batch_id(self.folder / "commits") >= last_batch or driver.poll() is not None)
         assert may_end or driver.poll() is None, f"a driver has ended: {self.read_logs()}"
 
     def wait_for_commit(
@@ -141,7 +141,7 @@ class Drivers:
 
     def check(self) -> int:
         """Check that each batch is visible exactly once and complete, from one driver. Return the number of batches."""
-        batches = newest_batch_id(self.folder / "commits") + 1
+        batches = find_newest_batch_id(self.folder / "commits") + 1
         values_by_partition: dict[int, list[bytes]] = {}
         for record in read_topic(self.cluster.bootstrap(), self.topic):
             values_by_partition.setdefault(record.partition, []).append(record.value or b"")

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.support.driver_process import DriverProcess, newest_batch_id
+from integration.support.driver_process import DriverProcess, find_newest_batch_id
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH, start_stream
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
@@ -74,10 +74,10 @@ class Stream:
         return start_stream(spark, self.kafka.bootstrap(), self.topic, str(self.folder), self._options)
 
     def wait_for_first_commit(self, driver: DriverProcess) -> None:
-        wait_until(lambda: newest_batch_id(self.checkpoint / "commits") >= 0 or driver.has_ended)
+        wait_until(lambda: find_newest_batch_id(self.checkpoint / "commits") >= 0 or driver.has_ended)
 
     def assert_each_row_once(self) -> None:
-        batches = newest_batch_id(self.checkpoint / "commits") + 1
+        batches = find_newest_batch_id(self.checkpoint / "commits") + 1
         assert find_row_anomalies(read_topic(self.kafka.bootstrap(), self.topic), batches, ROWS_PER_BATCH) == []
 
 
@@ -147,7 +147,7 @@ def test_older_of_two_drivers_on_one_checkpoint_is_fenced_without_duplicates(
     stream.begin(older, may_fail=True)
     stream.wait_for_first_commit(older)
     older.stops.stop(older, "before decide")
-    last_batch = newest_batch_id(stream.checkpoint / "commits") + 3
+    last_batch = find_newest_batch_id(stream.checkpoint / "commits") + 3
     newer = stream.start(spark)
     try:
         wait_until_committed(stream, newer, last_batch - 1)
@@ -156,7 +156,7 @@ def test_older_of_two_drivers_on_one_checkpoint_is_fenced_without_duplicates(
         wait_until_committed(stream, newer, last_batch)
     finally:
         newer.stop()
-    assert "a newer driver has taken over the query" in older.job_log()
+    assert "a newer driver has taken over the query" in older.read_job_log()
     stream.assert_each_row_once()
 
 
@@ -173,10 +173,10 @@ def test_driver_suspended_during_start_duplicates_no_rows(
         wait_until_committed(stream, newer, 2)
         older.stops.release("after fence")
         older.wait_until_ready()
-        wait_until_committed(stream, newer, newest_batch_id(stream.checkpoint / "commits") + 2)
+        wait_until_committed(stream, newer, find_newest_batch_id(stream.checkpoint / "commits") + 2)
     finally:
         newer.stop()
-    assert "A newer driver has taken over the query" in older.job_log()
+    assert "A newer driver has taken over the query" in older.read_job_log()
     stream.assert_each_row_once()
 
 
@@ -200,7 +200,7 @@ def test_suspended_abort_keeps_decision_of_newer_driver(
         newer.kill()
         stops.clear()
         last = stream.start(spark)
-        wait_until_committed(stream, last, newest_batch_id(stream.checkpoint / "commits") + 3)
+        wait_until_committed(stream, last, find_newest_batch_id(stream.checkpoint / "commits") + 3)
     finally:
         newer.kill()
         if last is not None:
@@ -209,7 +209,7 @@ def test_suspended_abort_keeps_decision_of_newer_driver(
 
 
 def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> None:
-    wait_until(lambda: newest_batch_id(stream.checkpoint / "commits") >= batch or not query.isActive)
+    wait_until(lambda: find_newest_batch_id(stream.checkpoint / "commits") >= batch or not query.isActive)
     assert query.isActive, query.exception()
 
 
@@ -265,7 +265,7 @@ def test_commit_after_transaction_timeout_fails_without_duplicates(
     spark: SparkSession, kafka: KafkaCluster, uncommitted_stream: Stream
 ) -> None:
     stream = uncommitted_stream
-    lost_batch = newest_batch_id(stream.checkpoint / "offsets")
+    lost_batch = find_newest_batch_id(stream.checkpoint / "offsets")
     prefix = derive_prefix("stream", normalize_checkpoint(str(stream.checkpoint)))
     wait_until_ended(kafka, prefix)
     for _ in range(2):

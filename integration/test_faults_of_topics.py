@@ -23,7 +23,7 @@ from integration.support.scenario import (
     build_numbered_records,
     run,
 )
-from integration.support.wire import active_producers
+from integration.support.wire import count_active_producers
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError
 from tests.waiting import wait_until
@@ -133,7 +133,7 @@ def test_16_writes_each_record_once_after_broker_removed_producer_state(strict_k
 
     def expire_producer_state() -> None:
         admin.delete_records([TopicPartition(topic, 0, 500)])
-        wait_until(lambda: active_producers(strict_kafka.bootstrap(), topic) == 0)
+        wait_until(lambda: count_active_producers(strict_kafka.bootstrap(), topic) == 0)
 
     results = run(_config(strict_kafka), topic, inject=expire_producer_state, repair=expire_producer_state)
     for result in results:
@@ -177,7 +177,7 @@ def test_21_throttled_producer_writes_each_record_once(kafka: KafkaCluster) -> N
 
     def alter_quota(change: str, *value: str) -> None:
         entity = ("--entity-type", "clients", "--entity-name", "throttled")
-        kafka.tool(CONFIG_TOOL, "--bootstrap-server", kafka.bootstrap(), "--alter", *entity, change, *value)
+        kafka.run_tool(CONFIG_TOOL, "--bootstrap-server", kafka.bootstrap(), "--alter", *entity, change, *value)
 
     def throttle() -> None:
         alter_quota("--add-config", "producer_byte_rate=4000")

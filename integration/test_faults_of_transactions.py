@@ -25,9 +25,9 @@ from integration.support.transactional_writer import (
     INIT,
     LATER_RECORD,
     TransactionalWriter,
-    cached_coordinator,
     create_producer,
     create_topic_with_leader,
+    find_cached_coordinator,
     find_coordinator,
     find_leader,
     retry_timeouts,
@@ -62,7 +62,7 @@ def version(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def brokers(version: int, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
     def set_version(verb: str, version: int) -> None:
-        kafka3.tool(
+        kafka3.run_tool(
             FEATURES_TOOL, "--bootstrap-server", kafka3.bootstrap(), verb, "--feature", f"transaction.version={version}"
         )
 
@@ -86,7 +86,7 @@ def test_1_and_22_commits_transactions_although_leader_and_coordinator_die_befor
     writer = TransactionalWriter(brokers.bootstrap(), topic, transactional_id, request_timeout_ms=10_000)
 
     def kill() -> None:
-        node = cached_coordinator(writer.producer) if victim == COORDINATOR else find_leader(brokers, topic)
+        node = find_cached_coordinator(writer.producer) if victim == COORDINATOR else find_leader(brokers, topic)
         brokers.kill(node)
         brokers.start_node(node, wait=False)
 
@@ -241,6 +241,6 @@ def abandon_transaction(kafka: KafkaCluster, topic: str, timeout_seconds: int) -
 
 def find_transaction_line(kafka: KafkaCluster, transactional_id: str) -> str:
     """Return the line of Kafka's tool about the transaction."""
-    output = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
+    output = kafka.run_tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
     (line,) = [line for line in output.splitlines() if line.split()[:1] == [transactional_id]]
     return line

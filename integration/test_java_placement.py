@@ -20,7 +20,7 @@ def test_every_key_goes_to_the_partition_that_a_real_java_producer_chooses(kafka
     # The hash reads words of four bytes. Keys of 1 to about 60 bytes have every remainder; some are not ASCII.
     keys = [("é" if n % 3 == 0 else "") + "k" * (n % 59) + str(n) for n in range(2_000)]
     lines = "".join(f"{key}\tv\n" for key in keys).encode()
-    kafka.tool(
+    kafka.run_tool(
         "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", kafka.bootstrap(), "--topic", java_topic,
         "--reader-property", "parse.key=true", stdin=lines,
     )  # fmt: skip

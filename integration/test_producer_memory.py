@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.support.processes import resident_bytes
+from integration.support.processes import read_resident_bytes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
@@ -102,7 +102,7 @@ def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measurement:
     samples: list[int] = []
     with subprocess.Popen([*command, str(broker.gate), *arguments], stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            samples.append(resident_bytes(process.pid))
+            samples.append(read_resident_bytes(process.pid))
             time.sleep(SAMPLE_SECONDS)
         assert process.stdout is not None
         figures = json.loads(process.stdout.read())

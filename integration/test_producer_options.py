@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from integration.support.kafka_versions import NEWEST, fetched
+from integration.support.kafka_versions import NEWEST, ensure_jars
 from tests.producer.kafka_clients_options import INTERNAL_OPTIONS, PRODUCER_OPTION_NAMES
 
 pytestmark = pytest.mark.needs("kafka")
@@ -18,7 +18,7 @@ PRODUCER_CONFIG = "org.apache.kafka.clients.producer.ProducerConfig"
 
 def test_option_names_are_those_of_the_newest_kafka_clients() -> None:
     html = subprocess.run(
-        ["java", "-cp", f"{fetched(NEWEST)}/*", PRODUCER_CONFIG], check=True, capture_output=True, text=True
+        ["java", "-cp", f"{ensure_jars(NEWEST)}/*", PRODUCER_CONFIG], check=True, capture_output=True, text=True
     ).stdout
     names = set(re.findall(r' id="producerconfigs_([^"]+)"', html))
     assert names == PRODUCER_OPTION_NAMES - INTERNAL_OPTIONS

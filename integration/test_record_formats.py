@@ -80,7 +80,7 @@ def test_batches_of_kafkas_console_producer_are_read(kafka: KafkaCluster, codec:
         b",".join(b"%s:%s" % (k.encode(), v) for k, v in row.headers or ()) + b"\t%s\t%s\n" % (row.key, row.value)
         for row in rows
     )
-    kafka.tool(
+    kafka.run_tool(
         "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", kafka.bootstrap(), "--topic", topic,
         "--reader-property", "parse.key=true", "--reader-property", "parse.headers=true",
         "--compression-codec", codec, stdin=lines,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from integration.support.cluster_jobs import hold_second_half
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import StoredRecord, counted_records, create_topic, read_topic
+from integration.support.librdkafka import StoredRecord, create_topic, open_record_counter, read_topic
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -45,7 +45,7 @@ def test_a_batch_outlives_a_restart_of_the_broker(spark: SparkSession, kafka: Ka
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(writer.save)
         try:
-            with counted_records(kafka.bootstrap(), topic) as count:
+            with open_record_counter(kafka.bootstrap(), topic) as count:
                 wait_until(lambda: count() >= MIDDLE or writing.done())
             kafka.stop_node(1)
         finally:

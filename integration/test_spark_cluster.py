@@ -16,9 +16,9 @@ import pytest
 from integration.support import cluster_jobs as jobs
 from integration.support.cluster_jobs import BATCHES, ROWS_PER_ARROW_BATCH, STUCK_AFTER_BATCHES, STUCK_TASK, TASKS
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import counted_records, create_topic, read_topic
+from integration.support.librdkafka import create_topic, open_record_counter, read_topic
 from integration.support.open_transactions import list_ongoing_lines, wait_until_ended
-from integration.support.processes import connections_to
+from integration.support.processes import count_connections
 from integration.support.spark_cluster import RACK_VARIABLE, WORKER_RACKS, ClusterDriver, StandaloneCluster
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.testing import embedded_broker
@@ -51,7 +51,7 @@ def count_rows(kafka: KafkaCluster, topic: str, isolation: str = "read_committed
 def find_writing_workers(standalone: StandaloneCluster, kafka: KafkaCluster) -> list[int]:
     """Return the process ids of the Python workers that are connected to Kafka."""
     port = int(kafka.bootstrap().rpartition(":")[2])
-    return [pid for pid in standalone.python_workers() if connections_to(pid, port)]
+    return [pid for pid in standalone.python_workers() if count_connections(pid, port)]
 
 
 def test_killed_executor_loses_no_rows(
@@ -60,7 +60,7 @@ def test_killed_executor_loses_no_rows(
     gate = tmp_path / "gate"
     driver.begin(jobs.write_half_behind_gate, topic=topic, rows=ROWS, gate=str(gate), options={})
     driver.wait_until(lambda: len(standalone.executors()) == 2)
-    with counted_records(kafka.bootstrap(), topic) as count:
+    with open_record_counter(kafka.bootstrap(), topic) as count:
         driver.wait_until(lambda: count() >= MIDDLE)
     os.kill(standalone.executors()[0], signal.SIGKILL)
     gate.touch()
@@ -104,7 +104,7 @@ def test_speculative_attempt_loses_no_rows_and_leaks_no_connections(
     driver.begin(jobs.write_with_hanging_attempt, topic=topic, rows=rows, options={"reportPath": str(report_path)})
     driver.wait()
     # Idle producers are closed after a second, so a connection that remains is leaked.
-    driver.wait_until(lambda: all(connections_to(pid, port) == 0 for pid in standalone.python_workers()))
+    driver.wait_until(lambda: all(count_connections(pid, port) == 0 for pid in standalone.python_workers()))
     assert standalone.python_workers(), "Python workers are reused, so some must still run"
     driver.begin(jobs.print_threads)
     driver.wait()

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.spark_sink import TOPIC, TOPICS, build_rows
-from integration.support.processes import python_workers, resident_bytes
+from integration.support.processes import python_workers, read_resident_bytes
 
 pytestmark = pytest.mark.needs("java")
 
@@ -52,7 +52,7 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
         writing = pool.submit(write, ROWS, bootstrap)
         while not writing.done():
             time.sleep(SAMPLE_SECONDS)
-            largest.append(max((resident_bytes(pid) for pid in python_workers(os.getpid())), default=0))
+            largest.append(max((read_resident_bytes(pid) for pid in python_workers(os.getpid())), default=0))
         writing.result()
 
     quarter = len(largest) // 4
@@ -95,7 +95,7 @@ def memory_after(
             assert query.isActive, query.exception()
             time.sleep(0.02)
         for pid in python_workers(os.getpid()):
-            samples[pid].append(resident_bytes(pid))
+            samples[pid].append(read_resident_bytes(pid))
     assert spark._jvm is not None
     runtime = spark._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()

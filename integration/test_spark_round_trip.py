@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import add_partitions, create_topic, read_topic
-from integration.support.wire import producer_ids
+from integration.support.wire import read_producer_ids
 from spark_kafka_sink.testing import KafkaTopic, assert_topic_equals
 
 pytestmark = pytest.mark.needs("kafka", "connector")
@@ -127,7 +127,7 @@ def test_a_producer_that_outlived_its_task_writes_to_a_partition_that_was_added_
         write(spark.range(3).coalesce(1).selectExpr("'v' AS value", f"{partition} AS partition"), kafka, topic)
         written += [partition] * 3
         assert sorted(record.partition for record in read_topic(kafka.bootstrap(), topic)) == written
-        writers = producer_ids(kafka.bootstrap(), topic, partition)
+        writers = read_producer_ids(kafka.bootstrap(), topic, partition)
         if writers <= seen:
             return
         seen |= writers

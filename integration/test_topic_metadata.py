@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.support.librdkafka import counted_records, create_topic
+from integration.support.librdkafka import create_topic, open_record_counter
 from integration.support.topic_metadata import fetch_leaders, wait_until_gone, wait_until_known
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -79,6 +79,6 @@ def test_counts_records_when_the_leader_of_a_new_partition_accepts_requests() ->
     with embedded_broker() as broker:
         topic = create_topic(broker.bootstrap_servers)
         rule = broker.control.when(api=ApiKey.LIST_OFFSETS, times=2).fail(error_codes.NOT_LEADER_OR_FOLLOWER)
-        with counted_records(broker.bootstrap_servers, topic) as count:
+        with open_record_counter(broker.bootstrap_servers, topic) as count:
             assert count() == 0
         assert rule.affected_count == 2

@@ -11,7 +11,7 @@ import pytest
 
 from integration.support import kafka_versions
 from integration.support.artifacts import ATTEMPTS
-from integration.support.kafka_versions import VERSIONS, KafkaVersion, fetched, read_pinned_digests
+from integration.support.kafka_versions import VERSIONS, KafkaVersion, ensure_jars, read_pinned_digests
 
 KNOWN = KafkaVersion("1.2.3")
 JARS = {"a-1.jar": b"a", "b-2.jar": b"b"}
@@ -56,7 +56,7 @@ def from_maven(**changed: bytes) -> Any:
 def test_does_not_download_existing_files_again(folder: Path) -> None:
     write_jars(folder)
     with from_maven() as ivy:
-        assert fetched(KNOWN) == folder
+        assert ensure_jars(KNOWN) == folder
     assert ivy.call_count == 0
 
 
@@ -64,12 +64,12 @@ def test_does_not_download_existing_files_again(folder: Path) -> None:
 def test_downloads_modified_and_missing_files_again(folder: Path, name: str) -> None:
     write_jars(folder, **{name: b"other"})
     with from_maven():
-        fetched(KNOWN)
+        ensure_jars(KNOWN)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == JARS
 
 
 def test_rejects_version_that_is_not_pinned(folder: Path) -> None:
     with from_maven(**{"a-1.jar": b"other"}) as ivy, pytest.raises(RuntimeError, match="differ from the pinned ones"):
-        fetched(KNOWN)
+        ensure_jars(KNOWN)
     assert ivy.call_count == ATTEMPTS
     assert not folder.exists()

@@ -31,8 +31,8 @@ from pyspark.sql import SparkSession
 
 from integration.benchmarks.page import iterate_turns
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import counted_records, create_topic
-from integration.support.processes import CpuMeter, cpu_seconds
+from integration.support.librdkafka import create_topic, open_record_counter
+from integration.support.processes import CpuMeter, read_cpu_seconds
 from spark_kafka_sink import register
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF
@@ -107,14 +107,14 @@ def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partit
         arguments = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "reportPath": reports, **options}
         wait_until(lambda: leads_all(bootstrap, topic))
         _, heap_before = producer_states(broker)
-        broker_cpu, started = cpu_seconds(broker), time.monotonic()
+        broker_cpu, started = read_cpu_seconds(broker), time.monotonic()
         with CpuMeter(excluded_pid=broker) as meter:
             frame.write.format("pykafka").options(**arguments).save()
         seconds = time.monotonic() - started
         report = read_reports(reports)[-1]
         assert report.rows == rows
         offsets, results = until_seen(bootstrap, topic)
-        broker_cpu = cpu_seconds(broker) - broker_cpu
+        broker_cpu = read_cpu_seconds(broker) - broker_cpu
         states, heap = producer_states(broker)
         return {
             "seconds": seconds,
@@ -136,7 +136,7 @@ def leads_all(bootstrap: str, topic: str) -> bool:
 
     Its metadata may say so a moment too early, when it still rejects batches.
     """
-    with counted_records(bootstrap, topic) as count:
+    with open_record_counter(bootstrap, topic) as count:
         try:
             return count() == 0
         except KafkaException:
@@ -147,8 +147,8 @@ def until_seen(bootstrap: str, topic: str) -> tuple[int, float]:
     """Wait until no transaction is open in the topic. Return the number of its offsets, and the duration in seconds."""
     started = time.monotonic()
     with (
-        counted_records(bootstrap, topic, "read_uncommitted") as stored,
-        counted_records(bootstrap, topic) as committed,
+        open_record_counter(bootstrap, topic, "read_uncommitted") as stored,
+        open_record_counter(bootstrap, topic) as committed,
     ):
         while True:
             seconds, offsets = time.monotonic() - started, stored()

@@ -181,7 +181,7 @@ RATIOS: list[Ratio] = [
 _start: tuple[float, float] = (0.0, 0.0)
 
 
-def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
+def read_cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
 
@@ -189,13 +189,13 @@ def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
 def yield_start() -> None:
     """Start the measurement. The contender calls this when its first record has been acknowledged."""
     global _start
-    _start = time.perf_counter(), cpu_seconds()
+    _start = time.perf_counter(), read_cpu_seconds()
 
 
 def contend(bootstrap: str, row: Row, records: int) -> dict[str, float]:
     """Run a contender in this process, and return its figures."""
     CONTENDERS[row.contender](bootstrap, row.topic, records, row.options, row.shape)
-    seconds, cpu = time.perf_counter() - _start[0], cpu_seconds() - _start[1]
+    seconds, cpu = time.perf_counter() - _start[0], read_cpu_seconds() - _start[1]
     return {"rate": records / seconds, "cpu_ns": cpu / records * 1e9}
 
 
@@ -205,12 +205,12 @@ def java(bootstrap: str, topic: str, records: int, options: Options) -> dict[str
     command += ["--topic", topic, "--num-records", str(records), "--record-size", "112", "--throughput", "-1"]
     command += ["--command-property", f"bootstrap.servers={bootstrap}"]
     command += [f"{option}={value}" for option, value in options.items()]
-    before = cpu_seconds(resource.RUSAGE_CHILDREN)
+    before = read_cpu_seconds(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     rates = re.findall(r"([\d.]+) records/sec", done.stdout)
     if done.returncode or not rates:
         raise RuntimeError(f"{done.stdout}\n{done.stderr}")
-    return {"rate": float(rates[-1]), "cpu_ns": (cpu_seconds(resource.RUSAGE_CHILDREN) - before) / records * 1e9}
+    return {"rate": float(rates[-1]), "cpu_ns": (read_cpu_seconds(resource.RUSAGE_CHILDREN) - before) / records * 1e9}
 
 
 def measure(bootstrap: str, row: Row, records: int) -> dict[str, float]:

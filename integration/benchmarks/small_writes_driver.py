@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from integration.support.artifacts import connector_jars
-from integration.support.processes import command_line, cpu_seconds, descendants
+from integration.support.processes import find_descendants, read_command_line, read_cpu_seconds
 from spark_kafka_sink import register
 
 TASKS = 2
@@ -88,7 +88,7 @@ Cpu = dict[int, tuple[str, float]]
 
 def measure_total_cpu(root: int) -> Cpu:
     """Measure the process `root` and all of its descendants."""
-    return {pid: (_kind(pid, root), cpu_seconds(pid)) for pid in (root, *descendants(root))}
+    return {pid: (_kind(pid, root), read_cpu_seconds(pid)) for pid in (root, *find_descendants(root))}
 
 
 def cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
@@ -100,7 +100,7 @@ def cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
 
 
 def _kind(pid: int, root: int) -> str:
-    line = command_line(pid)
+    line = read_command_line(pid)
     if pid == root:
         return "driver"
     if "pyspark.daemon" in line:

@@ -99,7 +99,7 @@ class Meter:
         self._begin()
 
     def _begin(self) -> None:
-        self._seconds, self._cpu = time.perf_counter(), cpu_seconds()
+        self._seconds, self._cpu = time.perf_counter(), read_cpu_seconds()
 
     def first(self) -> Figures:
         """Return the time and CPU so far, and restart the measurement."""
@@ -113,10 +113,10 @@ class Meter:
         return {"cpu_ns": 1e9 * self._cpu_since() / records, "peak_mb": peak_kb / 1024}
 
     def _cpu_since(self) -> float:
-        return cpu_seconds() - self._cpu
+        return read_cpu_seconds() - self._cpu
 
 
-def cpu_seconds() -> float:
+def read_cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

@@ -52,10 +52,10 @@ def fetch(folder: Path) -> None:
 def run_ivy(file: Path, arguments: Sequence[str], pattern: str, **properties: str) -> tuple[bool, str]:
     """Resolve an Ivy file and copy the jars to `pattern`. Return whether that succeeded, and the output."""
     ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
-    defined = [f"-D{name}={value}" for name, value in properties.items()]
-    command = ["java", *defined, "-jar", str(ivy), "-ivy", str(file), *arguments, "-retrieve", pattern]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return done.returncode == 0, done.stdout
+    definitions = [f"-D{name}={value}" for name, value in properties.items()]
+    command = ["java", *definitions, "-jar", str(ivy), "-ivy", str(file), *arguments, "-retrieve", pattern]
+    completed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return completed.returncode == 0, completed.stdout
 
 
 def check_digests(folder: Path, expected: str | None = None) -> None:
@@ -66,12 +66,12 @@ def check_digests(folder: Path, expected: str | None = None) -> None:
     """
     lines = (DIGESTS.read_text() if expected is None else expected).splitlines()
     pinned = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    found = compute_digests(folder, "*/*")
-    wrong = sorted(name for name in pinned.keys() | found.keys() if pinned.get(name) != found.get(name))
-    if wrong:
-        for name in wrong:
+    actual = compute_digests(folder, "*/*")
+    mismatches = sorted(name for name in pinned.keys() | actual.keys() if pinned.get(name) != actual.get(name))
+    if mismatches:
+        for name in mismatches:
             (folder / name).unlink(missing_ok=True)
-        sys.exit(f"These files are missing or differ from {DIGESTS.name}, and were removed: {', '.join(wrong)}")
+        sys.exit(f"These files are missing or differ from {DIGESTS.name}, and were removed: {', '.join(mismatches)}")
 
 
 def compute_digests(folder: Path, pattern: str) -> dict[str, str]:

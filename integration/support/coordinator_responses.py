@@ -71,9 +71,8 @@ class CoordinatorTranscript:
     def init(self, expected: ProducerIdAndEpoch = NO_PRODUCER_ID, timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
         request = InitProducerId(self._id, timeout_ms, expected)
         response = self._send(request)
-        while (
-            response.error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS
-        ):  # the broker has no block of producer ids
+        # The coordinator responds with this error while it has no block of producer ids.
+        while response.error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
             response = self._send(request)
         operation = f"init, expected {self._name_identity(expected)}"
         self._record(operation, response.error_code, response.producer_id, response.producer_epoch)
@@ -129,10 +128,12 @@ class CoordinatorTranscript:
 
     def _record(self, operation: str, code: int, producer_id: int, epoch: int) -> None:
         wait_until(lambda: not self._describe_transaction().startswith("Prepare"))
-        text = "" if producer_id == -1 else f" {self._name_identity(ProducerIdAndEpoch(producer_id, epoch))}"
+        identity_text = ""
         if producer_id != -1:
             self.last_identity = ProducerIdAndEpoch(producer_id, epoch)
-        self.lines.append(f"{operation}: {lookup_error_code(code).name}{text} -> {self._describe_transaction()}")
+            identity_text = f" {self._name_identity(self.last_identity)}"
+        error_name = lookup_error_code(code).name
+        self.lines.append(f"{operation}: {error_name}{identity_text} -> {self._describe_transaction()}")
 
     def _describe_transaction(self) -> str:
         response = self._send(DescribeTransactions([self._id]))

@@ -33,7 +33,7 @@ class DriverProcess:
         self.log = folder / "driver.log"
         self._log = self.log.open("ab")
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
-        self._jobs = 0
+        self._job_count = 0
         self._job_log_start = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"integration.support.{arguments[0]}", *arguments[1:]],
@@ -53,7 +53,7 @@ class DriverProcess:
     def begin(self, **job: object) -> None:
         """Start a job. `job`: its arguments, as the module describes them (exactly_once_jobs.py)."""
         self.wait_until_ready()
-        self._jobs += 1
+        self._job_count += 1
         self._job_log_start = self.log.stat().st_size
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -62,14 +62,14 @@ class DriverProcess:
     def _count_ready_lines(self) -> int:
         return os.pread(self._output.fileno(), MAX_OUTPUT_BYTES, 0).splitlines().count(b"ready")
 
-    def job_log(self) -> str:
+    def read_job_log(self) -> str:
         """Return what the driver has logged since the start of its newest job."""
         return self.log.read_bytes()[self._job_log_start :].decode(errors="replace")
 
     @property
     def is_ready(self) -> bool:
         """Whether the driver can start a job."""
-        return self._count_ready_lines() > self._jobs and not self.has_ended
+        return self._count_ready_lines() > self._job_count and not self.has_ended
 
     @property
     def has_ended(self) -> bool:
@@ -90,7 +90,7 @@ class DriverProcess:
         return self._process.wait(WAIT_TIMEOUT_SECONDS)
 
 
-def newest_batch_id(folder: Path) -> int:
+def find_newest_batch_id(folder: Path) -> int:
     """Return the id of the newest micro-batch in a folder of a checkpoint, or -1.
 
     The folder `offsets` contains the planned micro-batches, and `commits` the committed ones.

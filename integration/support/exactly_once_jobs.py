@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.support.driver_process import newest_batch_id
+from integration.support.driver_process import find_newest_batch_id
 from tests.spark_session import start_spark
 
 ROWS_PER_BATCH = 200
@@ -46,7 +46,7 @@ def run_streams(
 
     `queries`: the options by topic. A query that fails raises its error.
     """
-    last_batch_ids = {topic: newest_batch_id(Path(folder) / topic / "commits") + batches for topic in queries}
+    last_batch_ids = {topic: find_newest_batch_id(Path(folder) / topic / "commits") + batches for topic in queries}
     running = {topic: start_stream(spark, bootstrap, topic, folder, options) for topic, options in queries.items()}
     while running:
         for topic, query in list(running.items()):

@@ -38,7 +38,7 @@ STOP_SECONDS = 300.0
 
 
 def build_rack_name(node_id: int) -> str:
-    """Return broker.rack of a node: each one has a rack of its own."""
+    """Return the value of broker.rack for a node. Each node has a rack of its own."""
     return f"rack-{node_id}"
 
 
@@ -68,15 +68,16 @@ class KafkaNode:
             command += ["-cp", kafka_classpath(), "kafka.Kafka", str(self.folder / "server.properties")]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
-    def running(self) -> subprocess.Popen[bytes]:
+    def require_process(self) -> subprocess.Popen[bytes]:
+        """Return the process. Raise RuntimeError if it is not running."""
         if self.process is None or self.process.poll() is not None:
             raise RuntimeError(f"node {self.node_id} is not running")
         return self.process
 
-    def signal(self, number: int) -> None:
-        self.running().send_signal(number)
+    def send_signal(self, number: int) -> None:
+        self.require_process().send_signal(number)
 
-    def ended(self, seconds: float = STOP_SECONDS) -> None:
+    def wait_or_kill(self, seconds: float = STOP_SECONDS) -> None:
         """Wait for the process to end, and kill it after the timeout."""
         if self.process is not None:
             try:
@@ -127,7 +128,7 @@ class KafkaCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         write_certificates(self.certificates)
-        self._lay_out()
+        self._create_nodes()
         self._format_storage()
         for node in self.nodes.values():
             node.launch()
@@ -138,7 +139,7 @@ class KafkaCluster:
             if node.process is not None and node.process.poll() is None:
                 node.process.kill()
         for node in self.nodes.values():
-            node.ended()
+            node.wait_or_kill()
         if self._ports is not None:
             self._ports.close()
 
@@ -151,14 +152,14 @@ class KafkaCluster:
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> None:
         """Wait until every running broker accepts connections and is in the cluster's metadata."""
-        expected = {node.node_id for node in self.nodes.values() if node.is_broker and node.process and not node.paused}
+        running_ids = {node.node_id for node in self._find_running_brokers()}
         deadline = time.monotonic() + seconds
-        while self._registered_brokers() < expected:
+        while self._find_registered_brokers() < running_ids:
             for node in self.nodes.values():
                 if node.process is not None and node.process.poll() is not None:
-                    raise RuntimeError(f"node {node.node_id} ended at once:\n{tail(node.log)}")
+                    raise RuntimeError(f"node {node.node_id} ended at once:\n{read_log_tail(node.log)}")
             if time.monotonic() > deadline:
-                logs = "\n".join(f"--- node {n.node_id}\n{tail(n.log)}" for n in self.nodes.values())
+                logs = "\n".join(f"--- node {node.node_id}\n{read_log_tail(node.log)}" for node in self.nodes.values())
                 raise RuntimeError(f"Kafka was not ready after {seconds:.0f} s\n{logs}")
             time.sleep(0.2)
 
@@ -166,13 +167,13 @@ class KafkaCluster:
 
     def kill(self, node_id: int) -> None:
         """Kill a node with SIGKILL."""
-        self.nodes[node_id].signal(signal.SIGKILL)
-        self.nodes[node_id].ended()
+        self.nodes[node_id].send_signal(signal.SIGKILL)
+        self.nodes[node_id].wait_or_kill()
 
     def stop_node(self, node_id: int) -> None:
-        """Shut a node down in a controlled way: its leaders move to other nodes first."""
-        self.nodes[node_id].signal(signal.SIGTERM)
-        self.nodes[node_id].ended()
+        """Shut a node down with SIGTERM, so that the leaders on it move to other nodes first."""
+        self.nodes[node_id].send_signal(signal.SIGTERM)
+        self.nodes[node_id].wait_or_kill()
 
     def start_node(self, node_id: int, *, wait: bool = True) -> None:
         self.nodes[node_id].launch()
@@ -184,37 +185,37 @@ class KafkaCluster:
         self.start_node(node_id)
 
     def restart_elsewhere(self, node_id: int, port: int) -> None:
-        """Shut a node down, and start it with another advertised port of its PROXIED listener."""
+        """Restart a node with a different advertised port of its PROXIED listener."""
         node = self.nodes[node_id]
         self.stop_node(node_id)
         self.advertised_ports = {**self.advertised_ports, node_id: port}
-        (node.folder / "server.properties").write_text(self._server_properties(node))
+        (node.folder / "server.properties").write_text(self._build_server_properties(node))
         self.start_node(node_id)
 
     def pause(self, node_id: int) -> None:
-        """Suspend all threads of a node with SIGSTOP: its sockets stay open, and it does not respond."""
+        """Suspend all threads of a node with SIGSTOP. Its sockets stay open, but it does not respond."""
         node = self.nodes[node_id]
-        stop(node.running())
+        stop(node.require_process())
         node.paused = True
 
     def resume(self, node_id: int) -> None:
-        self.nodes[node_id].signal(signal.SIGCONT)
+        self.nodes[node_id].send_signal(signal.SIGCONT)
         self.nodes[node_id].paused = False
 
     # --- Kafka's own tools
 
-    def tool(self, main_class: str, *arguments: str, stdin: bytes | None = None) -> str:
+    def run_tool(self, main_class: str, *arguments: str, stdin: bytes | None = None) -> str:
         """Run one of Kafka's command line tools, by its class, and return what it printed."""
         command = ["java", *JVM, "-cp", kafka_classpath(), main_class, *arguments]
-        done = subprocess.run(command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        text = done.stdout.decode(errors="replace")
-        if done.returncode != 0:
-            raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{text}")
-        return text
+        completed = subprocess.run(command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        output = completed.stdout.decode(errors="replace")
+        if completed.returncode != 0:
+            raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {completed.returncode}:\n{output}")
+        return output
 
     # --- configuration and storage
 
-    def _lay_out(self) -> None:
+    def _create_nodes(self) -> None:
         layout = {1: "broker,controller"}
         if self.brokers > 1:
             layout = {CONTROLLER_ID: "controller"} | dict.fromkeys(range(1, self.brokers + 1), "broker")
@@ -227,35 +228,37 @@ class KafkaCluster:
             self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}", self.jvm)
         for node in self.nodes.values():
             node.folder.mkdir()
-            (node.folder / "server.properties").write_text(self._server_properties(node))
+            (node.folder / "server.properties").write_text(self._build_server_properties(node))
 
-    def _server_properties(self, node: KafkaNode) -> str:
-        voters = [n for n in self.nodes.values() if "controller" in n.roles]
-        text = _template("node.properties").substitute(
+    def _build_server_properties(self, node: KafkaNode) -> str:
+        controllers = [other for other in self.nodes.values() if "controller" in other.roles]
+        text = _read_template("node.properties").substitute(
             roles=node.roles,
             node_id=node.node_id,
-            voters=",".join(f"{n.node_id}@localhost:{n.ports['CONTROLLER']}" for n in voters),
+            voters=",".join(
+                f"{controller.node_id}@localhost:{controller.ports['CONTROLLER']}" for controller in controllers
+            ),
             log_dir=node.folder / "data",
             replicas=min(self.brokers, 3),
             min_isr=2 if self.brokers > 2 else 1,
         )
         if node.is_broker:
-            text += self._listener_properties(node)
+            text += self._build_listener_properties(node)
             text += f"broker.rack={build_rack_name(node.node_id)}\n"
         else:
             text += f"listeners=CONTROLLER://localhost:{node.ports['CONTROLLER']}\n"
         return text + "".join(f"{name}={value}\n" for name, value in self.properties.items())
 
-    def _listener_properties(self, node: KafkaNode) -> str:
+    def _build_listener_properties(self, node: KafkaNode) -> str:
         advertised = {name: port for name, port in node.ports.items() if name != "CONTROLLER"}
         if "PROXIED" in advertised:
             advertised["PROXIED"] = self.advertised_ports.get(node.node_id, advertised["PROXIED"])
-        listeners = _template("listeners.properties").substitute(
+        listeners = _read_template("listeners.properties").substitute(
             listeners=",".join(f"{name}://localhost:{port}" for name, port in node.ports.items()),
             advertised=",".join(f"{name}://localhost:{port}" for name, port in advertised.items()),
             certificates=self.certificates,
         )
-        return listeners + _template("sasl.properties").substitute() + "".join(_jaas_lines(self.listeners))
+        return listeners + _read_template("sasl.properties").substitute() + "".join(_build_jaas_lines(self.listeners))
 
     def _format_storage(self) -> None:
         """Format the storage of all nodes concurrently, each with its own process."""
@@ -276,14 +279,20 @@ class KafkaCluster:
             if process.returncode != 0:
                 raise RuntimeError(f"formatting the storage of node {node_id} failed:\n{outputs[node_id]}")
 
-    def _registered_brokers(self) -> set[int]:
+    def _find_running_brokers(self) -> list[KafkaNode]:
+        """Return the brokers that have been started and are not paused."""
+        return [node for node in self.nodes.values() if node.is_broker and node.process and not node.paused]
+
+    def _find_registered_brokers(self) -> set[int]:
+        """Return the ids of the brokers in the cluster's metadata, or an empty set until all of them are listening."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        running = [n for n in self.nodes.values() if n.is_broker and n.process and not n.paused]
-        if not all(listens(port) for n in running for name, port in n.ports.items() if name != "CONTROLLER"):
+        running_brokers = self._find_running_brokers()
+        client_ports = [port for node in running_brokers for name, port in node.ports.items() if name != "CONTROLLER"]
+        if not all(is_listening(port) for port in client_ports):
             return set()
-        bootstrap = ",".join(f"localhost:{n.ports['PLAINTEXT']}" for n in running)
+        bootstrap = ",".join(f"localhost:{node.ports['PLAINTEXT']}" for node in running_brokers)
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         try:
             return set(admin.list_topics(timeout=5).brokers)
@@ -291,7 +300,7 @@ class KafkaCluster:
             return set()
 
 
-def _jaas_lines(listeners: Sequence[str]) -> Iterator[str]:
+def _build_jaas_lines(listeners: Sequence[str]) -> Iterator[str]:
     """Yield the login modules of the SASL listeners."""
     package = "org.apache.kafka.common.security"
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
@@ -308,11 +317,11 @@ def _jaas_lines(listeners: Sequence[str]) -> Iterator[str]:
             yield f"listener.name.{listener.lower()}.{mechanism}.sasl.jaas.config={module}\n"
 
 
-def _template(name: str) -> Template:
+def _read_template(name: str) -> Template:
     return Template((TEMPLATES / name).read_text())
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         socket.create_connection(("localhost", port), timeout=1).close()
     except OSError:
@@ -320,7 +329,7 @@ def listens(port: int) -> bool:
     return True
 
 
-def tail(path: Path, characters: int = 4000) -> str:
+def read_log_tail(path: Path, characters: int = 4000) -> str:
     if not path.exists():
         return "(no log)"
     with path.open("rb") as log:

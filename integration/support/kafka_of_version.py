@@ -22,10 +22,10 @@ from integration.support.kafka_cluster import (
     START_SECONDS,
     STOP_SECONDS,
     TEMPLATES,
-    listens,
-    tail,
+    is_listening,
+    read_log_tail,
 )
-from integration.support.kafka_versions import FOLDER, KafkaVersion, fetched
+from integration.support.kafka_versions import FOLDER, KafkaVersion, ensure_jars
 from integration.support.ports import PortBlock
 
 _KRAFT = """\
@@ -58,10 +58,10 @@ class KafkaOfVersion:
         self.version = version
         self.transactions = transactions if transactions is not None else version.transactions[-1]
         self._folder = folder
-        self._jars = fetched(version)
+        self._jars = ensure_jars(version)
         self._ports = PortBlock()
         ports = self._ports.free_ports()
-        self._port, self._other = next(ports), next(ports)
+        self._port, self._quorum_port = next(ports), next(ports)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __str__(self) -> str:
@@ -91,34 +91,34 @@ class KafkaOfVersion:
 
     def _start(self) -> None:
         self._folder.mkdir(parents=True)
-        own = _ZOOKEEPER if self.version.has_zookeeper else _KRAFT
-        text = (FOLDER / "broker.properties").read_text() + own
+        metadata_properties = _ZOOKEEPER if self.version.has_zookeeper else _KRAFT
+        text = (FOLDER / "broker.properties").read_text() + metadata_properties
         properties = self._write_config("server.properties", text)
         if self.version.has_zookeeper:
             settings = self._write_config("zookeeper.properties", _ZOOKEEPER_SERVER)
             self._launch("zookeeper", "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings))
-            self._wait(lambda: listens(self._other))
+            self._wait_until(lambda: is_listening(self._quorum_port))
         else:
             self._format(properties)
         self._launch("kafka", "kafka.Kafka", str(properties))
-        self._wait(self._is_known)
+        self._wait_until(self._is_registered)
 
     def _write_config(self, name: str, text: str) -> Path:
         path = self._folder / name
         data = self._folder / f"data-of-{path.stem}"
-        path.write_text(Template(text).substitute(port=self._port, other=self._other, data=data))
+        path.write_text(Template(text).substitute(port=self._port, other=self._quorum_port, data=data))
         return path
 
     def _format(self, properties: Path) -> None:
         arguments = ["format", "-t", CLUSTER_ID, "-c", str(properties)]
         if len(self.version.transactions) > 1:
             arguments += ["--feature", f"transaction.version={self.transactions}"]
-        command = self._command("kafka.tools.StorageTool", *arguments)
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"formatting the storage of Kafka {self} failed:\n{done.stdout}")
+        command = self._build_command("kafka.tools.StorageTool", *arguments)
+        completed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if completed.returncode != 0:
+            raise RuntimeError(f"formatting the storage of Kafka {self} failed:\n{completed.stdout}")
 
-    def _command(self, main_class: str, *arguments: str) -> list[str]:
+    def _build_command(self, main_class: str, *arguments: str) -> list[str]:
         logging = f"-Dlog4j.configuration=file:{FOLDER / 'log4j.properties'}"
         if not self.version.is_before_4:
             logging = f"-Dlog4j2.configurationFile={TEMPLATES / 'log4j2.yaml'}"
@@ -126,19 +126,19 @@ class KafkaOfVersion:
 
     def _launch(self, name: str, main_class: str, *arguments: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
-            command = self._command(main_class, *arguments)
+            command = self._build_command(main_class, *arguments)
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
 
-    def _wait(self, is_ready: Callable[[], bool]) -> None:
+    def _wait_until(self, is_ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not is_ready():
             if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
-                logs = "\n".join(tail(path) for path in sorted(self._folder.glob("*.log")))
+                logs = "\n".join(read_log_tail(path) for path in sorted(self._folder.glob("*.log")))
                 raise RuntimeError(f"Kafka {self} did not start:\n{logs}")
             time.sleep(0.1)
 
-    def _is_known(self) -> bool:
-        if not listens(self._port):
+    def _is_registered(self) -> bool:
+        if not is_listening(self._port):
             return False
         admin = AdminClient({"bootstrap.servers": self.bootstrap(), "log_level": 0})
         with contextlib.suppress(KafkaException):

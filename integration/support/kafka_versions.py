@@ -57,9 +57,9 @@ VERSIONS = (
 OLDEST, NEWEST = VERSIONS[0], VERSIONS[-1]
 
 
-def fetched(version: KafkaVersion) -> Path:
+def ensure_jars(version: KafkaVersion) -> Path:
     """Return the directory of a version's jars, downloaded if necessary. All jars match the pinned checksums."""
-    if not _is_whole(version.jars, version):
+    if not _has_pinned_jars(version.jars, version):
         _fetch(version)
     return version.jars
 
@@ -71,7 +71,7 @@ def _fetch(version: KafkaVersion) -> None:
         with tempfile.TemporaryDirectory(dir=version.jars.parent) as folder:
             pattern = f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"
             succeeded, output = run_ivy(FOLDER / "ivy.xml", arguments, pattern, kafka=version.number)
-            if succeeded and _is_whole(Path(folder) / "jars", version):
+            if succeeded and _has_pinned_jars(Path(folder) / "jars", version):
                 shutil.rmtree(version.jars, ignore_errors=True)
                 (Path(folder) / "jars").rename(version.jars)
                 return
@@ -81,7 +81,7 @@ def _fetch(version: KafkaVersion) -> None:
     )
 
 
-def _is_whole(folder: Path, version: KafkaVersion) -> bool:
+def _has_pinned_jars(folder: Path, version: KafkaVersion) -> bool:
     return compute_digests(folder, "*.jar") == read_pinned_digests(version)
 
 
@@ -94,4 +94,4 @@ def read_pinned_digests(version: KafkaVersion) -> dict[str, str]:
 if __name__ == "__main__":
     for version in VERSIONS:
         if version.number in (sys.argv[1:] or (OLDEST.number, NEWEST.number)):
-            fetched(version)
+            ensure_jars(version)

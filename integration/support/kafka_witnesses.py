@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from integration.support.artifacts import kafka_classpath
-from integration.support.kafka_cluster import JVM, KafkaCluster, tail
+from integration.support.kafka_cluster import JVM, KafkaCluster, read_log_tail
 from integration.support.librdkafka import StoredRecord, create_topic, read_topic
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
@@ -58,7 +58,7 @@ class KafkaTool:
         return self.events()
 
     def _describe(self) -> str:
-        return f"{self._name} printed {self.events()[-3:]}\n{tail(self._log)}"
+        return f"{self._name} printed {self.events()[-3:]}\n{read_log_tail(self._log)}"
 
 
 class VerifiableConsumer(KafkaTool):

@@ -82,13 +82,13 @@ def read_topic(
     settings |= {"auto.offset.reset": "earliest"}
     consumer = Consumer(settings | dict(config or {}))
     try:
-        return list(_read(consumer, topic))
+        return list(_read_records(consumer, topic))
     finally:
         consumer.close()
 
 
 @contextlib.contextmanager
-def counted_records(bootstrap: str, topic: str, isolation: str = "read_committed") -> Iterator[Callable[[], int]]:
+def open_record_counter(bootstrap: str, topic: str, isolation: str = "read_committed") -> Iterator[Callable[[], int]]:
     """Yield a function that counts the records of a topic without deletions, including transaction markers.
 
     With read_committed it counts only records before the first open transaction of their partition.
@@ -126,11 +126,11 @@ def find_end_offset(consumer: Consumer, partition: TopicPartition) -> int:
     return offsets[0]
 
 
-def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
-    known = consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
-    if known.error is not None:
-        raise AssertionError(f"librdkafka could not read {topic}: {known.error}")
-    partitions = known.partitions
+def _read_records(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
+    metadata = consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
+    if metadata.error is not None:
+        raise AssertionError(f"librdkafka could not read {topic}: {metadata.error}")
+    partitions = metadata.partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     unread = set(partitions)
     idle_seconds = 0.0
@@ -142,14 +142,14 @@ def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
         for message in messages:
             error = message.error()
             if error is None:
-                yield _stored(message)
+                yield _to_stored_record(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition())
             else:
                 raise AssertionError(f"librdkafka could not read {topic}: {error}")
 
 
-def _stored(message: Message) -> StoredRecord:
+def _to_stored_record(message: Message) -> StoredRecord:
     partition, offset, headers = message.partition(), message.offset(), message.headers()
     assert partition is not None
     assert offset is not None

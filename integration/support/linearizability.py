@@ -23,8 +23,10 @@ def build_checker(folder: Path) -> Path:
 
 def run_checker(checker: Path, *files: Path) -> tuple[int, str]:
     """Check the histories in the files. Return the exit status and the output."""
-    done = subprocess.run([checker, *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return done.returncode, done.stdout
+    completed = subprocess.run(
+        [checker, *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return completed.returncode, completed.stdout
 
 
 def check_histories(checker: Path, *files: Path) -> str:
@@ -61,25 +63,25 @@ def assert_corruption_is_found(
 
 
 def read_stale_entry(events: list[Event]) -> None:
-    """The last read returns the entry that was read first."""
+    """Make the last read return the entry that was read first."""
     reads = [event for event in events if event.get("outcome") == "ok" and "value" in event]
     assert reads[0]["value"] != reads[-1]["value"]
     reads[-1]["value"] = reads[0]["value"]
 
 
 def lose_decision(events: list[Event]) -> None:
-    """The first decision was never written, and the record that its batch is done follows it all the same."""
+    """Remove the first decision, but keep the record that its batch is done."""
     writes = [event for event in events if event.get("kind") == "write"]
-    lost = next(event["operation"] for event in writes if event["value"].startswith("decided"))
-    events[:] = [event for event in events if event["operation"] != lost]
+    lost_operation = next(event["operation"] for event in writes if event["value"].startswith("decided"))
+    events[:] = [event for event in events if event["operation"] != lost_operation]
 
 
 def let_two_drivers_claim(events: list[Event]) -> None:
-    """Another driver succeeds with a claim that follows the same entry as the first successful claim."""
+    """Add a successful claim by another driver that follows the same entry as the first successful claim."""
     responses = {event["operation"]: event for event in events if event.get("outcome") == "ok"}
     claim = next(event for event in events if event.get("kind") == "claim" and event["operation"] in responses)
-    second = {**claim, "operation": "second", "client": "another driver", "value": claim["value"] + ", second"}
-    events += [second, {**responses[claim["operation"]], "operation": "second"}]
+    second_claim = {**claim, "operation": "second", "client": "another driver", "value": claim["value"] + ", second"}
+    events += [second_claim, {**responses[claim["operation"]], "operation": "second"}]
 
 
 CORRUPTIONS = (read_stale_entry, lose_decision, let_two_drivers_claim)

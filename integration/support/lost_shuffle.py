@@ -50,7 +50,7 @@ def rerun_stage(folder: Path, loser: int) -> Callable[[Batches], Batches]:
             if task == 0 and rows - batch.num_rows < HALF <= rows:
                 _wait_at_half(folder, run, attempt, loser)
         if (task, run) == (1, FIRST_RUN):
-            _wait_for_file(_half_file(folder, FIRST_RUN, 0))
+            _wait_for_file(_build_half_path(folder, FIRST_RUN, 0))
             _delete_shuffle_files()
 
     return yield_and_wait
@@ -58,18 +58,18 @@ def rerun_stage(folder: Path, loser: int) -> Callable[[Batches], Batches]:
 
 def had_concurrent_runs(folder: Path) -> bool:
     """Return whether two attempts of task 0 with the same number, one of each run, were running at the same time."""
-    return _half_file(folder, FIRST_RUN, 0).exists() and _half_file(folder, SECOND_RUN, 0).exists()
+    return _build_half_path(folder, FIRST_RUN, 0).exists() and _build_half_path(folder, SECOND_RUN, 0).exists()
 
 
-def _half_file(folder: Path, run: int, attempt: int) -> Path:
+def _build_half_path(folder: Path, run: int, attempt: int) -> Path:
     """Return the file that an attempt of task 0 creates when it has written half of its rows."""
     return folder / f"half of run {run}, attempt {attempt}"
 
 
 def _wait_at_half(folder: Path, run: int, attempt: int, loser: int) -> None:
-    _half_file(folder, run, attempt).touch()
+    _build_half_path(folder, run, attempt).touch()
     if run == FIRST_RUN:
-        _wait_for_file(_half_file(folder, SECOND_RUN, 0))
+        _wait_for_file(_build_half_path(folder, SECOND_RUN, 0))
     if run == loser:
         _wait_for_file(folder / JOB_ENDED_FILE)
 

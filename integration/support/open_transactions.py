@@ -14,7 +14,7 @@ TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 def list_ongoing_lines(kafka: KafkaCluster, prefix: str) -> list[str]:
     """Run Kafka's tool, and return its lines about open transactions whose ids begin with the prefix."""
-    output = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
+    output = kafka.run_tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
     return [line for line in output.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from integration.support.driver_process import newest_batch_id
+from integration.support.driver_process import find_newest_batch_id
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
@@ -51,10 +51,10 @@ def main() -> int:
     bootstrap, topic, folder, name, tasks = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
     brokers = cast(EmbeddedBroker, Brokers(bootstrap))
     query = Query(brokers, prefix=topic, data=topic, query=f"query-of-{topic}", name=name)
-    number = newest_batch_id(folder / "commits") + 1
+    number = find_newest_batch_id(folder / "commits") + 1
     while True:
         try:
-            run(query, number, folder, tasks)
+            write_batch(query, number, folder, tasks)
         except KafkaSinkError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             return REJECTED_STATUS
@@ -64,24 +64,26 @@ def main() -> int:
             return 0
 
 
-def run(query: Query, number: int, folder: Path, tasks: int) -> None:
-    start, content = query.begin(), BatchContent.from_row_counts({query.data: tasks}, tasks)
+def write_batch(query: Query, number: int, folder: Path, tasks: int) -> None:
+    """Write and commit one batch, or check it if it is already committed. Abort it if that fails."""
+    start = query.begin()
+    content = BatchContent.from_row_counts({query.data: tasks}, tasks)
     if start.is_committed(query.batch(number)):
         start.check_skipped_batch(query.batch(number), content, tolerate_mismatch=False)
         return
     try:
-        written = write(query, start, number, tasks)
+        transactions = write_task_rows(query, start, number, tasks)
         (folder / "attempts" / f"{number} {query.name}").touch()
         with Driver(query.delivery) as driver:
-            driver.commit(start, query.batch(number), written, content)
+            driver.commit(start, query.batch(number), transactions, content)
     except KafkaSinkError:
         query.abort(start, number)
         raise
 
 
-def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[TransactionIdentity]:
+def write_task_rows(query: Query, start: BatchStart, number: int, tasks: int) -> list[TransactionIdentity]:
     """Write one record per task, all with the same producer, like a Python worker of Spark that is reused."""
-    written = []
+    transactions = []
     producer = query.attempt(start, 0, 0)
     try:
         for task in range(tasks):
@@ -91,16 +93,16 @@ def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[Tran
             producer.send(
                 ProducerRecord(query.data, format_value(number, task, query.name), partition=task % PARTITIONS)
             )
-            prepared = producer.prepare_transaction()
-            assert prepared is not None
-            written.append(prepared)
+            transaction = producer.prepare_transaction()
+            assert transaction is not None
+            transactions.append(transaction)
     except KafkaSinkError as error:
         config = producer.config
         raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
         raise
     finally:
         producer.close(timeout=0)
-    return written
+    return transactions
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from pathlib import Path
 _ESTABLISHED = "01"
 
 
-def descendants(root: int) -> list[int]:
+def find_descendants(root: int) -> list[int]:
     """Return the ids of all descendants of a process."""
-    parents = {pid: int(stat[1]) for pid in pids() if (stat := _stat(pid))}
+    parents = {pid: int(stat[1]) for pid in list_pids() if (stat := _read_stat(pid))}
     family = {root}
     while children := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= children
@@ -24,7 +24,7 @@ def descendants(root: int) -> list[int]:
 
 def kill_all(root: int) -> None:
     """Kill a process and all its descendants with SIGKILL."""
-    for pid in (root, *descendants(root)):
+    for pid in (root, *find_descendants(root)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -38,26 +38,26 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
-def pids() -> list[int]:
+def list_pids() -> list[int]:
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
 
 
-def command_line(pid: int) -> list[str]:
+def read_command_line(pid: int) -> list[str]:
     """Return the arguments of a process, or an empty list if it has ended."""
     with contextlib.suppress(OSError):
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     return []
 
 
-def cpu_seconds(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     """Return the user and system time of a process, including children that have ended and were waited for."""
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
-def own_cpu_seconds(pid: int) -> float:
+def read_own_cpu_seconds(pid: int) -> float:
     """Return the user and system time of a process without its children, or 0 if it has ended."""
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
@@ -95,24 +95,24 @@ class CpuMeter:
             self._sample()
 
     def _sample(self) -> None:
-        for pid in (os.getpid(), *descendants(os.getpid())):
+        for pid in (os.getpid(), *find_descendants(os.getpid())):
             if pid != self._excluded_pid:
-                self._last[pid] = max(own_cpu_seconds(pid), self._last.get(pid, 0.0))
+                self._last[pid] = max(read_own_cpu_seconds(pid), self._last.get(pid, 0.0))
 
 
-def resident_bytes(pid: int) -> int:
-    fields = _stat(pid)
+def read_resident_bytes(pid: int) -> int:
+    fields = _read_stat(pid)
     return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def python_workers(root: int) -> Iterator[int]:
     """Yield the Python workers of the Spark driver `root`."""
-    for pid in descendants(root):
-        if "pyspark.daemon" in command_line(pid):
+    for pid in find_descendants(root):
+        if "pyspark.daemon" in read_command_line(pid):
             yield pid
 
 
-def connections_to(pid: int, port: int) -> int:
+def count_connections(pid: int, port: int) -> int:
     """Return the number of established TCP connections of a process to a port."""
     targets: set[str] = set()
     with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def connections_to(pid: int, port: int) -> int:
     )
 
 
-def _stat(pid: int) -> list[str]:
+def _read_stat(pid: int) -> list[str]:
     """Return the fields of /proc/<pid>/stat from the state on, or an empty list if the process has ended."""
     with contextlib.suppress(OSError):
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -25,7 +25,7 @@ _MAX_LOG_CHARACTERS = 4_000
 
 
 @contextlib.contextmanager
-def schema_registry() -> Iterator[str]:
+def run_schema_registry() -> Iterator[str]:
     """Start an empty registry and yield its address. It is stopped at the end of the block."""
     ports = PortBlock()
     free = ports.free_ports()

@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from integration.support.processes import resident_bytes
+from integration.support.processes import read_resident_bytes
 from spark_kafka_sink import KafkaProducer, ProducerRecord
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -34,7 +34,7 @@ def use_producers(bootstrap: str, producers: int) -> None:
 def print_usage() -> None:
     gc.collect()
     usage = {
-        "resident_bytes": resident_bytes(os.getpid()),
+        "resident_bytes": read_resident_bytes(os.getpid()),
         "blocks": sys.getallocatedblocks(),
         "threads": threading.active_count(),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),

@@ -42,7 +42,7 @@ class TransactionalWriter:
         self.producer.init_transactions()
 
     def write_transaction(self, faults: Mapping[str, Callable[[], object]] | None = None) -> None:
-        """Write one transaction, and write it retry_timeouts as long as it can only be aborted.
+        """Write one transaction, and write it again as long as it can only be aborted.
 
         `faults`: functions that inject a fault, by the step before which they are called. Each is called once.
         """
@@ -89,7 +89,7 @@ class TransactionalWriter:
 
 
 def retry_timeouts(call: Callable[[], None]) -> None:
-    """Call a function, and call it retry_timeouts after each TransactionTimeoutError."""
+    """Call a function, and call it again after each TransactionTimeoutError."""
     for _ in range(MAX_ATTEMPTS):
         try:
             call()
@@ -112,16 +112,16 @@ def find_coordinator(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
     with create_client(config) as client:
         describe_transactions(client, [transactional_id])
-        return _cached_node(client._pending, transactional_id)
+        return _find_cached_node(client._pending, transactional_id)
 
 
-def cached_coordinator(producer: KafkaProducer) -> int:
+def find_cached_coordinator(producer: KafkaProducer) -> int:
     """Return the coordinator that the producer has looked up."""
     assert producer._transactions is not None
-    return _cached_node(producer._requests._pending, producer._transactions.manager.transactional_id)
+    return _find_cached_node(producer._requests._pending, producer._transactions.manager.transactional_id)
 
 
-def _cached_node(pending: PendingRequests, transactional_id: str) -> int:
+def _find_cached_node(pending: PendingRequests, transactional_id: str) -> int:
     node = pending.routing.find(CoordinatorKey(TRANSACTION, transactional_id), 0)
     assert node is not None
     return node.id

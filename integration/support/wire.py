@@ -14,13 +14,13 @@ _RETRIABLE_ERRORS = (3, 6)
 
 def produce(address: str, topic: str, batch: bytes, partition: int = 0) -> int:
     """Produce one batch (Produce v7, acks=all), and return the offset of its first record."""
-    body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + _string(topic)
+    body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + _encode_string(topic)
     body += struct.pack(">ii", 1, partition) + struct.pack(">i", len(batch)) + batch
     position = 4 + 2 + len(topic.encode()) + 4 + 4
     deadline = time.monotonic() + _RESPONSE_TIMEOUT_SECONDS
     error, offset = _RETRIABLE_ERRORS[0], -1
     while error in _RETRIABLE_ERRORS and time.monotonic() < deadline:
-        error, offset = struct.unpack_from(">hq", _call(address, 0, 7, body), position)
+        error, offset = struct.unpack_from(">hq", _send_request(address, 0, 7, body), position)
     if error:
         raise RuntimeError(f"the broker rejected the batch with error {error}")
     return int(offset)
@@ -28,9 +28,9 @@ def produce(address: str, topic: str, batch: bytes, partition: int = 0) -> int:
 
 def fetch(address: str, topic: str, offset: int, partition: int = 0) -> bytes:
     """Fetch the record batches from `offset` on, unchanged (Fetch v4, at most 8 MiB)."""
-    body = struct.pack(">iiiib", -1, 500, 1, 8 << 20, 0) + struct.pack(">i", 1) + _string(topic)
+    body = struct.pack(">iiiib", -1, 500, 1, 8 << 20, 0) + struct.pack(">i", 1) + _encode_string(topic)
     body += struct.pack(">iiqi", 1, partition, offset, 8 << 20)
-    response = _call(address, 1, 4, body)
+    response = _send_request(address, 1, 4, body)
     position = 4 + 4 + 2 + len(topic.encode()) + 4
     _, error, _, _, aborted = struct.unpack_from(">ihqqi", response, position)
     if error:
@@ -40,11 +40,11 @@ def fetch(address: str, topic: str, offset: int, partition: int = 0) -> bytes:
     return response[position + 4 : position + 4 + max(0, size)]
 
 
-def active_producers(address: str, topic: str, partition: int = 0) -> int:
+def count_active_producers(address: str, topic: str, partition: int = 0) -> int:
     """Return the number of producers whose state the broker keeps for a partition (DescribeProducers v0)."""
     name = topic.encode()
     body = b"\0" + b"\x02" + bytes([len(name) + 1]) + name + b"\x02" + struct.pack(">i", partition) + b"\0\0"
-    response = _call(address, 61, 0, body)
+    response = _send_request(address, 61, 0, body)
     position = 1 + 4 + 1 + 1 + len(name) + 1 + 4  # tags, throttle time, topics, name, partitions, index
     (error,) = struct.unpack_from(">h", response, position)
     if error:
@@ -53,7 +53,7 @@ def active_producers(address: str, topic: str, partition: int = 0) -> int:
     return response[position + 3 + message_length] - 1
 
 
-def producer_ids(address: str, topic: str, partition: int = 0) -> set[int]:
+def read_producer_ids(address: str, topic: str, partition: int = 0) -> set[int]:
     """Return the producer ids of all batches in a partition, which must fit into one response."""
     batches, chunk, position = set[int](), fetch(address, topic, 0, partition), 0
     while position < len(chunk):
@@ -80,21 +80,21 @@ def fetch_all(address: str, topic: str, records: int, partition: int = 0) -> byt
     return batches
 
 
-def _string(text: str) -> bytes:
+def _encode_string(text: str) -> bytes:
     return struct.pack(">h", len(text.encode())) + text.encode()
 
 
-def _call(address: str, key: int, version: int, body: bytes) -> bytes:
+def _send_request(address: str, key: int, version: int, body: bytes) -> bytes:
     """Send a request and return its response. In flexible versions, both begin with the tagged fields of the header."""
     host, port = address.split(",")[0].rsplit(":", 1)
     header = struct.pack(">hhih", key, version, 1, len(_CLIENT)) + _CLIENT
     with socket.create_connection((host, int(port)), timeout=_RESPONSE_TIMEOUT_SECONDS) as connection:
         connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
-        (size,) = struct.unpack(">i", _read(connection, 4))
-        return _read(connection, size)[4:]
+        (size,) = struct.unpack(">i", _receive_exactly(connection, 4))
+        return _receive_exactly(connection, size)[4:]
 
 
-def _read(connection: socket.socket, count: int) -> bytes:
+def _receive_exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         chunk = connection.recv(min(1 << 20, count - len(data)))
