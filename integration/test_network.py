@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from integration.benchmarks.network import fairness_rounds
+from integration.benchmarks.network import measure_fairness_rounds
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
 from tests.leak_check import assert_no_leaks
@@ -50,7 +50,7 @@ def test_ten_thousand_connections_leave_no_descriptor_and_no_thread() -> None:
 def test_a_stalled_peer_takes_less_than_a_tenth_from_the_others() -> None:
     """Compare the best of many short rounds, because other load on the machine slows down single rounds but not all."""
     alone, with_third = 0.0, 0.0
-    for round_alone, round_with_third in itertools.islice(fairness_rounds(0.1), ROUNDS_MAX):
+    for round_alone, round_with_third in itertools.islice(measure_fairness_rounds(0.1), ROUNDS_MAX):
         alone, with_third = max(alone, round_alone), max(with_third, round_with_third)
         if with_third > 0.9 * alone:
             return

@@ -114,19 +114,21 @@ def test_quick_run_measures_at_least_one_case() -> None:
 
 def test_measures_wide_cluster_from_creation_to_last_acknowledgement() -> None:
     with embedded_broker(topics={"p40": 40}, nodes=3, discard=True) as broker:
-        figures = wide.ours(broker.bootstrap_servers, "p40", 2 * wide.ROWS)
+        figures = wide.run_pykafka(broker.bootstrap_servers, "p40", 2 * wide.ROWS)
     assert set(figures) == {"cpu_ns", "first_ms", "first_cpu_ms", "peak_mb", "requests", "refresh_cpu_ms"}
     assert min(figures.values()) > 0
     assert figures["requests"] >= 3
 
 
 def test_compares_wide_clusters_with_other_clients_and_with_few_partitions() -> None:
-    seen: wide.Seen = {}
+    results: wide.RoundFigures = {}
     for number, (nodes, partitions) in enumerate((nodes, count) for nodes in wide.NODES for count in wide.PARTITIONS):
         own = {"cpu_ns": 100.0 * (number + 1), "first_cpu_ms": 9.0, "peak_mb": 8.0, "requests": 7.0}
-        seen[wide.build_name("pykafka", nodes, partitions)] = [{**own, "refresh_cpu_ms": 30.0}]
-        seen[wide.build_name("confluent-kafka", nodes, partitions)] = [{key: 2 * value for key, value in own.items()}]
-    rows = [line.format_row() for line in wide.build_lines(seen)]
+        results[wide.build_case_name("pykafka", nodes, partitions)] = [{**own, "refresh_cpu_ms": 30.0}]
+        results[wide.build_case_name("confluent-kafka", nodes, partitions)] = [
+            {key: 2 * value for key, value in own.items()}
+        ]
+    rows = [line.format_row() for line in wide.build_lines(results)]
     assert "| CPU of 3 brokers, 12 partitions | 100 ns/record | 200 |" in rows[0]
     assert [row.split("|")[5].strip() for row in rows[:8]] == ["**0.50**"] * 3 + ["**3.00**"] + ["**0.50**"] * 3 + [
         "**0.01**"  # 30 ms in 300 s are 0.01 % of a core

@@ -30,20 +30,20 @@ from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, format_r
 from integration.benchmarks.spark_sink import TOPICS
 
 
-def _small_writes(scale: Scale) -> Iterable[Line]:
+def _measure_small_writes(scale: Scale) -> Iterable[Line]:
     with discard_broker(TOPICS) as (bootstrap, _):
-        yield from small_writes.lines(scale, bootstrap)
+        yield from small_writes.measure_lines(scale, bootstrap)
 
 
 PARTS: dict[str, Callable[[Scale], Iterable[Line]]] = {
-    "spark": lambda scale: spark_sink.lines(scale, with_for_each=scale is FULL),
-    "small": _small_writes,
-    "cold": cold_job.lines,
-    "once": exactly_once.lines,
-    "producer": producer.lines,
-    "wide": wide.lines,
-    "formats": formats.lines,
-    "import": worker_import.lines,
+    "spark": lambda scale: spark_sink.measure_lines(scale, with_for_each=scale is FULL),
+    "small": _measure_small_writes,
+    "cold": cold_job.measure_lines,
+    "once": exactly_once.measure_lines,
+    "producer": producer.measure_lines,
+    "wide": wide.measure_lines,
+    "formats": formats.measure_lines,
+    "import": worker_import.measure_lines,
 }
 
 
@@ -63,20 +63,20 @@ def main() -> None:
     print(text)
     if scale is FULL and not arguments.only:
         write_page(text, lines)
-        write_history(lines, f"{datetime.now(timezone.utc):%Y-%m-%d}", commit())
+        write_history(lines, f"{datetime.now(timezone.utc):%Y-%m-%d}", read_commit_id())
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
+def read_commit_id() -> str:
+    completed = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return completed.stdout.strip()
 
 
 def describe_conditions(scale: Scale, loads: list[float]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return (
-        f"Measured at commit `{commit()}` in {scale.rounds} rounds with {python}, on {os.cpu_count()} cores that the "
-        f"brokers and clients shared. Between the parts of the benchmark, the load average was {min(loads):.1f} to "
-        f"{max(loads):.1f}, including the benchmark's own load."
+        f"Measured at commit `{read_commit_id()}` in {scale.rounds} rounds with {python}, on {os.cpu_count()} cores "
+        f"that the brokers and clients shared. Between the parts of the benchmark, the load average was "
+        f"{min(loads):.1f} to {max(loads):.1f}, including the benchmark's own load."
     )
 
 

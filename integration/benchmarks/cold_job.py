@@ -36,7 +36,7 @@ def run_job(contender: str, bootstrap: str, rows: int) -> float:
     return time.perf_counter() - started
 
 
-def lines(scale: Scale, rows: int = ROWS) -> Iterator[Line]:
+def measure_lines(scale: Scale, rows: int = ROWS) -> Iterator[Line]:
     results: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     with discard_broker({TOPIC: PARTITIONS}) as (bootstrap, _):
         for turn, name in iterate_turns(CONTENDERS, scale.rounds + 1):
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    print(format_table(lines(Scale(arguments.rounds, 1.0), arguments.rows)))
+    print(format_table(measure_lines(Scale(arguments.rounds, 1.0), arguments.rows)))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 from integration.benchmarks.page import iterate_turns
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, open_record_counter
-from integration.support.processes import CpuMeter, read_cpu_seconds
+from integration.support.processes import CpuMeter, cpu_seconds
 from spark_kafka_sink import register
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF
@@ -49,8 +49,10 @@ DISTRIBUTIONS: Mapping[str, Mapping[str, str]] = {
 GUARANTEES = ("at-least-once", "exactly-once")
 HEAP = "-Xmx1g"
 """JVM option of the broker, which overrides that of the tests: ten times the heap that it needs without producers."""
-STATE = re.compile(r"\s+\d+:\s+(\d+)\s+(\d+)\s+org\.apache\.kafka\.storage\.internals\.log\.ProducerStateEntry\b")
-HEAP_BYTES = re.compile(r"^Total\s+\d+\s+(\d+)", re.MULTILINE)
+STATE_PATTERN = re.compile(
+    r"\s+\d+:\s+(\d+)\s+(\d+)\s+org\.apache\.kafka\.storage\.internals\.log\.ProducerStateEntry\b"
+)
+HEAP_BYTES_PATTERN = re.compile(r"^Total\s+\d+\s+(\d+)", re.MULTILINE)
 
 Figures = dict[str, float]
 COLUMNS = (
@@ -78,16 +80,16 @@ def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, li
     spark = start_spark(settings)  # without the JVM options of the tests, which limit compilation
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
-    ways = {
-        f"{guarantee}, {name}": {"deliveryGuarantee": guarantee, **how}
+    variants = {
+        f"{guarantee}, {name}": {"deliveryGuarantee": guarantee, **distribution_options}
         for guarantee in GUARANTEES
-        for name, how in DISTRIBUTIONS.items()
+        for name, distribution_options in DISTRIBUTIONS.items()
     }
-    results: dict[str, list[Figures]] = {name: [] for name in ways}
-    for way in ways.values():  # a warm-up, in which the JVM compiles code and the workers import modules
-        measured(spark, {**way, "maxTasks": "4"}, 4, 4, 10_000)
-    for turn, name in iterate_turns(list(ways), rounds):
-        results[name].append(measured(spark, ways[name], tasks, partitions, rows))
+    results: dict[str, list[Figures]] = {name: [] for name in variants}
+    for options in variants.values():  # a warm-up, in which the JVM compiles code and the workers import modules
+        measure_write(spark, {**options, "maxTasks": "4"}, tasks=4, partitions=4, rows=10_000)
+    for turn, name in iterate_turns(list(variants), rounds):
+        results[name].append(measure_write(spark, variants[name], tasks, partitions, rows))
         print(
             f"round {turn + 1}: {name}: {results[name][-1]}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True
         )
@@ -95,30 +97,32 @@ def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, li
     return results
 
 
-def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partitions: int, rows: int) -> Figures:
+def measure_write(spark: SparkSession, options: Mapping[str, str], tasks: int, partitions: int, rows: int) -> Figures:
     """Write the rows to a new topic of a new cluster, and return the figures of the write."""
     with tempfile.TemporaryDirectory() as name, KafkaCluster(Path(name) / "kafka", jvm=(HEAP,)) as cluster:
         bootstrap, (node,) = cluster.bootstrap(), cluster.nodes.values()
         assert node.process is not None
-        topic, broker, reports = create_topic(bootstrap, partitions=partitions), node.process.pid, f"{name}/r.jsonl"
+        topic = create_topic(bootstrap, partitions=partitions)
+        broker = node.process.pid
+        report_path = f"{name}/r.jsonl"
         frame = spark.range(0, rows, 1, tasks).selectExpr(
             f"CAST(pmod(xxhash64(id), {KEYS}) AS STRING) AS key", "repeat('0123456789', 10) AS value", "id"
         )
-        arguments = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "reportPath": reports, **options}
-        wait_until(lambda: leads_all(bootstrap, topic))
-        _, heap_before = producer_states(broker)
-        broker_cpu, started = read_cpu_seconds(broker), time.monotonic()
+        arguments = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "reportPath": report_path, **options}
+        wait_until(lambda: leads_all_partitions(bootstrap, topic))
+        _, heap_before = read_producer_states(broker)
+        broker_cpu_before, started = cpu_seconds(broker), time.monotonic()
         with CpuMeter(excluded_pid=broker) as meter:
             frame.write.format("pykafka").options(**arguments).save()
         seconds = time.monotonic() - started
-        report = read_reports(reports)[-1]
+        report = read_reports(report_path)[-1]
         assert report.rows == rows
-        offsets, results = until_seen(bootstrap, topic)
-        broker_cpu = read_cpu_seconds(broker) - broker_cpu
-        states, heap = producer_states(broker)
+        offsets, visible_after = wait_until_visible(bootstrap, topic)
+        broker_cpu = cpu_seconds(broker) - broker_cpu_before
+        states, heap = read_producer_states(broker)
         return {
             "seconds": seconds,
-            "seen": results,
+            "seen": visible_after,
             "rate": rows / seconds,
             "spark_cpu": meter.seconds,
             "kafka_cpu": broker_cpu,
@@ -131,7 +135,7 @@ def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partit
         }
 
 
-def leads_all(bootstrap: str, topic: str) -> bool:
+def leads_all_partitions(bootstrap: str, topic: str) -> bool:
     """Return whether the broker leads every partition.
 
     Its metadata may say so a moment too early, when it still rejects batches.
@@ -143,7 +147,7 @@ def leads_all(bootstrap: str, topic: str) -> bool:
             return False
 
 
-def until_seen(bootstrap: str, topic: str) -> tuple[int, float]:
+def wait_until_visible(bootstrap: str, topic: str) -> tuple[int, float]:
     """Wait until no transaction is open in the topic. Return the number of its offsets, and the duration in seconds."""
     started = time.monotonic()
     with (
@@ -158,19 +162,20 @@ def until_seen(bootstrap: str, topic: str) -> tuple[int, float]:
                 return offsets, seconds
 
 
-def producer_states(pid: int) -> tuple[int, int]:
+def read_producer_states(pid: int) -> tuple[int, int]:
     """Return the number of producer states in a broker's JVM, and the size of its heap without garbage in bytes."""
-    found = subprocess.run(["jcmd", str(pid), "GC.class_histogram"], capture_output=True, text=True, check=True).stdout
-    states, total = STATE.search(found), HEAP_BYTES.search(found)
-    assert total is not None, found[-500:]
-    return int(states[1]) if states else 0, int(total[1])
+    command = ["jcmd", str(pid), "GC.class_histogram"]
+    histogram = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    states, heap_bytes = STATE_PATTERN.search(histogram), HEAP_BYTES_PATTERN.search(histogram)
+    assert heap_bytes is not None, histogram[-500:]
+    return int(states[1]) if states else 0, int(heap_bytes[1])
 
 
-def table(results: Mapping[str, list[Figures]]) -> str:
+def format_medians(results: Mapping[str, list[Figures]]) -> str:
     """Format the medians as a table."""
-    lines = ["| | " + " | ".join(shown for _, shown, _ in COLUMNS) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
+    lines = ["| | " + " | ".join(title for _, title, _ in COLUMNS) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
     for name, runs in results.items():
-        cells = (form.format(statistics.median(run[key] for run in runs)) for key, _, form in COLUMNS)
+        cells = (template.format(statistics.median(run[key] for run in runs)) for key, _, template in COLUMNS)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -180,7 +185,7 @@ def main() -> None:
     for name, number in (("tasks", 200), ("partitions", 1_000), ("rows", 4_000_000), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=number)
     arguments = parser.parse_args()
-    print(table(compare(arguments.tasks, arguments.partitions, arguments.rows, arguments.rounds)))
+    print(format_medians(compare(arguments.tasks, arguments.partitions, arguments.rows, arguments.rounds)))
 
 
 if __name__ == "__main__":

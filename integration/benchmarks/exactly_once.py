@@ -22,8 +22,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.benchmarks.page import Line, Scale, build_line, format_table, iterate_turns
-from integration.benchmarks.spark_sink import PARTITIONS, TOPIC, Seen, build_rows, start_spark
-from integration.benchmarks.stream_turns import WARM_UP_PAIRS, added, by_round, streams_in_turns
+from integration.benchmarks.spark_sink import PARTITIONS, TOPIC, RoundFigures, build_rows, start_spark
+from integration.benchmarks.stream_turns import (
+    WARM_UP_PAIRS,
+    compute_added_time,
+    run_streams_in_turns,
+    split_into_rounds,
+)
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic
 
@@ -31,7 +36,7 @@ ONCE, AT_LEAST = PAIR = ("exactly once", "at least once")
 SMALL_ROWS = 1_000
 
 
-def _options(bootstrap: str, guarantee: str) -> dict[str, str]:
+def _build_options(bootstrap: str, guarantee: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": bootstrap, "deliveryGuarantee": guarantee.replace(" ", "-")}
 
 
@@ -39,15 +44,15 @@ def write_batch(frame: DataFrame, bootstrap: str, guarantee: str) -> float:
     """Write the DataFrame to a new topic, and return the duration in seconds."""
     topic = create_topic(bootstrap, partitions=PARTITIONS)
     started = time.perf_counter()
-    frame.write.format("pykafka").option("topic", topic).options(**_options(bootstrap, guarantee)).save()
+    frame.write.format("pykafka").option("topic", topic).options(**_build_options(bootstrap, guarantee)).save()
     seconds = time.perf_counter() - started
     delete_topic(bootstrap, topic)
     return seconds
 
 
-def jobs_in_turns(spark: SparkSession, bootstrap: str, rows: int, rounds: int) -> Seen:
+def measure_jobs(spark: SparkSession, bootstrap: str, rows: int, rounds: int) -> RoundFigures:
     """Return the rows per second of each round after the warm-up round, by guarantee."""
-    results: Seen = {name: [] for name in PAIR}
+    results: RoundFigures = {name: [] for name in PAIR}
     frame = build_rows(spark, rows, "real")
     for turn, name in iterate_turns(PAIR, rounds + 1):
         rate = rows / write_batch(frame, bootstrap, name)
@@ -58,13 +63,16 @@ def jobs_in_turns(spark: SparkSession, bootstrap: str, rows: int, rounds: int) -
     return results
 
 
-def small_jobs_in_turns(spark: SparkSession, bootstrap: str, rounds: int, jobs: int) -> Seen:
+def measure_small_jobs(spark: SparkSession, bootstrap: str, rounds: int, jobs: int) -> RoundFigures:
     """Return the median duration of a job of 1,000 rows in milliseconds, for each round."""
-    results: Seen = {name: [] for name in PAIR}
+    results: RoundFigures = {name: [] for name in PAIR}
     frame = build_rows(spark, SMALL_ROWS, "real").coalesce(2)
     for turn, name in iterate_turns(PAIR, rounds + 1):
         writer = (
-            frame.write.format("pykafka").option("topic", TOPIC).options(**_options(bootstrap, name)).mode("append")
+            frame.write.format("pykafka")
+            .option("topic", TOPIC)
+            .options(**_build_options(bootstrap, name))
+            .mode("append")
         )
         times = []
         for _ in range(jobs):
@@ -87,21 +95,23 @@ def measure(rows: int, rounds: int, pairs: int, jobs: int, warm_up: int = WARM_U
         create_topic(bootstrap, TOPIC, partitions=PARTITIONS)
         spark = start_spark()
         stack.callback(spark.stop)
-        results = jobs_in_turns(spark, bootstrap, rows, rounds)
+        results = measure_jobs(spark, bootstrap, rows, rounds)
         measurement = f"**Exactly once**, a real Kafka, a job of {rows / 1e6:.1f} million rows"
         yield build_line(measurement, "rows/s", results, "rate", PAIR, "0.9")
-        contenders = {name: {"topic": TOPIC, **_options(bootstrap, name)} for name in PAIR}
-        blocks = streams_in_turns(spark, bootstrap, contenders, rounds * pairs, warm_up)
-        streams = by_round(blocks, rounds)
+        contenders = {name: {"topic": TOPIC, **_build_options(bootstrap, name)} for name in PAIR}
+        blocks = run_streams_in_turns(spark, bootstrap, contenders, rounds * pairs, warm_up)
+        streams = split_into_rounds(blocks, rounds)
         for key, label in (("addBatch", "`addBatch`"), ("trigger", "from trigger to trigger")):
-            measurement = f"... a micro-batch of 1,000 rows, {label}: {added(blocks[ONCE], blocks[AT_LEAST], key)}"
+            measurement = (
+                f"... a micro-batch of 1,000 rows, {label}: {compute_added_time(blocks[ONCE], blocks[AT_LEAST], key)}"
+            )
             yield build_line(measurement, "ms", streams, key, PAIR, "20 ms more" if key == "trigger" else "")
         yield build_line("... CPU of all processes", "ms", streams, "CPU", PAIR, "")
-        small_jobs = small_jobs_in_turns(spark, bootstrap, rounds, jobs)
+        small_jobs = measure_small_jobs(spark, bootstrap, rounds, jobs)
         yield build_line("... a job of 1,000 rows in a warm session", "ms", small_jobs, "job", PAIR, "")
 
 
-def lines(scale: Scale) -> Iterator[Line]:
+def measure_lines(scale: Scale) -> Iterator[Line]:
     yield from measure(
         scale.scale_count(3_000_000),
         scale.rounds,

@@ -29,8 +29,8 @@ from integration.benchmarks.spark_sink import (
     TASKS,
     TOPIC,
     TOPICS,
-    Seen,
-    measured_write,
+    RoundFigures,
+    measure_write,
     show,
     start_spark,
 )
@@ -77,7 +77,7 @@ CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
 }
 
 
-def encoders(spark: SparkSession, rounds: int) -> None:
+def print_encoder_table(spark: SparkSession, rounds: int) -> None:
     """Print a table of the encoders' CPU time and size per row."""
     frame = build_rows(spark, BATCH_ROWS)
     fields = [to_arrow_field(field, field.name) for field in frame.schema]
@@ -95,26 +95,26 @@ def encoders(spark: SparkSession, rounds: int) -> None:
         print(f"| `{name}` | {statistics.median(results[1:]):,.0f} ns | {size:,.0f} |")
 
 
-def writes(
+def measure_writes(
     spark: SparkSession, rows: int, rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
-) -> Seen:
+) -> RoundFigures:
     """Let the contenders take turns, and return the figures of each round after the warm-up round."""
-    results: Seen = {name: [] for name in contenders}
+    results: RoundFigures = {name: [] for name in contenders}
     frame = build_rows(spark, rows)
     for turn, name in iterate_turns(contenders, rounds + 1):
-        seconds, cpu = measured_write(partial(CONTENDERS[name], frame, bootstrap), broker)
+        seconds, cpu = measure_write(partial(CONTENDERS[name], frame, bootstrap), broker)
         print(f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr)
         if turn:
             results[name].append({"rate": rows / seconds, "cpu": cpu / rows * 1e9})
     return results
 
 
-def lines(scale: Scale) -> Iterator[Line]:
+def measure_lines(scale: Scale) -> Iterator[Line]:
     pair = ("`valueFormat` = `json`", '`to_json` + `format("kafka")`')
     with discard_broker(TOPICS) as (bootstrap, broker), contextlib.ExitStack() as stack:
         spark = start_spark()
         stack.callback(spark.stop)
-        results = writes(spark, scale.scale_count(2_000_000), scale.rounds, pair, bootstrap, broker)
+        results = measure_writes(spark, scale.scale_count(2_000_000), scale.rounds, pair, bootstrap, broker)
     yield build_line("**Values from columns**: JSON", "rows/s", results, "rate", pair, "")
     yield build_line("... CPU, JVM and Python", "ns/row", results, "cpu", pair, "")
 
@@ -131,8 +131,8 @@ def main() -> None:
             bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
         spark = start_spark()
         stack.callback(spark.stop)
-        encoders(spark, arguments.rounds)
-        results = writes(spark, arguments.rows, arguments.rounds, list(CONTENDERS), bootstrap, broker)
+        print_encoder_table(spark, arguments.rounds)
+        results = measure_writes(spark, arguments.rows, arguments.rounds, list(CONTENDERS), bootstrap, broker)
     for kind in ("json", "avro"):
         print()
         show({name: runs for name, runs in results.items() if kind in name})

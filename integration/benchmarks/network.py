@@ -36,7 +36,7 @@ KAFKA_SEND_BUFFER = 128 * 1024
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=1000, help="per round and way")
+    parser.add_argument("--megabytes", type=int, default=1000, help="per round and method")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -46,32 +46,35 @@ def main() -> None:
         print("|---|---|---|---|---|")
         for tls in (False, True):
             for send_buffer in (OS_DEFAULT_BUFFER, KAFKA_SEND_BUFFER):
-                print(throughput_row(certificates, tls, send_buffer, arguments.megabytes, arguments.rounds), flush=True)
+                print(
+                    measure_throughput_row(certificates, tls, send_buffer, arguments.megabytes, arguments.rounds),
+                    flush=True,
+                )
     print()
     print("| two of three peers, the third stalled | share of what they get without it |")
     print("|---|---|")
-    rounds = fairness_rounds(arguments.megabytes / 2000)
+    rounds = measure_fairness_rounds(arguments.megabytes / 2000)
     shares = [with_third / alone for alone, with_third in itertools.islice(rounds, arguments.rounds)]
     print(f"| median of {arguments.rounds} rounds | {statistics.median(shares):.2f} |")
 
 
-def throughput_row(certificates: Path, tls: bool, send_buffer: int, megabytes: int, rounds: int) -> str:
+def measure_throughput_row(certificates: Path, tls: bool, send_buffer: int, megabytes: int, rounds: int) -> str:
     """Measure one transport with one size of the send buffer, and return a row of the table."""
-    client = _client_context(certificates) if tls else None
-    bare, our_times, ratios = [], [], []
-    with sink(certificates if tls else None) as port:
-        _bare(port, client, send_buffer, 50), _selector(port, client, send_buffer, 50)
+    client = _create_client_context(certificates) if tls else None
+    sendall_speeds, selector_speeds, ratios = [], [], []
+    with run_discard_server(certificates if tls else None) as port:
+        _measure_sendall(port, client, send_buffer, 50), _measure_selector(port, client, send_buffer, 50)
         for _ in range(rounds):
-            bare.append(_bare(port, client, send_buffer, megabytes))
-            our_times.append(_selector(port, client, send_buffer, megabytes))
-            ratios.append(our_times[-1] / bare[-1])
+            sendall_speeds.append(_measure_sendall(port, client, send_buffer, megabytes))
+            selector_speeds.append(_measure_selector(port, client, send_buffer, megabytes))
+            ratios.append(selector_speeds[-1] / sendall_speeds[-1])
     name = "TLS 1.3" if tls else "plaintext"
     buffer = "OS default" if send_buffer == OS_DEFAULT_BUFFER else f"{send_buffer}"
-    speeds = f"{statistics.median(bare):.0f} | {statistics.median(our_times):.0f}"
+    speeds = f"{statistics.median(sendall_speeds):.0f} | {statistics.median(selector_speeds):.0f}"
     return f"| {name} | {buffer} | {speeds} | {statistics.median(ratios):.2f} |"
 
 
-def _bare(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
+def _measure_sendall(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
     """Send segments with `sendall`. Return the throughput in megabytes per second."""
     segment = os.urandom(MEGABYTE)
     header = len(segment).to_bytes(4, "big")
@@ -95,10 +98,12 @@ def _finish(sock: socket.socket) -> None:
     sock.recv(4)
 
 
-def _selector(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
+def _measure_selector(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
     """Send segments with a Selector. Return the throughput in megabytes per second."""
     segment = os.urandom(MEGABYTE)
-    selector = _connected(port, ["a"], _tls_channels(context) if context else build_plaintext_channel, send_buffer)
+    selector = _connect_selector(
+        port, ["a"], _build_tls_channel_builder(context) if context else build_plaintext_channel, send_buffer
+    )
     started = time.perf_counter()
     for _ in range(megabytes):
         _send_one(selector, [segment])
@@ -117,7 +122,7 @@ def _send_one(selector: Selector, segments: list[bytes]) -> None:
         selector.poll(1000)
 
 
-def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer: int) -> Selector:
+def _connect_selector(port: int, ids: list[str], channels: ChannelBuilder, send_buffer: int) -> Selector:
     """Return a Selector whose channels, one for each id, are connected to the port and ready."""
     system = OperatingSystem()
     selector = Selector(system, channel_builder=channels)
@@ -132,22 +137,25 @@ def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer:
 # --- fairness
 
 
-def fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
+def measure_fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
     """Yield the megabytes written to two peers in `seconds`: alone, and beside a third peer that reads nothing.
 
     The iterator never ends.
     """
-    with sink(None) as port, socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
+    with run_discard_server(None) as port, socket.socket() as stalled_listener:
+        stalled_listener.bind(("127.0.0.1", 0))
+        stalled_listener.listen()
         while True:
-            yield _two_peers(port, None, seconds), _two_peers(port, silent.getsockname()[1], seconds)
+            yield (
+                _measure_two_peers(port, None, seconds),
+                _measure_two_peers(port, stalled_listener.getsockname()[1], seconds),
+            )
 
 
-def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
+def _measure_two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
     """Return the megabytes that were written to two peers in this time."""
     segment = os.urandom(MEGABYTE)
-    selector = _connected(port, ["a", "b"], build_plaintext_channel, KAFKA_SEND_BUFFER)
+    selector = _connect_selector(port, ["a", "b"], build_plaintext_channel, KAFKA_SEND_BUFFER)
     ids = ["a", "b"]
     if stalled_port is not None:
         address = SocketAddress("localhost", stalled_port, socket.AF_INET, ("127.0.0.1", stalled_port))
@@ -171,7 +179,7 @@ def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
 
 
 @contextmanager
-def sink(certificates: Path | None) -> Iterator[int]:
+def run_discard_server(certificates: Path | None) -> Iterator[int]:
     """Run a process that reads and discards frames, and yield its port. It answers an empty frame with an empty one."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -192,22 +200,22 @@ def _accept(listener: socket.socket, certificates: Path | None) -> None:
         context.load_cert_chain(certificates / "node.pem")
     while True:
         accepted, _ = listener.accept()
-        threading.Thread(target=_forget, args=(accepted, context), daemon=True).start()
+        threading.Thread(target=_discard_frames, args=(accepted, context), daemon=True).start()
 
 
-def _forget(accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+def _discard_frames(accepted: socket.socket, context: ssl.SSLContext | None) -> None:
     sock = context.wrap_socket(accepted, server_side=True) if context else accepted
     buffer = bytearray(MEGABYTE)
     with sock:
-        while _read_whole(sock, memoryview(buffer)[:4]):
+        while _receive_exactly(sock, memoryview(buffer)[:4]):
             size = int.from_bytes(buffer[:4], "big")
             if size == 0:
                 sock.sendall(bytes(4))
-            elif not _read_whole(sock, memoryview(buffer)[:size]):
+            elif not _receive_exactly(sock, memoryview(buffer)[:size]):
                 return
 
 
-def _read_whole(sock: socket.socket, space: memoryview) -> bool:
+def _receive_exactly(sock: socket.socket, space: memoryview) -> bool:
     """Fill `space` from the socket. Return False if the connection ends first."""
     while space:
         try:
@@ -220,13 +228,13 @@ def _read_whole(sock: socket.socket, space: memoryview) -> bool:
     return True
 
 
-def _client_context(certificates: Path) -> ssl.SSLContext:
+def _create_client_context(certificates: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificates / "ca.pem")
     return context
 
 
-def _tls_channels(context: ssl.SSLContext) -> Callable[..., KafkaChannel]:
+def _build_tls_channel_builder(context: ssl.SSLContext) -> Callable[..., KafkaChannel]:
     def build(
         channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:

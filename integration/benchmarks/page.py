@@ -5,6 +5,7 @@ Each part of the suite yields lines. A line contains the values of pykafka and o
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,12 +86,12 @@ class Line(NamedTuple):
         return [value / baseline_value for value, baseline_value in zip(self.values, self.baseline_values, strict=True)]
 
     def format_history_row(self) -> str:
-        figures = f"{_figure(self.values)} {self.unit} | {_figure(self.baseline_values)} {self.unit}"
+        figures = f"{_format_median(self.values)} {self.unit} | {_format_median(self.baseline_values)} {self.unit}"
         return f"{self.measurement} | {figures} | {self.baseline} | {statistics.median(self.ratios):.2f} |"
 
     def format_row(self) -> str:
         median, rounds = statistics.median(self.ratios), ", ".join(f"{ratio:.2f}" for ratio in self.ratios)
-        figures = f"{_figure(self.values)} {self.unit} | {_figure(self.baseline_values)}"
+        figures = f"{_format_median(self.values)} {self.unit} | {_format_median(self.baseline_values)}"
         return f"| {self.measurement} | {figures} | {self.baseline} | **{median:.2f}** | {self.goal} | {rounds} |"
 
 
@@ -124,8 +125,9 @@ def format_chart(lines: Iterable[Line]) -> str:
     if not bars:
         return ""
     names = ", ".join(f'"{name}: {rate:,.0f}"' for name, rate in bars.items())
-    tops = ", ".join(f"{rate:.0f}" for rate in bars.values())
-    return CHART.format(names=names, top=-(-int(max(bars.values())) // 100) * 100 + 100, bars=tops)
+    values = ", ".join(f"{rate:.0f}" for rate in bars.values())
+    axis_end = math.ceil(int(max(bars.values())) / 100) * 100 + 100
+    return CHART.format(names=names, top=axis_end, bars=values)
 
 
 def format_results(lines: Sequence[Line], conditions: str) -> str:
@@ -153,7 +155,7 @@ def write_history(lines: Iterable[Line], day: str, commit: str) -> None:
     )
 
 
-def _figure(values: Sequence[float]) -> str:
+def _format_median(values: Sequence[float]) -> str:
     median = statistics.median(values)
     return f"{median:,.0f}" if median >= 10 else f"{median:.1f}"
 

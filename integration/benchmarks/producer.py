@@ -40,42 +40,42 @@ TOPICS = {"one": 1, "t": 12, "thousand": 1_000}
 
 
 Options = dict[str, object]
-JAVAS: Options = {"batch.size": 16_384}
-BETWEEN: Options = {"batch.size": 65_536, "send.buffer.bytes": -1}
-SPARK_SINKS: Options = {"batch.size": 524_288, "send.buffer.bytes": -1}
-LIBRDKAFKAS: Options = {"batch.size": 1_000_000, "send.buffer.bytes": -1}
-"""The defaults of Java, the Spark sink and librdkafka, and a usual setting for topics with much traffic (BETWEEN).
+JAVA_DEFAULTS: Options = {"batch.size": 16_384}
+MEDIUM_BATCHES: Options = {"batch.size": 65_536, "send.buffer.bytes": -1}
+SPARK_SINK_DEFAULTS: Options = {"batch.size": 524_288, "send.buffer.bytes": -1}
+LIBRDKAFKA_DEFAULTS: Options = {"batch.size": 1_000_000, "send.buffer.bytes": -1}
+"""The defaults of Java, the Spark sink and librdkafka. MEDIUM_BATCHES is a usual setting for topics with much traffic.
 
 All producers are compared with each of them.
 """
 
 
-def by_columns(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
+def send_columns(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
     from spark_kafka_sink import KafkaProducer, RecordColumns
 
     key, value = SHAPES[shape](ROWS)
     with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
         producer.send_columns(topic, RecordColumns(value=value, key=key)).result(60).raise_for_failures()
-        yield_start()
+        start_measurement()
         futures = [producer.send_columns(topic, RecordColumns(value=value, key=key)) for _ in range(records // ROWS)]
         producer.flush(600)
         for future in futures:
             future.result(0).raise_for_failures()
 
 
-def one_by_one(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
+def send_singly(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
     from spark_kafka_sink import KafkaProducer, ProducerRecord
 
     keys, values = (column.to_pylist() for column in SHAPES[shape](ROWS))
     with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
         producer.send(ProducerRecord(topic, values[0], key=keys[0])).result(60)
-        yield_start()
+        start_measurement()
         for i in range(records):
             producer.send(ProducerRecord(topic, values[i % ROWS], key=keys[i % ROWS]))
         producer.flush(600)
 
 
-def librdkafka(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
+def send_with_librdkafka(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
     from confluent_kafka import Producer
 
     from integration.support.librdkafka import produce_all
@@ -87,33 +87,33 @@ def librdkafka(bootstrap: str, topic: str, records: int, options: Options, shape
     producer = Producer(config)
     producer.produce(topic, values[0], keys[0])
     producer.flush(60)
-    yield_start()
+    start_measurement()
     produce_all(producer, topic, itertools.islice(itertools.cycle(zip(keys, values, strict=True)), records))
 
 
-def kafka_python(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
+def send_with_kafka_python(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
     from kafka import KafkaProducer
 
     keys, values = (column.to_pylist() for column in SHAPES[shape](ROWS))
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     producer.send(topic, values[0], keys[0]).get(60)
-    yield_start()
+    start_measurement()
     for i in range(records):
         producer.send(topic, values[i % ROWS], keys[i % ROWS])
     producer.flush(600)
 
 
 CONTENDERS: dict[str, Callable[[str, str, int, Options, str], None]] = {
-    "columns": by_columns,
-    "send": one_by_one,
-    "librdkafka": librdkafka,
-    "kafka-python": kafka_python,
+    "columns": send_columns,
+    "send": send_singly,
+    "librdkafka": send_with_librdkafka,
+    "kafka-python": send_with_kafka_python,
 }
-"""Functions that send records to a topic. They call `yield_start` when the first record has been acknowledged."""
-SETTINGS = {"16 kB": JAVAS, "64 kB": BETWEEN, "512 kB": SPARK_SINKS, "1 MB": LIBRDKAFKAS}
-FULL_BATCHES, WAITING = "full 512 kB", {**SPARK_SINKS, "linger.ms": 100}
+"""Functions that send records to a topic. They call `start_measurement` when the first record has been acknowledged."""
+SETTINGS = {"16 kB": JAVA_DEFAULTS, "64 kB": MEDIUM_BATCHES, "512 kB": SPARK_SINK_DEFAULTS, "1 MB": LIBRDKAFKA_DEFAULTS}
+FULL_BATCHES_LABEL, FULL_BATCH_OPTIONS = "full 512 kB", {**SPARK_SINK_DEFAULTS, "linger.ms": 100}
 """With a linger of 5 ms, most batches are sent before they reach 512 kB; with 1,000 partitions, they have 13 kB."""
-CPU_MAX = {"16 kB": "at most 0.35", "64 kB": "at most 0.25", "512 kB": "at most 0.25", "1 MB": "at most 0.25"}
+CPU_TARGETS = {"16 kB": "at most 0.35", "64 kB": "at most 0.25", "512 kB": "at most 0.25", "1 MB": "at most 0.25"}
 
 
 class Row(NamedTuple):
@@ -126,20 +126,26 @@ class Row(NamedTuple):
     shape: str = "real"
 
 
-Ratio = tuple[str, str, str, str, str]
-"""Key of a figure, labels of the row and of its baseline, name of the figure in the table, and target."""
+class Ratio(NamedTuple):
+    """A figure of a row, compared with that of its baseline. `key`: "rate" or "cpu_ns"."""
+
+    key: str
+    label: str
+    baseline_label: str
+    figure_name: str
+    target: str
 
 
-def both(label: str, options: Options) -> list[Row]:
+def build_pair(label: str, options: Options) -> list[Row]:
     return [
         Row(f"`send_columns`, {label}", "columns", "t", options),
         Row(f"confluent-kafka `produce()`, {label}", "librdkafka", "t", options),
     ]
 
 
-def rows_with(size: str, options: Options) -> list[Row]:
+def build_table_rows(size: str, options: Options) -> list[Row]:
     return [
-        *both(size, options),
+        *build_pair(size, options),
         Row(f"`send_columns`, {size}, even rows", "columns", "t", options, "even"),
         Row(f"confluent-kafka `produce()`, {size}, even rows", "librdkafka", "t", options, "even"),
         Row(f"Java ProducerPerformance, {size}", "java", "t", options),
@@ -148,34 +154,38 @@ def rows_with(size: str, options: Options) -> list[Row]:
     ]
 
 
-def ratios_with(size: str) -> list[Ratio]:
-    ours, theirs = f"`send_columns`, {size}", f"confluent-kafka `produce()`, {size}"
+def build_ratios(size: str) -> list[Ratio]:
+    label, librdkafka_label = f"`send_columns`, {size}", f"confluent-kafka `produce()`, {size}"
     return [
-        ("cpu_ns", ours, theirs, "CPU", CPU_MAX[size]),
-        ("cpu_ns", f"{ours}, even rows", f"{theirs}, even rows", "CPU", ""),
-        ("rate", ours, f"Java ProducerPerformance, {size}", "records/s", "at least 2"),
-        ("cpu_ns", f"{ours}, 1,000 partitions", ours, "CPU", "at most 3"),
+        Ratio("cpu_ns", label, librdkafka_label, "CPU", CPU_TARGETS[size]),
+        Ratio("cpu_ns", f"{label}, even rows", f"{librdkafka_label}, even rows", "CPU", ""),
+        Ratio("rate", label, f"Java ProducerPerformance, {size}", "records/s", "at least 2"),
+        Ratio("cpu_ns", f"{label}, 1,000 partitions", label, "CPU", "at most 3"),
     ]
 
 
 TABLE_ROWS: list[Row] = [
-    *(row for size, options in SETTINGS.items() for row in rows_with(size, options)),
-    *both(FULL_BATCHES, WAITING),
-    Row(f"`send_columns`, {FULL_BATCHES}, 1,000 partitions", "columns", "thousand", WAITING),
-    *(row for codec in ("lz4", "zstd") for row in both(f"1 MB, {codec}", {**LIBRDKAFKAS, "compression.type": codec})),
-    Row("`send`, 16 kB", "send", "t", JAVAS),
-    Row("kafka-python `send`, 16 kB", "kafka-python", "t", JAVAS),
+    *(row for size, options in SETTINGS.items() for row in build_table_rows(size, options)),
+    *build_pair(FULL_BATCHES_LABEL, FULL_BATCH_OPTIONS),
+    Row(f"`send_columns`, {FULL_BATCHES_LABEL}, 1,000 partitions", "columns", "thousand", FULL_BATCH_OPTIONS),
+    *(
+        row
+        for codec in ("lz4", "zstd")
+        for row in build_pair(f"1 MB, {codec}", {**LIBRDKAFKA_DEFAULTS, "compression.type": codec})
+    ),
+    Row("`send`, 16 kB", "send", "t", JAVA_DEFAULTS),
+    Row("kafka-python `send`, 16 kB", "kafka-python", "t", JAVA_DEFAULTS),
 ]
 RATIOS: list[Ratio] = [
-    *(ratio for size in SETTINGS for ratio in ratios_with(size)),
-    (
+    *(ratio for size in SETTINGS for ratio in build_ratios(size)),
+    Ratio(
         "cpu_ns",
-        f"`send_columns`, {FULL_BATCHES}",
-        f"confluent-kafka `produce()`, {FULL_BATCHES}",
+        f"`send_columns`, {FULL_BATCHES_LABEL}",
+        f"confluent-kafka `produce()`, {FULL_BATCHES_LABEL}",
         "CPU",
-        CPU_MAX["512 kB"],
+        CPU_TARGETS["512 kB"],
     ),
-    ("rate", "`send`, 16 kB", "kafka-python `send`, 16 kB", "records/s", "at least 1"),
+    Ratio("rate", "`send`, 16 kB", "kafka-python `send`, 16 kB", "records/s", "at least 1"),
 ]
 
 _start: tuple[float, float] = (0.0, 0.0)
@@ -186,50 +196,53 @@ def read_cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def yield_start() -> None:
+def start_measurement() -> None:
     """Start the measurement. The contender calls this when its first record has been acknowledged."""
     global _start
     _start = time.perf_counter(), read_cpu_seconds()
 
 
-def contend(bootstrap: str, row: Row, records: int) -> dict[str, float]:
+def run_contender(bootstrap: str, row: Row, records: int) -> dict[str, float]:
     """Run a contender in this process, and return its figures."""
     CONTENDERS[row.contender](bootstrap, row.topic, records, row.options, row.shape)
     seconds, cpu = time.perf_counter() - _start[0], read_cpu_seconds() - _start[1]
     return {"rate": records / seconds, "cpu_ns": cpu / records * 1e9}
 
 
-def java(bootstrap: str, topic: str, records: int, options: Options) -> dict[str, float]:
+def measure_java(bootstrap: str, topic: str, records: int, options: Options) -> dict[str, float]:
     """Run Kafka's ProducerPerformance, and return its figures. Raise RuntimeError if it fails."""
     command = ["java", "-Xmx512m", "-cp", kafka_classpath(), "org.apache.kafka.tools.ProducerPerformance"]
     command += ["--topic", topic, "--num-records", str(records), "--record-size", "112", "--throughput", "-1"]
     command += ["--command-property", f"bootstrap.servers={bootstrap}"]
     command += [f"{option}={value}" for option, value in options.items()]
-    before = read_cpu_seconds(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    rates = re.findall(r"([\d.]+) records/sec", done.stdout)
-    if done.returncode or not rates:
-        raise RuntimeError(f"{done.stdout}\n{done.stderr}")
-    return {"rate": float(rates[-1]), "cpu_ns": (read_cpu_seconds(resource.RUSAGE_CHILDREN) - before) / records * 1e9}
+    cpu_before = read_cpu_seconds(resource.RUSAGE_CHILDREN)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    rates = re.findall(r"([\d.]+) records/sec", completed.stdout)
+    if completed.returncode or not rates:
+        raise RuntimeError(f"{completed.stdout}\n{completed.stderr}")
+    return {
+        "rate": float(rates[-1]),
+        "cpu_ns": (read_cpu_seconds(resource.RUSAGE_CHILDREN) - cpu_before) / records * 1e9,
+    }
 
 
 def measure(bootstrap: str, row: Row, records: int) -> dict[str, float]:
     """Run the contender of a row in a new process, and return its figures."""
     if row.contender == "java":
-        return java(bootstrap, row.topic, records, row.options)
+        return measure_java(bootstrap, row.topic, records, row.options)
     command = [sys.executable, "-m", "integration.benchmarks.producer", "--contender", json.dumps(row)]
     command += ["--bootstrap", bootstrap, "--records", str(records)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
     return result
 
 
-Seen = dict[str, list[dict[str, float]]]
+RoundFigures = dict[str, list[dict[str, float]]]
 
 
-def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
+def measure_rounds(rows: list[Row], rounds: int, scale: float) -> RoundFigures:
     """Return the figures of each round, by the label of the row."""
-    results: Seen = {row.label: [] for row in rows}
+    results: RoundFigures = {row.label: [] for row in rows}
     by_label = {row.label: row for row in rows}
     with discard_broker(TOPICS) as (bootstrap, _):
         for turn, label in iterate_turns(list(by_label), rounds):
@@ -241,49 +254,53 @@ def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
 
 
 def compare(rounds: int, scale: float, only: str) -> None:
-    results = in_rounds([row for row in TABLE_ROWS if only in row.label], rounds, scale)
+    results = measure_rounds([row for row in TABLE_ROWS if only in row.label], rounds, scale)
     print("| producer | records/s | CPU per record |\n|---|---:|---:|")
     for label, runs in results.items():
-        rate, cpu = (statistics.median(run[what] for run in runs) for what in ("rate", "cpu_ns"))
+        rate, cpu = (statistics.median(run[key] for run in runs) for key in ("rate", "cpu_ns"))
         print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns |")
     print()
-    print(format_table(_line(ratio, results) for ratio in RATIOS if {ratio[1], ratio[2]} <= set(results)))
+    print(
+        format_table(
+            _build_ratio_line(ratio, results) for ratio in RATIOS if {ratio.label, ratio.baseline_label} <= set(results)
+        )
+    )
 
 
-def _line(ratio: Ratio, results: Seen) -> Line:
-    what, label, other, name, target = ratio
-    unit = "records/s" if what == "rate" else "ns/record"
-    return build_line(f"{label}: {name}", unit, results, what, (label, other), target)
+def _build_ratio_line(ratio: Ratio, results: RoundFigures) -> Line:
+    unit = "records/s" if ratio.key == "rate" else "ns/record"
+    pair = (ratio.label, ratio.baseline_label)
+    return build_line(f"{ratio.label}: {ratio.figure_name}", unit, results, ratio.key, pair, ratio.target)
 
 
-ON_THE_PAGE: list[Ratio] = [
-    ("rate", "`send_columns`, 16 kB", "Java ProducerPerformance, 16 kB", "records/s", "2"),
-    ("cpu_ns", "`send_columns`, 16 kB", "confluent-kafka `produce()`, 16 kB", "CPU", "0.35"),
-    (
+PAGE_RATIOS: list[Ratio] = [
+    Ratio("rate", "`send_columns`, 16 kB", "Java ProducerPerformance, 16 kB", "records/s", "2"),
+    Ratio("cpu_ns", "`send_columns`, 16 kB", "confluent-kafka `produce()`, 16 kB", "CPU", "0.35"),
+    Ratio(
         "cpu_ns",
-        f"`send_columns`, {FULL_BATCHES}",
-        f"confluent-kafka `produce()`, {FULL_BATCHES}",
+        f"`send_columns`, {FULL_BATCHES_LABEL}",
+        f"confluent-kafka `produce()`, {FULL_BATCHES_LABEL}",
         "CPU",
         "0.25",
     ),
-    ("cpu_ns", "`send_columns`, 512 kB, 1,000 partitions", "`send_columns`, 512 kB", "CPU", "1.7"),
-    (
+    Ratio("cpu_ns", "`send_columns`, 512 kB, 1,000 partitions", "`send_columns`, 512 kB", "CPU", "1.7"),
+    Ratio(
         "cpu_ns",
-        f"`send_columns`, {FULL_BATCHES}, 1,000 partitions",
-        f"`send_columns`, {FULL_BATCHES}",
+        f"`send_columns`, {FULL_BATCHES_LABEL}, 1,000 partitions",
+        f"`send_columns`, {FULL_BATCHES_LABEL}",
         "CPU",
         "1.7",
     ),
-    ("rate", "`send`, 16 kB", "kafka-python `send`, 16 kB", "records/s", "3"),
-    ("cpu_ns", "`send`, 16 kB", "kafka-python `send`, 16 kB", "CPU", ""),
+    Ratio("rate", "`send`, 16 kB", "kafka-python `send`, 16 kB", "records/s", "3"),
+    Ratio("cpu_ns", "`send`, 16 kB", "kafka-python `send`, 16 kB", "CPU", ""),
 ]
 
 
-def lines(scale: Scale) -> Iterator[Line]:
-    labels = {label for ratio in ON_THE_PAGE for label in ratio[1:3]}
-    results = in_rounds([row for row in TABLE_ROWS if row.label in labels], scale.rounds, max(0.3, scale.share))
-    for ratio in ON_THE_PAGE:
-        yield _line(ratio, results)
+def measure_lines(scale: Scale) -> Iterator[Line]:
+    labels = {label for ratio in PAGE_RATIOS for label in (ratio.label, ratio.baseline_label)}
+    results = measure_rounds([row for row in TABLE_ROWS if row.label in labels], scale.rounds, max(0.3, scale.share))
+    for ratio in PAGE_RATIOS:
+        yield _build_ratio_line(ratio, results)
 
 
 def main() -> None:
@@ -297,7 +314,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.contender:
         row = Row(*json.loads(arguments.contender))
-        print(json.dumps(contend(arguments.bootstrap, row, arguments.records)))
+        print(json.dumps(run_contender(arguments.bootstrap, row, arguments.records)))
     else:
         compare(arguments.rounds, arguments.scale, arguments.only)
 

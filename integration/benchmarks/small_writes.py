@@ -76,7 +76,7 @@ class Driver:
             env=environment,
         )
 
-    def await_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the session has started. Raise RuntimeError if the process ends before."""
         assert self._process.stdout is not None
         while (line := self._process.stdout.readline()) != "ready\n":
@@ -97,21 +97,23 @@ class Driver:
         self._process.wait()
 
 
-def figures(results: dict[str, Any]) -> dict[str, float]:
+def compute_figures(results: dict[str, Any]) -> dict[str, float]:
     """Compute the figures of a round: the median of each time, and the CPU time in total and by kind of process."""
     times = {name: statistics.median(values) for name, values in results.items() if name != "cpu"}
     return {
         **times,
         "CPU": sum(results["cpu"].values()),
-        **{f"CPU {kind}": each for kind, each in results["cpu"].items()},
+        **{f"CPU {kind}": milliseconds for kind, milliseconds in results["cpu"].items()},
     }
 
 
-Seen = dict[str, list[dict[str, float]]]
+RoundFigures = dict[str, list[dict[str, float]]]
 """The figures of each round, by contender."""
 
 
-def compare(contenders: Mapping[str, Contender], counts: Mapping[str, int], rounds: int, bootstrap: str) -> list[Seen]:
+def compare(
+    contenders: Mapping[str, Contender], counts: Mapping[str, int], rounds: int, bootstrap: str
+) -> list[RoundFigures]:
     """Run all contenders, and return the results of each workload.
 
     `counts`: the number of micro-batches ("stream") and jobs ("jobs") in a round. The results have the same order.
@@ -122,17 +124,17 @@ def compare(contenders: Mapping[str, Contender], counts: Mapping[str, int], roun
             drivers[name] = Driver(contender, bootstrap)
             stack.callback(drivers[name].close)
         for driver in drivers.values():
-            driver.await_ready()
-        return [_measured(drivers, workload, count, rounds) for workload, count in counts.items()]
+            driver.wait_until_ready()
+        return [_measure_workload(drivers, workload, count, rounds) for workload, count in counts.items()]
 
 
-def _measured(drivers: Mapping[str, Driver], workload: str, count: int, rounds: int) -> Seen:
+def _measure_workload(drivers: Mapping[str, Driver], workload: str, count: int, rounds: int) -> RoundFigures:
     """Run a workload on all drivers in turns, after a warm-up. Return the figures of each round."""
-    results: Seen = {name: [] for name in drivers}
+    results: RoundFigures = {name: [] for name in drivers}
     for driver in drivers.values():
         driver.run(workload, 2 * count)  # a warm-up, because JVMs compile code that runs often
     for turn, name in iterate_turns(list(drivers), rounds):
-        round_figures = figures(drivers[name].run(workload, count))
+        round_figures = compute_figures(drivers[name].run(workload, count))
         results[name].append(round_figures)
         summary = ", ".join(f"{key} {value:.0f}" for key, value in round_figures.items())
         load = os.getloadavg()[0]
@@ -140,7 +142,7 @@ def _measured(drivers: Mapping[str, Driver], workload: str, count: int, rounds: 
     return results
 
 
-def show(workload: str, results: Seen) -> None:
+def show(workload: str, results: RoundFigures) -> None:
     """Print the medians of all contenders, and the ratios of the first contender to each of the others."""
     keys = [key for key in ("addBatch", "trigger", "job", "CPU") if key in next(iter(results.values()))[0]]
     kinds = sorted({key for runs in results.values() for run in runs for key in run if key.startswith("CPU ")})
@@ -158,7 +160,7 @@ def show(workload: str, results: Seen) -> None:
     )
 
 
-def lines(scale: Scale, bootstrap: str) -> Iterator[Line]:
+def measure_lines(scale: Scale, bootstrap: str) -> Iterator[Line]:
     stream, jobs = compare(
         CONTENDERS, {"stream": scale.scale_count(30), "jobs": scale.scale_count(10, 4)}, scale.rounds, bootstrap
     )
@@ -184,7 +186,7 @@ def main() -> None:
     parser.add_argument("--conf", action="append", default=[], metavar="NAME:KEY=VALUE")
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=FOLDER")
     arguments = parser.parse_args()
-    contenders = {name: each for name, each in CONTENDERS.items() if name == OURS or arguments.only in name}
+    contenders = {name: contender for name, contender in CONTENDERS.items() if name == OURS or arguments.only in name}
     for text in arguments.tree:
         name, _, folder = text.partition("=")
         contenders[name] = Contender("pykafka", tree=str(Path(folder).resolve()))
@@ -192,7 +194,7 @@ def main() -> None:
         name, _, setting = text.partition(":")
         key, _, value = setting.partition("=")
         contenders[name] = Contender("pykafka", {key: value})
-    contenders = {name: each._replace(rows=arguments.rows) for name, each in contenders.items()}
+    contenders = {name: contender._replace(rows=arguments.rows) for name, contender in contenders.items()}
     counts = dict.fromkeys(arguments.what.split(","), arguments.count)
     with contextlib.ExitStack() as stack:
         bootstrap = arguments.bootstrap or stack.enter_context(discard_broker(TOPICS))[0]

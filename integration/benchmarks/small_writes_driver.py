@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from integration.support.artifacts import connector_jars
-from integration.support.processes import find_descendants, read_command_line, read_cpu_seconds
+from integration.support.processes import command_line, cpu_seconds, descendants
 from spark_kafka_sink import register
 
 TASKS = 2
@@ -88,10 +88,10 @@ Cpu = dict[int, tuple[str, float]]
 
 def measure_total_cpu(root: int) -> Cpu:
     """Measure the process `root` and all of its descendants."""
-    return {pid: (_kind(pid, root), read_cpu_seconds(pid)) for pid in (root, *find_descendants(root))}
+    return {pid: (_find_process_kind(pid, root), cpu_seconds(pid)) for pid in (root, *descendants(root))}
 
 
-def cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
+def compute_cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
     """Return the CPU seconds between two measurements by kind, without processes that ended in between."""
     seconds: dict[str, float] = defaultdict(float)
     for pid, (kind, used) in after.items():
@@ -99,15 +99,15 @@ def cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
     return seconds
 
 
-def _kind(pid: int, root: int) -> str:
-    line = read_command_line(pid)
+def _find_process_kind(pid: int, root: int) -> str:
+    arguments = command_line(pid)
     if pid == root:
         return "driver"
-    if "pyspark.daemon" in line:
-        return KINDS.get(line[-2], "other Python")
-    return (
-        "JVM" if any("java" in word for word in line[:1]) else "other"
-    )  # an empty command line: the process has ended
+    if "pyspark.daemon" in arguments:
+        return KINDS.get(arguments[-2], "other Python")
+    if not arguments:  # the process has ended
+        return "other"
+    return "JVM" if "java" in arguments[0] else "other"
 
 
 def serve(sink: str, conf: dict[str, str], options: dict[str, str], rows: int) -> None:
@@ -142,9 +142,9 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
     with tempfile.TemporaryDirectory() as folder:
         writer = frame.writeStream.format(sink).options(**options)
         query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
-        first = _when_committed(query, folder, WARM_UP_BATCHES)
+        first = _wait_until_committed(query, folder, WARM_UP_BATCHES)
         before = measure_total_cpu(os.getpid())
-        last = _when_committed(query, folder, first + batches)
+        last = _wait_until_committed(query, folder, first + batches)
         after = measure_total_cpu(os.getpid())
         query.stop()
         progress = [progress_row for progress_row in query.recentProgress if first <= progress_row["batchId"] <= last]
@@ -152,11 +152,11 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
     return {
         "addBatch": [row["durationMs"]["addBatch"] for row in progress],
         "trigger": [(late - early) * 1000 for early, late in itertools.pairwise(starts)],
-        "cpu": {kind: used / (last - first) * 1000 for kind, used in cpu_by_kind(before, after).items()},
+        "cpu": {kind: used / (last - first) * 1000 for kind, used in compute_cpu_by_kind(before, after).items()},
     }
 
 
-def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
+def _wait_until_committed(query: StreamingQuery, folder: str, batch: int) -> int:
     """Wait until a micro-batch is committed. Return the id of the last committed one."""
     commits = Path(folder) / "commits"
     while not (commits / str(batch)).exists():
@@ -175,7 +175,7 @@ def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], rows: int,
         frame.write.format(sink).options(**options).mode("append").save()
         milliseconds.append((time.perf_counter() - started) * 1000)
     after = measure_total_cpu(os.getpid())
-    cpu = {kind: used / jobs * 1000 for kind, used in cpu_by_kind(before, after).items()}
+    cpu = {kind: used / jobs * 1000 for kind, used in compute_cpu_by_kind(before, after).items()}
     return {"job": milliseconds, "cpu": cpu}
 
 

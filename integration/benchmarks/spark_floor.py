@@ -35,7 +35,7 @@ from integration.benchmarks.spark_sink import (
     PARTITIONS,
     SPARKS,
     TOPICS,
-    Seen,
+    RoundFigures,
     build_frames,
     compare,
     start_spark,
@@ -106,7 +106,7 @@ class RecordsSource(DataSource):
 
 
 @contextlib.contextmanager
-def discarding_socket() -> Iterator[str]:
+def run_discard_server() -> Iterator[str]:
     """Run a process that reads and discards bytes, and yield its port."""
     process = subprocess.Popen([sys.executable, "-c", DISCARD], stdout=subprocess.PIPE, text=True)
     try:
@@ -122,15 +122,15 @@ def write_records(frame: DataFrame, _bootstrap: str, _topic: str, *, port: str, 
     frame.write.format("records").option("port", port).option("batches", batches).mode("append").save()
 
 
-def format_comparison(results: Seen) -> Iterator[str]:
+def format_comparison(results: RoundFigures) -> Iterator[str]:
     """Yield a table that compares each contender with the writer that only counts."""
     yield "| writer | rows/s | of those of the writer that only counts | CPU without the source's, ns/row | rounds |"
     yield "|---|---:|---:|---:|---|"
     for name, writes in results.items():
-        parts = [write["rate"] / most["rate"] for write, most in zip(writes, results[COUNTING], strict=True)]
-        rate, own = (median([write[figure] for write in writes]) for figure in ("rate", "own"))
-        rounds = ", ".join(f"{part:.2f}" for part in parts)
-        yield f"| {name} | {rate:,.0f} | {median(parts):.2f} | {own:,.0f} | {rounds} |"
+        ratios = [write["rate"] / counting["rate"] for write, counting in zip(writes, results[COUNTING], strict=True)]
+        rate, own_cpu = (median([write[key] for write in writes]) for key in ("rate", "own"))
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        yield f"| {name} | {rate:,.0f} | {median(ratios):.2f} | {own_cpu:,.0f} | {rounds} |"
 
 
 def main() -> None:
@@ -140,7 +140,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
-        port = stack.enter_context(discarding_socket())
+        port = stack.enter_context(run_discard_server())
         spark = start_spark()
         stack.callback(spark.stop)
         spark.dataSource.register(RecordsSource)

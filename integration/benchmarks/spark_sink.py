@@ -67,15 +67,15 @@ def register_counting_source(spark: SparkSession) -> None:
     spark.dataSource.register(CountingSource)
 
 
-def ours(frame: DataFrame, bootstrap: str, topic: str) -> None:
+def write_with_pykafka(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
 
 
-def sparks_own(frame: DataFrame, bootstrap: str, topic: str) -> None:
+def write_with_spark_sink(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
 
 
-def for_each_partition(frame: DataFrame, bootstrap: str, topic: str) -> None:
+def write_with_foreach_partition(frame: DataFrame, bootstrap: str, topic: str) -> None:
     def produce(rows: Iterable[Row]) -> None:
         from confluent_kafka import Producer
 
@@ -86,21 +86,21 @@ def for_each_partition(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.foreachPartition(produce)
 
 
-def counting(frame: DataFrame, bootstrap: str, topic: str) -> None:
+def write_with_counting_source(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.write.format("counting").mode("append").save()
 
 
-def noop(frame: DataFrame) -> None:
+def write_to_noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("append").save()
 
 
 OURS, SPARKS, FOR_EACH = "pykafka", "Spark's own sink", "`foreachPartition` + confluent-kafka"
 COUNTING = "an Arrow writer that only counts"
 CONTENDERS: dict[str, Callable[[DataFrame, str, str], None]] = {
-    OURS: ours,
-    SPARKS: sparks_own,
-    FOR_EACH: for_each_partition,
-    COUNTING: counting,
+    OURS: write_with_pykafka,
+    SPARKS: write_with_spark_sink,
+    FOR_EACH: write_with_foreach_partition,
+    COUNTING: write_with_counting_source,
 }
 
 
@@ -111,7 +111,7 @@ class Write(NamedTuple):
     cpu: float
 
 
-def measured_write(write: Callable[[], None], broker: int | None) -> Write:
+def measure_write(write: Callable[[], None], broker: int | None) -> Write:
     """Measure a write. `broker`: id of a process whose CPU time is excluded, or None."""
     with CpuMeter(excluded_pid=broker) as meter:
         started = time.perf_counter()
@@ -162,39 +162,39 @@ def build_frames(spark: SparkSession, rows: int, shape: str) -> tuple[DataFrame,
     return build_rows(spark, 1_000 * TASKS, shape), build_rows(spark, rows, shape)
 
 
-Seen = dict[str, list[dict[str, float]]]
-"""Figures of each round by contender: "rate" (rows per second), "cpu" (CPU per row in nanoseconds) and "own" (CPU per
+RoundFigures = dict[str, list[dict[str, float]]]
+"""Figures of each round, by contender: "rate" (rows per second), "cpu" (CPU per row in nanoseconds) and "own" (CPU per
 row without that of the source)."""
 
 
 def compare(
     frames: tuple[DataFrame, DataFrame], rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
-) -> Seen:
+) -> RoundFigures:
     """Let the contenders take turns, and return the figures of each round after the warm-up round.
 
     `frames`: a few rows for warming up, and the rows of the measured write. `broker`: process id of a discard broker,
     or None for a real Kafka, in which each write gets its own topic.
     """
-    results: Seen = {name: [] for name in contenders}
-    few, frame = frames
+    results: RoundFigures = {name: [] for name in contenders}
+    warm_up_frame, frame = frames
     rows = frame.count()
     for turn, name in iterate_turns(contenders, rounds + 1):
         topic = TOPIC if broker else create_topic(bootstrap, partitions=PARTITIONS)
-        source = measured_write(partial(noop, frame), broker)
-        CONTENDERS[name](few, bootstrap, topic)
-        write = measured_write(partial(CONTENDERS[name], frame, bootstrap, topic), broker)
+        noop_write = measure_write(partial(write_to_noop, frame), broker)
+        CONTENDERS[name](warm_up_frame, bootstrap, topic)
+        write = measure_write(partial(CONTENDERS[name], frame, bootstrap, topic), broker)
         if not broker:
             delete_topic(bootstrap, topic)
-        cpu, own = (seconds / rows * 1e9 for seconds in (write.cpu, write.cpu - source.cpu))
-        one = {"rate": rows / write.seconds, "cpu": cpu, "own": own}
-        label = f"{one['rate']:,.0f} rows/s, {cpu:,.0f} ns, {own:,.0f} without the source's"
-        print(f"round {turn}: {name}: {label}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        cpu, own_cpu = (seconds / rows * 1e9 for seconds in (write.cpu, write.cpu - noop_write.cpu))
+        figures = {"rate": rows / write.seconds, "cpu": cpu, "own": own_cpu}
+        summary = f"{figures['rate']:,.0f} rows/s, {cpu:,.0f} ns, {own_cpu:,.0f} without the source's"
+        print(f"round {turn}: {name}: {summary}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         if turn:
-            results[name].append(one)
+            results[name].append(figures)
     return results
 
 
-def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
+def measure_lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
     """Yield the lines for real rows, first with a discard broker, then with a real Kafka of one node."""
     rows = scale.scale_count(10_000_000)
     label = f"{rows / 1e6:.0f} million rows, four tasks"
@@ -216,19 +216,21 @@ def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
         kafka = stack.enter_context(KafkaCluster(folder / "cluster")).bootstrap()
         rows = scale.scale_count(3_000_000)
         results = compare(build_frames(spark, rows, "real"), scale.rounds, [OURS, SPARKS], kafka, None)
-        what = f"**A real Kafka** of one node, {rows / 1e6:.1f} million rows"
-        yield build_line(what, "rows/s", results, "rate", (OURS, SPARKS), "1.6")._replace(chart_label="a real Kafka")
+        measurement = f"**A real Kafka** of one node, {rows / 1e6:.1f} million rows"
+        yield build_line(measurement, "rows/s", results, "rate", (OURS, SPARKS), "1.6")._replace(
+            chart_label="a real Kafka"
+        )
 
 
 FIGURES = (("rate", "rows/s", "rows/s"), ("cpu", "CPU", "ns/row"), ("own", "CPU without the source's", "ns/row"))
 
 
-def show(results: Seen) -> None:
+def show(results: RoundFigures) -> None:
     """Print a table for each figure, which compares the first contender with each of the others."""
     first, *others = results
-    for key, what, unit in FIGURES:
+    for key, measurement, unit in FIGURES:
         if key in results[first][0]:
-            print(format_table(build_line(what, unit, results, key, (first, other), "") for other in others))
+            print(format_table(build_line(measurement, unit, results, key, (first, other), "") for other in others))
             print()
 
 

@@ -28,7 +28,7 @@ from tests.spark_session import start_spark
 from tests.waiting import wait_until
 
 WARM_UP_S = 5.0
-EVERY_S = 0.02
+SEND_INTERVAL_S = 0.02
 STEPS = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
 
 
@@ -64,9 +64,9 @@ def measure(spark: SparkSession, servers: str, sink: str, checkpoint: str, secon
     stop_event.set()
     sender.join()
     table = read_topic(servers, target)
-    created = np.array([float(value) for value in table["value"].to_pylist()])
-    stored = table["timestamp"].cast("timestamp[ms]").cast("int64").to_numpy()
-    latencies = (stored - created)[created > started * 1000]
+    created_ms = np.array([float(value) for value in table["value"].to_pylist()])
+    appended_ms = table["timestamp"].cast("timestamp[ms]").cast("int64").to_numpy()
+    latencies = (appended_ms - created_ms)[created_ms > started * 1000]
     batches = [row["durationMs"] for row in progress if row["numInputRows"]]
     steps = ", ".join(f"{step} {np.median([batch.get(step, 0) for batch in batches]):.0f}" for step in STEPS)
     p50, p95, p99 = np.percentile(latencies, (50, 95, 99))
@@ -78,7 +78,7 @@ def measure(spark: SparkSession, servers: str, sink: str, checkpoint: str, secon
 
 def send(servers: str, topic: str, stop_event: threading.Event) -> None:
     with KafkaProducer({"bootstrap.servers": servers, "linger.ms": "0"}) as producer:
-        while not stop_event.wait(EVERY_S):
+        while not stop_event.wait(SEND_INTERVAL_S):
             producer.send(topic, b"x")
 
 

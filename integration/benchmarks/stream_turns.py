@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from integration.benchmarks.page import iterate_turns
-from integration.benchmarks.spark_sink import SHAPES, Seen
+from integration.benchmarks.spark_sink import SHAPES, RoundFigures
 from integration.support.librdkafka import create_topic
 from integration.support.processes import CpuMeter
 
@@ -46,7 +46,7 @@ class Stream:
     def __init__(self, spark: SparkSession, bootstrap: str, options: Mapping[str, str], folder: Path) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap})
         self._topic = create_topic(bootstrap, partitions=TASKS)
-        self._last = -1
+        self._last_batch_id = -1
         source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
         source = source.option("subscribe", self._topic).option("startingOffsets", "earliest")
         source = source.option("maxOffsetsPerTrigger", TASKS)
@@ -64,9 +64,11 @@ class Stream:
                 self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)
             self._producer.flush()  # the first micro-batch, which is not counted, may start before this
             self.query.processAllAvailable()
-        progress = [row for row in self.query.recentProgress if row["batchId"] > self._last and row["numInputRows"]]
+        progress = [
+            row for row in self.query.recentProgress if row["batchId"] > self._last_batch_id and row["numInputRows"]
+        ]
         assert [row["numInputRows"] for row in progress] == [TASKS] * BLOCK
-        self._last = progress[-1]["batchId"]
+        self._last_batch_id = progress[-1]["batchId"]
         starts = [datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).timestamp() for row in progress]
         return {
             "addBatch": statistics.median(row["durationMs"]["addBatch"] for row in progress[1:]),
@@ -75,17 +77,17 @@ class Stream:
         }
 
 
-def streams_in_turns(
+def run_streams_in_turns(
     spark: SparkSession,
     bootstrap: str,
     contenders: Mapping[str, Mapping[str, str]],
     pairs: int,
     warm_up: int = WARM_UP_PAIRS,
-) -> Seen:
+) -> RoundFigures:
     """Run the streams in turns, and return the figures of each block. `contenders`: stream options by name."""
     # An idle query polls the end offsets of its source, a hundred times per second by default.
     spark.conf.set("spark.sql.streaming.pollingDelay", "100ms")
-    results: Seen = {name: [] for name in contenders}
+    results: RoundFigures = {name: [] for name in contenders}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         streams: dict[str, Stream] = {}
@@ -102,26 +104,28 @@ def streams_in_turns(
     return results
 
 
-class Added(NamedTuple):
-    """Differences between two contenders in pairs of blocks, in milliseconds: their median and quartiles."""
+class AddedTime(NamedTuple):
+    """The differences between two streams in pairs of blocks, in milliseconds: their median and quartiles."""
 
-    middle: float
+    median: float
     quartiles: tuple[float, float]
     pairs: int
 
     def __str__(self) -> str:
         low, high = self.quartiles
-        return f"{self.middle:+.0f} ms, quartiles of {self.pairs} pairs {low:+.0f} and {high:+.0f}"
+        return f"{self.median:+.0f} ms, quartiles of {self.pairs} pairs {low:+.0f} and {high:+.0f}"
 
 
-def added(here: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]], key: str) -> Added:
-    """Return how much more a micro-batch takes in the blocks `here` than in those of the other stream (`beside`)."""
-    differences = [one[key] - other[key] for one, other in zip(here, beside, strict=True)]
-    low, middle, high = statistics.quantiles(differences, n=4)
-    return Added(middle, (low, high), len(differences))
+def compute_added_time(
+    blocks: Sequence[Mapping[str, float]], baseline_blocks: Sequence[Mapping[str, float]], key: str
+) -> AddedTime:
+    """Compute how much longer a micro-batch takes in the blocks of one stream than in those of the baseline."""
+    differences = [block[key] - baseline[key] for block, baseline in zip(blocks, baseline_blocks, strict=True)]
+    low, median, high = statistics.quantiles(differences, n=4)
+    return AddedTime(median, (low, high), len(differences))
 
 
-def by_round(results: Seen, rounds: int) -> Seen:
+def split_into_rounds(results: RoundFigures, rounds: int) -> RoundFigures:
     """Split the blocks of each contender into rounds of equal size, and return the medians of each round."""
     return {name: list(_medians(blocks, len(blocks) // rounds)) for name, blocks in results.items()}
 

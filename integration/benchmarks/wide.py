@@ -40,17 +40,17 @@ Figures = dict[str, float]
 """cpu_ns per record, first_ms and first_cpu_ms, peak_mb of memory, requests, refresh_cpu_ms per metadata refresh."""
 
 
-def ours(bootstrap: str, topic: str, records: int) -> Figures:
+def run_pykafka(bootstrap: str, topic: str, records: int) -> Figures:
     from spark_kafka_sink import KafkaProducer, RecordColumns
 
     key, value = SHAPES["real"](ROWS)
     meter = Meter()
     with KafkaProducer({"bootstrap.servers": bootstrap, "send.buffer.bytes": -1, **OPTIONS}) as producer:
         producer.send_columns(topic, RecordColumns(value=value.slice(0, 1), key=key.slice(0, 1))).result(60)
-        figures = meter.first()
+        figures = meter.finish_first_phase()
         futures = [producer.send_columns(topic, RecordColumns(value=value, key=key)) for _ in range(records // ROWS)]
         producer.flush(600)
-        figures |= meter.rest(records)
+        figures |= meter.measure_rest(records)
         for future in futures:
             future.result(0).raise_for_failures()
         figures["requests"] = producer.metric("request-total")
@@ -59,11 +59,11 @@ def ours(bootstrap: str, topic: str, records: int) -> Figures:
             version = producer._metadata.request_update()
             producer._client.wakeup()
             producer._metadata.await_update(version, 60_000)
-        figures["refresh_cpu_ms"] = meter.first()["first_cpu_ms"] / REFRESHES
+        figures["refresh_cpu_ms"] = meter.finish_first_phase()["first_cpu_ms"] / REFRESHES
     return figures
 
 
-def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
+def run_librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
     from confluent_kafka import Producer
 
     from integration.support.librdkafka import produce_all  # here, so that pykafka's process does not load it
@@ -84,9 +84,9 @@ def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
     )
     producer.produce(topic, values[0], keys[0])
     producer.flush(60)
-    figures = meter.first()
+    figures = meter.finish_first_phase()
     produce_all(producer, topic, itertools.islice(itertools.cycle(zip(keys, values, strict=True)), records))
-    figures |= meter.rest(records)
+    figures |= meter.measure_rest(records)
     producer.poll(2)  # receives the last statistics
     figures["requests"] = float(sum(broker["tx"] for broker in stats.get("brokers", {}).values()))
     return figures
@@ -101,18 +101,21 @@ class Meter:
     def _begin(self) -> None:
         self._seconds, self._cpu = time.perf_counter(), read_cpu_seconds()
 
-    def first(self) -> Figures:
+    def finish_first_phase(self) -> Figures:
         """Return the time and CPU so far, and restart the measurement."""
-        taken = {"first_ms": 1e3 * (time.perf_counter() - self._seconds), "first_cpu_ms": 1e3 * self._cpu_since()}
+        figures = {
+            "first_ms": 1e3 * (time.perf_counter() - self._seconds),
+            "first_cpu_ms": 1e3 * self._compute_cpu_since_begin(),
+        }
         self._begin()
-        return taken
+        return figures
 
-    def rest(self, records: int) -> Figures:
-        """Return the CPU per record since `first`, and the peak memory since the start of the process."""
+    def measure_rest(self, records: int) -> Figures:
+        """Return the CPU per record since `finish_first_phase`, and the peak memory since the start of the process."""
         peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {"cpu_ns": 1e9 * self._cpu_since() / records, "peak_mb": peak_kb / 1024}
+        return {"cpu_ns": 1e9 * self._compute_cpu_since_begin() / records, "peak_mb": peak_kb / 1024}
 
-    def _cpu_since(self) -> float:
+    def _compute_cpu_since_begin(self) -> float:
         return read_cpu_seconds() - self._cpu
 
 
@@ -121,11 +124,11 @@ def read_cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-CONTENDERS: dict[str, Callable[[str, str, int], Figures]] = {"pykafka": ours, "confluent-kafka": librdkafka}
+CONTENDERS: dict[str, Callable[[str, str, int], Figures]] = {"pykafka": run_pykafka, "confluent-kafka": run_librdkafka}
 
 
 @contextlib.contextmanager
-def cluster(nodes: int) -> Iterator[str]:
+def run_cluster(nodes: int) -> Iterator[str]:
     """Start a cluster with a topic for each number of partitions. Yield its address."""
     broker = f"-m spark_kafka_sink.cli broker --port 0 --discard --num-io-threads 0 --no-auto-create --nodes {nodes}"
     command = [sys.executable, *broker.split()]
@@ -150,49 +153,60 @@ def measure(contender: str, bootstrap: str, partitions: int, records: int) -> Fi
     return figures
 
 
-def build_name(contender: str, nodes: int, partitions: int) -> str:
+def build_case_name(contender: str, nodes: int, partitions: int) -> str:
     return f"{contender}, {nodes} brokers, {partitions:,} partitions"
 
 
-Seen = dict[str, list[Figures]]
+RoundFigures = dict[str, list[Figures]]
 
 
-def in_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> Seen:
-    """Return the figures of each round, by `build_name` of contender, cluster and topic."""
-    results: Seen = {}
+def measure_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> RoundFigures:
+    """Return the figures of each round, by `build_case_name` of contender, cluster and topic."""
+    results: RoundFigures = {}
     for nodes in clusters:
-        with cluster(nodes) as bootstrap:
-            cases = {build_name(who, nodes, count): (who, count) for count in PARTITIONS for who in CONTENDERS}
+        with run_cluster(nodes) as bootstrap:
+            cases = {
+                build_case_name(contender, nodes, count): (contender, count)
+                for count in PARTITIONS
+                for contender in CONTENDERS
+            }
             for turn, name in iterate_turns(list(cases), rounds):
-                who, partitions = cases[name]
-                results.setdefault(name, []).append(measure(who, bootstrap, partitions, records))
+                contender, partitions = cases[name]
+                results.setdefault(name, []).append(measure(contender, bootstrap, partitions, records))
                 print(f"round {turn + 1}: {name}: {results[name][-1]}", file=sys.stderr, flush=True)
     return results
 
 
-def build_lines(results: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
-    few, many = PARTITIONS[0], PARTITIONS[-1]
+def build_lines(results: RoundFigures, clusters: Sequence[int] = NODES) -> Iterator[Line]:
+    fewest_partitions, most_partitions = PARTITIONS[0], PARTITIONS[-1]
     for nodes in clusters:
         for partitions in PARTITIONS:
-            pair = build_name("pykafka", nodes, partitions), build_name("confluent-kafka", nodes, partitions)
+            pair = build_case_name("pykafka", nodes, partitions), build_case_name("confluent-kafka", nodes, partitions)
             yield build_line(
                 f"CPU of {nodes} brokers, {partitions:,} partitions", "ns/record", results, "cpu_ns", pair, ""
             )
-        pykafka_many = build_name("pykafka", nodes, many)
-        to_few = pykafka_many, build_name("pykafka", nodes, few)
-        theirs = pykafka_many, build_name("confluent-kafka", nodes, many)
-        where = f"{nodes} brokers, {many:,} partitions"
-        yield build_line(f"... {where} to {few}", "ns/record", results, "cpu_ns", to_few, "4")
+        pykafka_many = build_case_name("pykafka", nodes, most_partitions)
+        few_partitions_pair = pykafka_many, build_case_name("pykafka", nodes, fewest_partitions)
+        librdkafka_pair = pykafka_many, build_case_name("confluent-kafka", nodes, most_partitions)
+        conditions = f"{nodes} brokers, {most_partitions:,} partitions"
         yield build_line(
-            f"first acknowledgement, {where}: CPU (goal 200 ms)", "ms", results, "first_cpu_ms", theirs, ""
+            f"... {conditions} to {fewest_partitions}", "ns/record", results, "cpu_ns", few_partitions_pair, "4"
         )
-        yield build_line(f"most memory, {where} (goal 230 MB)", "MB", results, "peak_mb", theirs, "")
-        yield build_line(f"requests, {where}", "requests", results, "requests", theirs, "")
+        yield build_line(
+            f"first acknowledgement, {conditions}: CPU (goal 200 ms)",
+            "ms",
+            results,
+            "first_cpu_ms",
+            librdkafka_pair,
+            "",
+        )
+        yield build_line(f"most memory, {conditions} (goal 230 MB)", "MB", results, "peak_mb", librdkafka_pair, "")
+        yield build_line(f"requests, {conditions}", "requests", results, "requests", librdkafka_pair, "")
         shares = [100 * run["refresh_cpu_ms"] / MAX_AGE_MS for run in results[pykafka_many]]
-        yield Line(f"refreshes of metadata, {where}: of a core", "%", shares, [1.0] * len(shares), "the goal", "1")
+        yield Line(f"refreshes of metadata, {conditions}: of a core", "%", shares, [1.0] * len(shares), "the goal", "1")
 
 
-def lines(scale: Scale) -> Iterator[Line]:
+def measure_lines(scale: Scale) -> Iterator[Line]:
     """Yield the lines of this benchmark.
 
     Each round starts a process for every cluster, topic and contender, so there are fewer rounds than in the other
@@ -200,13 +214,13 @@ def lines(scale: Scale) -> Iterator[Line]:
     """
     clusters = NODES if scale is FULL else NODES[:1]
     yield from build_lines(
-        in_rounds(scale.rounds // 2, scale.scale_count(RECORDS // ROWS, 20) * ROWS, clusters), clusters
+        measure_rounds(scale.rounds // 2, scale.scale_count(RECORDS // ROWS, 20) * ROWS, clusters), clusters
     )
 
 
 def compare(rounds: int, records: int) -> None:
     print("| | CPU per record | first: time / CPU | memory | requests | refresh: CPU |\n|---|---:|---:|---:|---:|---:|")
-    for name, runs in in_rounds(rounds, records).items():
+    for name, runs in measure_rounds(rounds, records).items():
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         refresh = f"{middle['refresh_cpu_ms']:.1f} ms" if "refresh_cpu_ms" in middle else ""
         first = f"{middle['first_ms']:,.0f} / {middle['first_cpu_ms']:,.0f} ms"

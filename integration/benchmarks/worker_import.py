@@ -20,7 +20,7 @@ _BARE = "import numpy, pyarrow, pyspark.worker, pyspark.sql.datasource"
 CODE = {OURS: f"{_BARE}, spark_kafka_sink.spark.writer", BARE: _BARE}
 
 
-def cpu_milliseconds(code: str) -> float:
+def measure_cpu_ms(code: str) -> float:
     """Run the code in a new Python process, and return the CPU time of the process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -31,13 +31,13 @@ def cpu_milliseconds(code: str) -> float:
 def measure(rounds: int) -> Line:
     results: dict[str, list[dict[str, float]]] = {name: [] for name in PAIR}
     for turn, name in iterate_turns(PAIR, rounds + 1):
-        figures = {"CPU": cpu_milliseconds(CODE[name])}
+        figures = {"CPU": measure_cpu_ms(CODE[name])}
         if turn:  # the first round compiles the modules to bytecode
             results[name].append(figures)
     return build_line("**A worker's import**, CPU", "ms", results, "CPU", PAIR, "")
 
 
-def lines(scale: Scale) -> Iterator[Line]:
+def measure_lines(scale: Scale) -> Iterator[Line]:
     yield measure(max(5, scale.rounds))
 
 

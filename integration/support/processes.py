@@ -13,7 +13,7 @@ from pathlib import Path
 _ESTABLISHED = "01"
 
 
-def find_descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
     """Return the ids of all descendants of a process."""
     parents = {pid: int(stat[1]) for pid in list_pids() if (stat := _read_stat(pid))}
     family = {root}
@@ -24,7 +24,7 @@ def find_descendants(root: int) -> list[int]:
 
 def kill_all(root: int) -> None:
     """Kill a process and all its descendants with SIGKILL."""
-    for pid in (root, *find_descendants(root)):
+    for pid in (root, *descendants(root)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -42,20 +42,20 @@ def list_pids() -> list[int]:
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
 
 
-def read_command_line(pid: int) -> list[str]:
+def command_line(pid: int) -> list[str]:
     """Return the arguments of a process, or an empty list if it has ended."""
     with contextlib.suppress(OSError):
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     return []
 
 
-def read_cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Return the user and system time of a process, including children that have ended and were waited for."""
     fields = _read_stat(pid)
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
-def read_own_cpu_seconds(pid: int) -> float:
+def own_cpu_seconds(pid: int) -> float:
     """Return the user and system time of a process without its children, or 0 if it has ended."""
     fields = _read_stat(pid)
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
@@ -95,9 +95,9 @@ class CpuMeter:
             self._sample()
 
     def _sample(self) -> None:
-        for pid in (os.getpid(), *find_descendants(os.getpid())):
+        for pid in (os.getpid(), *descendants(os.getpid())):
             if pid != self._excluded_pid:
-                self._last[pid] = max(read_own_cpu_seconds(pid), self._last.get(pid, 0.0))
+                self._last[pid] = max(own_cpu_seconds(pid), self._last.get(pid, 0.0))
 
 
 def read_resident_bytes(pid: int) -> int:
@@ -107,8 +107,8 @@ def read_resident_bytes(pid: int) -> int:
 
 def python_workers(root: int) -> Iterator[int]:
     """Yield the Python workers of the Spark driver `root`."""
-    for pid in find_descendants(root):
-        if "pyspark.daemon" in read_command_line(pid):
+    for pid in descendants(root):
+        if "pyspark.daemon" in command_line(pid):
             yield pid
 
 

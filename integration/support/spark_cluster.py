@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 
 from integration.support.artifacts import ROOT
-from integration.support.processes import find_descendants, python_workers, read_command_line
+from integration.support.processes import command_line, descendants, python_workers
 from tests.documents import FENCE
 from tests.spark_session import JVM
 from tests.waiting import wait_until
@@ -100,8 +100,8 @@ class StandaloneCluster:
         return path
 
     def executors(self) -> list[int]:
-        pids = [pid for process in self._processes for pid in find_descendants(process.pid)]
-        return [pid for pid in pids if any("CoarseGrainedExecutorBackend" in part for part in read_command_line(pid))]
+        pids = [pid for process in self._processes for pid in descendants(process.pid)]
+        return [pid for pid in pids if any("CoarseGrainedExecutorBackend" in part for part in command_line(pid))]
 
     def python_workers(self) -> list[int]:
         return [pid for executor in self.executors() for pid in python_workers(executor)]

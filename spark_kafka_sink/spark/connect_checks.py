@@ -45,7 +45,7 @@ def run_checks_on_driver(
 
 
 def run_checks_for_client(options: Mapping[str, str]) -> StructType:
-    """Run all checks for a client. Called on the driver. Return their result, encoded as the schema of a DataFrame.
+    """Run all checks on the driver for a client, and return their result as the schema of a DataFrame.
 
     Until Spark runs a job, the schema is all that the client receives from the driver, so the result is the name of the
     schema's only field. This name is a JSON object. It contains the columns and the distribution if the checks pass,
