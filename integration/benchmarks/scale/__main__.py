@@ -16,116 +16,133 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 from integration.benchmarks.scale.served_cluster import SLOWNESS, Service
-from integration.benchmarks.scale.simulated_write import SimulatedWrite, Write, Written
+from integration.benchmarks.scale.simulated_write import SimulatedWrite, WriteParameters, WriteResult
 from spark_kafka_sink.diagnostics.text import format_count
 
 FIGURES = (
-    ("connections", "connections at one time", "{:,.0f}"),
+    ("max_connections", "concurrent connections", "{:,.0f}"),
     ("requests", "Produce requests", "{:,.0f}"),
-    ("requests_per_second", "... a second", "{:,.0f}"),
-    ("requests_per_million_rows", "... for a million rows", "{:,.0f}"),
-    ("batch_bytes", "bytes of a batch", "{:,.0f}"),
-    ("memory_bytes", "buffer.memory of a producer, bytes", "{:,.0f}"),
-    ("producer_states", "states of producers", "{:,.0f}"),
-    ("retried", "rows sent again", "{:,.0f}"),
-    ("failed", "rows given up", "{:,.0f}"),
-    ("lost", "rows lost", "{:,.0f}"),
-    ("doubled", "rows doubled", "{:,.0f}"),
-    ("seconds", "seconds to the last acknowledgement", "{:,.1f}"),
+    ("requests_per_second", "... per second", "{:,.0f}"),
+    ("requests_per_million_rows", "... per million rows", "{:,.0f}"),
+    ("batch_bytes", "mean batch, bytes", "{:,.0f}"),
+    ("peak_memory_bytes", "buffer.memory used per producer, bytes", "{:,.0f}"),
+    ("producer_states", "producer states", "{:,.0f}"),
+    ("retried_rows", "retried rows", "{:,.0f}"),
+    ("failed_rows", "failed rows", "{:,.0f}"),
+    ("lost_rows", "lost rows", "{:,.0f}"),
+    ("duplicated_rows", "duplicated rows", "{:,.0f}"),
+    ("duration_s", "seconds to the last acknowledgement", "{:,.1f}"),
 )
-GIVEN_UP = (
-    "Rows given up have waited for kafka.delivery.timeout.ms, two minutes: the slow broker cannot bear what all tasks "
-    "write to it. The write fails then, and says so; none is lost in silence."
+FAILED_ROWS_MESSAGE = (
+    "Failed rows have waited for kafka.delivery.timeout.ms, two minutes, because the slow broker cannot keep up with "
+    "all tasks. In that case, the write fails with an error."
 )
 
 
 def main() -> int:
     """Simulate the writes and print the tables. Return the exit status, which is 1 if rows were lost or duplicated."""
-    chosen = arguments()
+    options = parse_arguments()
     logging.disable(logging.WARNING)  # no warnings about the failing broker
-    write = Write(
-        tasks=chosen.tasks,
-        partitions=chosen.partitions,
-        brokers=chosen.brokers,
-        at_once=chosen.at_once or max(1, chosen.tasks // 4),
-        rows=chosen.rows,
-        sampled=chosen.sampled,
-        service=Service(max_connections=chosen.connections_max),
+    parameters = WriteParameters(
+        tasks=options.tasks,
+        partitions=options.partitions,
+        brokers=options.brokers,
+        concurrent_tasks=options.at_once or max(1, options.tasks // 4),
+        rows=options.rows,
+        max_simulated_slots=options.sampled,
+        service=Service(max_connections=options.connections_max),
     )
-    print(assumptions(write))
-    found: list[Written] = []
-    for distributed in (False, True):
-        cases = variants(replace(write, distributed=distributed))
-        for title, each in cases.items():
-            print(f"playing {title} ...", file=sys.stderr, flush=True)
-            found.append(SimulatedWrite(each).run())
-        print("\neach partition has the rows of few tasks" if distributed else "\neach task has rows of all partitions")
-        print("\n".join(table(list(cases), found[-len(cases) :])), flush=True)
-    if any(result.failed for result in found):
-        print(f"\n{GIVEN_UP}")
-    return int(any(result.lost or result.doubled for result in found))
+    print(describe_assumptions(parameters))
+    results: list[WriteResult] = []
+    for is_distributed in (False, True):
+        cases = build_variants(replace(parameters, is_distributed=is_distributed))
+        for title, case in cases.items():
+            print(f"Simulating {title} ...", file=sys.stderr, flush=True)
+            results.append(SimulatedWrite(case).run())
+        heading = (
+            "each partition has the rows of few tasks" if is_distributed else "each task has rows of all partitions"
+        )
+        print(f"\n{heading}")
+        print("\n".join(format_table(list(cases), results[-len(cases) :])), flush=True)
+    if any(result.failed_rows for result in results):
+        print(f"\n{FAILED_ROWS_MESSAGE}")
+    return int(any(result.lost_rows or result.duplicated_rows for result in results))
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.scale", description=__doc__)
     add = parser.add_argument
     add("--tasks", type=int, default=1000)
     add("--partitions", type=int, default=10_000)
     add("--brokers", type=int, default=100)
-    add("--at-once", type=int, help="tasks that run at one time (a quarter of them)")
-    add("--rows", type=int, default=Write.rows, help="of a task (%(default)s)")
-    add("--sampled", type=int, default=Write.sampled, help="tasks at one time that are played (%(default)s)")
-    add("--connections-max", type=int, default=Service.max_connections, help="of a broker (%(default)s)")
+    add("--at-once", type=int, help="number of concurrent tasks (default: a quarter of the tasks)")
+    add("--rows", type=int, default=WriteParameters.rows, help="rows of each task (default: %(default)s)")
+    add(
+        "--sampled",
+        type=int,
+        default=WriteParameters.max_simulated_slots,
+        help="number of concurrent tasks that are simulated (default: %(default)s)",
+    )
+    add(
+        "--connections-max",
+        type=int,
+        default=Service.max_connections,
+        help="maximum number of connections per broker (default: %(default)s)",
+    )
     return parser.parse_args()
 
 
-def assumptions(write: Write) -> str:
+def describe_assumptions(parameters: WriteParameters) -> str:
     """Describe the requested write, the sample and the service times of the brokers."""
-    service = write.service
-    at_once = min(write.at_once, write.tasks)
+    service = parameters.service
+    concurrent_tasks = min(parameters.concurrent_tasks, parameters.tasks)
     sampled = (
-        f"Sampled: of the {at_once} tasks at once {write.places} are played, and each counts {write.weight:g} times"
+        f"Of the {concurrent_tasks} concurrent tasks, {parameters.simulated_slots} are simulated, each of which "
+        f"counts as {parameters.weight:g}"
     )
-    if write.weight == 1:
-        sampled = "Not sampled: all tasks are played"
+    if parameters.weight == 1:
+        sampled = "All tasks are simulated"
     return (
-        f"{format_count(write.tasks, 'task')}, {at_once} at once, of {write.rows:,} rows of {write.row_bytes} bytes, "
-        f"which come at {write.rows_per_second:,.0f} rows/s in each.\n"
-        f"{sampled}; all partitions and brokers are played.\n"
-        f"A broker needs {service.request_ms} ms for a request, {service.partition_ms} ms for each batch in it and a "
-        f"second for {service.bytes_per_ms / 1000:.0f} MB; one needs {SLOWNESS} times as long, and one dies with its "
-        "second request."
+        f"{format_count(parameters.tasks, 'task')}, {concurrent_tasks} of which run concurrently. Each receives "
+        f"{parameters.rows:,} rows of {parameters.row_bytes} bytes at {parameters.rows_per_second:,.0f} rows/s.\n"
+        f"{sampled}. All partitions and brokers are simulated.\n"
+        f"A broker takes {service.request_ms} ms for a request, {service.partition_ms} ms for each batch in it and a "
+        f"second for {service.bytes_per_ms / 1000:.0f} MB. One broker takes {SLOWNESS} times as long, and one fails at "
+        "its second Produce request."
     )
 
 
-def variants(write: Write) -> dict[str, Write]:
+def build_variants(parameters: WriteParameters) -> dict[str, WriteParameters]:
     """Return the write and its variants with a quarter of the tasks, partitions or brokers, each with a title."""
-    fewer = replace(write, tasks=max(1, write.tasks // 4), at_once=-(-write.at_once // 4))
-    narrower = replace(write, partitions=max(1, write.partitions // 4))
-    smaller = replace(write, brokers=max(1, write.brokers // 4))
+    fewer = replace(
+        parameters, tasks=max(1, parameters.tasks // 4), concurrent_tasks=ceil(parameters.concurrent_tasks / 4)
+    )
+    narrower = replace(parameters, partitions=max(1, parameters.partitions // 4))
+    smaller = replace(parameters, brokers=max(1, parameters.brokers // 4))
     return {
-        f"{write.tasks} x {write.partitions} x {write.brokers}": write,
+        f"{parameters.tasks} x {parameters.partitions} x {parameters.brokers}": parameters,
         format_count(fewer.tasks, "task"): fewer,
         format_count(narrower.partitions, "partition"): narrower,
         format_count(smaller.brokers, "broker"): smaller,
     }
 
 
-def table(titles: Sequence[str], found: Sequence[Written]) -> list[str]:
+def format_table(titles: Sequence[str], results: Sequence[WriteResult]) -> list[str]:
     """Return a line for each figure. The factor after a smaller write's figure is that of the first write to it."""
-    width = max(len(shown) for _, shown, _ in FIGURES)
+    width = max(len(title) for _, title, _ in FIGURES)
     lines = [f"{'':{width}} {titles[0]:>20}" + "".join(f"{title:>22}" for title in titles[1:])]
-    for name, shown, form in FIGURES:
-        whole, *quarters = (float(getattr(written, name)) for written in found)
-        cells = (f"{form.format(quarter):>14}{_growth(whole, quarter):>8}" for quarter in quarters)
-        lines.append(f"{shown:{width}} {form.format(whole):>20}{''.join(cells)}".rstrip())
+    for name, title, template in FIGURES:
+        full_figure, *quarters = (float(getattr(result, name)) for result in results)
+        cells = (f"{template.format(quarter):>14}{_format_growth(full_figure, quarter):>8}" for quarter in quarters)
+        lines.append(f"{title:{width}} {template.format(full_figure):>20}{''.join(cells)}".rstrip())
     return lines
 
 
-def _growth(whole: float, quarter: float) -> str:
-    return f" x {whole / quarter:.1f}" if whole and quarter else ""
+def _format_growth(full_figure: float, quarter: float) -> str:
+    return f" x {full_figure / quarter:.1f}" if full_figure and quarter else ""
 
 
 if __name__ == "__main__":

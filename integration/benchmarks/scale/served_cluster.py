@@ -42,10 +42,10 @@ class ServedCluster(SimulatedCluster):
         self.slow_node: int | None = None
         self.failing_node: int | None = None
         """Node that fails at its second produce request."""
-        self.open = Counter[int]()
-        self.max_open = Counter[int]()
+        self.open_connections = Counter[int]()
+        self.max_open_connections = Counter[int]()
         self.opened_count = 0
-        self.refused_count = 0
+        self.rejected_count = 0
         self.produce_requests = Counter[int]()
         """Produce requests by node."""
         self.busy_ms = defaultdict[int, float](float)
@@ -60,7 +60,7 @@ class ServedCluster(SimulatedCluster):
 
     def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         now, node = self.system.now(), conversation.node
-        service_ms = self._service_ms(node, frame)
+        service_ms = self._compute_service_ms(node, frame)
         if node == self.failing_node and self.produce_requests[node] == 2:
             self.failing_node = None
             self.fail(node)
@@ -75,7 +75,7 @@ class ServedCluster(SimulatedCluster):
         self.stop_node(node)
         self.system.after(ELECTION_MS, lambda: self.control.stop_node(node))
 
-    def _service_ms(self, node: int, frame: bytes) -> float:
+    def _compute_service_ms(self, node: int, frame: bytes) -> float:
         """Return the service time of a request, and count the request if it is a produce request."""
         service, batches = self.service, 0
         if struct.unpack_from(">h", frame)[0] == ApiKey.PRODUCE:
@@ -96,24 +96,26 @@ class _CountedPeer(NodePeer):
 
     def __init__(self, cluster: ServedCluster, node: int) -> None:
         super().__init__(cluster, node)
-        self._counts = cluster
+        self._served_cluster = cluster
 
     def on_connect(self, connection: FakeConnection) -> None:
-        cluster = self._counts
-        if (cluster.open[self._node] + 1) * cluster.weight > cluster.service.max_connections:
-            cluster.refused_count += 1
+        cluster = self._served_cluster
+        if (cluster.open_connections[self._node] + 1) * cluster.weight > cluster.service.max_connections:
+            cluster.rejected_count += 1
             connection.close()
             return
         super().on_connect(connection)
         cluster.opened_count += 1
-        cluster.open[self._node] += 1
-        cluster.max_open[self._node] = max(cluster.max_open[self._node], cluster.open[self._node])
+        cluster.open_connections[self._node] += 1
+        cluster.max_open_connections[self._node] = max(
+            cluster.max_open_connections[self._node], cluster.open_connections[self._node]
+        )
 
     def on_close(self, connection: FakeConnection) -> None:
         if connection in self._conversations:
-            self._counts.open[self._node] -= 1
+            self._served_cluster.open_connections[self._node] -= 1
         super().on_close(connection)
 
     def close_connections(self) -> None:
-        self._counts.open[self._node] = 0
+        self._served_cluster.open_connections[self._node] = 0
         super().close_connections()

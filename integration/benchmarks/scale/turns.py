@@ -17,7 +17,7 @@ from spark_kafka_sink.network.system import Poller
 from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakePoller, FakeSystem
 
-ROUNDS_MAX = 100_000
+MAX_IDLE_ROUNDS = 100_000
 """Maximum number of rounds in a row without passing time. More of them mean that a caller or sender spins."""
 
 
@@ -39,10 +39,10 @@ class TurnPoller(FakePoller):
         self.wake_at_ms = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        found = self._ready()
+        ready_sockets = self._ready()
         wait_ms = math.inf if timeout is None else max(0.0, timeout * 1000.0)
-        self.wake_at_ms = self._system.now() + (0.0 if found else wait_ms)
-        return found
+        self.wake_at_ms = self._system.now() + (0.0 if ready_sockets else wait_ms)
+        return ready_sockets
 
     @property
     def is_due(self) -> bool:
@@ -52,15 +52,15 @@ class TurnPoller(FakePoller):
 class Caller:
     """Thread that runs only when it has the turn. `error` is the exception that ended it, or None."""
 
-    def __init__(self, turns: Turns, work: Callable[[Caller], None]) -> None:
-        self.ended = False
+    def __init__(self, turns: Turns, function: Callable[[Caller], None]) -> None:
+        self.has_ended = False
         self.error: BaseException | None = None
         self.until_ms = 0.0
-        self.may_go_on: Callable[[], bool] = lambda: True
+        self.can_continue: Callable[[], bool] = lambda: True
         self._turns = turns
-        self._work = work
+        self._function = function
         self._turn = threading.Semaphore(0)
-        self._back = threading.Semaphore(0)
+        self._turn_returned = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -70,18 +70,18 @@ class Caller:
         """Let the thread run until it waits or ends. Called by the thread that runs `Turns.run`."""
         self._turns.current = self
         self._turn.release()
-        self._back.acquire()
+        self._turn_returned.acquire()
 
-    def wait(self, may_go_on: Callable[[], bool], timeout_ms: float | None = None) -> bool:
-        """Give the turn back until `may_go_on` returns True or the timeout has passed.
+    def wait(self, can_continue: Callable[[], bool], timeout_ms: float | None = None) -> bool:
+        """Give the turn back until `can_continue` returns True or the timeout has passed.
 
-        Return the last result of `may_go_on`. Called by the caller's own thread.
+        Return the last result of `can_continue`. Called by the caller's own thread.
         """
-        self.may_go_on = may_go_on
+        self.can_continue = can_continue
         self.until_ms = math.inf if timeout_ms is None else self._turns.system.now() + timeout_ms
-        self._back.release()
+        self._turn_returned.release()
         self._turn.acquire()
-        return may_go_on()
+        return can_continue()
 
     def pause(self, pause_ms: float) -> None:
         self.wait(lambda: False, pause_ms)
@@ -89,11 +89,11 @@ class Caller:
     def _run(self) -> None:
         self._turn.acquire()
         try:
-            self._work(self)
+            self._function(self)
         except BaseException as error:  # Turns.run raises it in its own thread
             self.error = error
-        self.ended = True
-        self._back.release()
+        self.has_ended = True
+        self._turn_returned.release()
 
 
 class TurnLoop:
@@ -101,9 +101,9 @@ class TurnLoop:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._woken = False  # True once a caller closes the producer
-        self._running = False
-        self._ended = False
+        self._is_woken = False  # True once a caller closes the producer
+        self._is_running = False
+        self._has_ended = False
         self.sender: Sender
         self.poller: TurnPoller
 
@@ -115,15 +115,15 @@ class TurnLoop:
     @property
     def is_due(self) -> bool:
         """Whether the sender has something to read, has waited long enough, or was woken."""
-        return self._woken or self.sender.client._selector._is_wakeup_requested or self.poller.is_due
+        return self._is_woken or self.sender.client._selector._is_wakeup_requested or self.poller.is_due
 
     def run_once(self) -> None:
-        self._running = True
-        self._woken = False
+        self._is_running = True
+        self._is_woken = False
         try:
             self.sender.run_once(self._turns.system.now())
         finally:
-            self._running = False
+            self._is_running = False
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         if not self._turns.current.wait(lambda: metadata.version > last_version, timeout_ms):
@@ -133,17 +133,17 @@ class TurnLoop:
         return self._turns.current.wait(event.is_set, timeout_ms)
 
     def join(self, timeout_ms: float | None) -> bool:
-        if not self._ended:
-            self._woken = True  # so that the sender runs and can finish
+        if not self._has_ended:
+            self._is_woken = True  # so that the sender runs and can finish
             if not self._turns.current.wait(lambda: self.sender.is_finished, timeout_ms):
                 return False
-            self._ended = True
+            self._has_ended = True
             self._turns.loops.remove(self)
             self.sender.shut_down()
         return True
 
     def is_current(self) -> bool:
-        return self._running
+        return self._is_running
 
 
 class Turns:
@@ -155,42 +155,42 @@ class Turns:
         self.current: Caller
         self.after_round: Callable[[], None] = lambda: None
 
-    def run(self, works: list[Callable[[Caller], None]]) -> None:
+    def run(self, functions: list[Callable[[Caller], None]]) -> None:
         """Run until all threads have ended. Raise the error of the first one that failed."""
-        waiting = [Caller(self, work) for work in works]
-        for caller in waiting:
+        unfinished_callers = [Caller(self, function) for function in functions]
+        for caller in unfinished_callers:
             caller.start()
         rounds = 0
-        while waiting:
+        while unfinished_callers:
             self.system.run_due()
-            ran = self._give_turns(waiting)
-            for caller in [caller for caller in waiting if caller.ended]:
-                waiting.remove(caller)
+            has_run = self._give_turns(unfinished_callers)
+            for caller in [caller for caller in unfinished_callers if caller.has_ended]:
+                unfinished_callers.remove(caller)
                 if caller.error is not None:
                     raise caller.error
             self.after_round()
-            rounds = rounds + 1 if ran else 0
-            assert rounds < ROUNDS_MAX, "somebody spins: time does not pass"
-            if not ran and waiting:
-                self._let_time_pass(waiting)
+            rounds = rounds + 1 if has_run else 0
+            assert rounds < MAX_IDLE_ROUNDS, "a caller or sender runs forever without waiting"
+            if not has_run and unfinished_callers:
+                self._advance_time(unfinished_callers)
 
-    def _give_turns(self, waiting: list[Caller]) -> bool:
+    def _give_turns(self, unfinished_callers: list[Caller]) -> bool:
         """Give a turn to each sender and each caller that can continue. Return whether there was one."""
         now = self.system.now()
         loops = [loop for loop in self.loops if loop.is_due]
         for loop in loops:
             loop.run_once()
-        callers = [caller for caller in waiting if caller.until_ms <= now or caller.may_go_on()]
+        callers = [caller for caller in unfinished_callers if caller.until_ms <= now or caller.can_continue()]
         for caller in callers:
             caller.give_turn()
         return bool(loops or callers)
 
-    def _let_time_pass(self, waiting: list[Caller]) -> None:
+    def _advance_time(self, unfinished_callers: list[Caller]) -> None:
         """Advance the time to the next event, or to the end of the first wait."""
-        upcoming = min(
+        next_event_ms = min(
             self.system.next_event_ms(),
             min((loop.poller.wake_at_ms for loop in self.loops), default=math.inf),
-            min(caller.until_ms for caller in waiting),
+            min(caller.until_ms for caller in unfinished_callers),
         )
-        assert upcoming < math.inf, "nothing is going to happen, and somebody waits"
-        self.system.jump_to(upcoming)
+        assert next_event_ms < math.inf, "deadlock: a caller waits, and no event is scheduled"
+        self.system.jump_to(next_event_ms)
