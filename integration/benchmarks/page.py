@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 HISTORY = Path(__file__).with_name("history.md")
 BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->\n"
-README_ROW = re.compile(r"^(\| Rows per second, .*?) \| [\d,]+ \| [\d,]+ \| [\d,]+ \|$", re.MULTILINE)
+README_ROW = re.compile(r"^(\| Rows per second\b.*?) \| [\d,]+ \| [\d,]+ \| [\d,]+ \|$", re.MULTILINE)
 FOREACH_PARTITION = "`foreachPartition` + confluent-kafka"
 
 CHART = """```mermaid
