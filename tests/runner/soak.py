@@ -20,6 +20,8 @@ from tests.runner.parts import ROOT, SUBREAPER, Part
 
 FOLDER = ROOT / "build" / "soak"
 HISTORIES = ROOT / "build" / "histories"
+PARTS = 8
+"""Number of stages that share the schedules with two switches, so that an interruption repeats only one of them."""
 LAST_LINES = 40
 """Number of lines to print from the output of a failed stage."""
 
@@ -47,7 +49,10 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
         ),
         _explorer("one-switch-one-kill", "exactly_once.explorer", "--every", "1", "--faults", "1"),
         _explorer("no-switch-other-faults", "exactly_once.explorer", "--every", "0", "--faults", "1", *_OTHER_FAULTS),
-        _explorer("two-switches", "exactly_once.explorer", "--every", "2", "--faults", "0"),
+        *(
+            _explorer(f"two-switches-{part}", "exactly_once.explorer", *_TWO_SWITCHES, "--part", f"{part}:{PARTS}")
+            for part in range(PARTS)
+        ),
         Part("mutations", [sys.executable, "-m", "tools.mutation_tester", "--all-targets"]),
         Part("unit", ["env", "SOAK=1", "make", "--no-print-directory", "test-unit"]),
         *(
@@ -60,6 +65,7 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
 
 
 _SEEDS = ("--seeds", "0:20000", "--require-branches")
+_TWO_SWITCHES = ("--every", "2", "--faults", "0")
 _OTHER_FAULTS = ("--kinds", "lose-response", "late-request")
 
 
