@@ -55,6 +55,8 @@ SCHEMA = pa.schema(
     ]
 )
 
+_MAX_INT32_VARINT_BYTES = 5
+_MAX_INT64_VARINT_BYTES = 10
 _PADDING_BYTES = 16
 """Zeros appended to the records, so that a truncated varint can be read. The next position then exceeds the records."""
 _MIN_RUN_RECORDS = 16
@@ -186,9 +188,9 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
 
 
 def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
-    """Read a signed varint of at most 5 bytes. Return its value and the next position."""
+    """Read a signed varint of at most _MAX_INT32_VARINT_BYTES. Return its value and the next position."""
     zigzag_value = shift = 0
-    for _ in range(5):
+    for _ in range(_MAX_INT32_VARINT_BYTES):
         if position >= len(data):
             raise DecodeError("a batch ends before its last record")
         byte = data[position]
@@ -225,10 +227,10 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
 class _RecordFields(NamedTuple):
     """Fields of all records. A key or value is given by its start and its length, which is -1 for null."""
 
-    timestamp: Positions
-    offset: Positions
-    key: tuple[Positions, Positions]
-    value: tuple[Positions, Positions]
+    timestamp_deltas: Positions
+    offset_deltas: Positions
+    key_ranges: tuple[Positions, Positions]
+    value_ranges: tuple[Positions, Positions]
     header_offsets: Positions
     header_ranges: NDArray[np.int64]
     """Four rows: start and length of each key, start and length of each value."""
@@ -248,39 +250,42 @@ class _RecordReader:
 
     def find_keyless_records(self, header: BatchHeader) -> Positions:
         """Read and validate all fields, and return the indices of the records without a key."""
-        _, key_lengths = self._read_fields(header).key
+        _, key_lengths = self._read_fields(header).key_ranges
         return np.flatnonzero(key_lengths < 0)
 
     def read(self, header: BatchHeader, *, preserve_header_keys: bool) -> pa.RecordBatch:
         """Read all fields, and return the records with the columns of SCHEMA."""
-        timestamp, offset, key_ranges, value_ranges, header_offsets, header_ranges = self._read_fields(header)
-        key, value = extract_bytes(self.data, *key_ranges), extract_bytes(self.data, *value_ranges)
-        header_keys = extract_bytes(self.data, header_ranges[0], header_ranges[1])
+        fields = self._read_fields(header)
+        key = extract_bytes(self.data, *fields.key_ranges)
+        value = extract_bytes(self.data, *fields.value_ranges)
+        header_keys = extract_bytes(self.data, fields.header_ranges[0], fields.header_ranges[1])
         header_keys = header_keys.view(pa.string()) if preserve_header_keys else _decode_utf8(header_keys)
-        headers = self._build_header_array(header_offsets, header_keys, header_ranges)
+        headers = self._build_header_array(fields.header_offsets, header_keys, fields.header_ranges)
+        offsets = fields.offset_deltas + header.base_offset
         if header.has_log_append_time:
-            timestamp = np.full(len(timestamp), header.max_timestamp, np.int64)
+            timestamps = np.full(len(offsets), header.max_timestamp, np.int64)
         else:
-            timestamp = timestamp + header.base_timestamp
-        columns = [numbers_to_arrow(offset + header.base_offset), numbers_to_arrow(timestamp), key, value, headers]
+            timestamps = fields.timestamp_deltas + header.base_timestamp
+        columns = [numbers_to_arrow(offsets), numbers_to_arrow(timestamps), key, value, headers]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _read_fields(self, header: BatchHeader) -> _RecordFields:
         """Read and validate the fields of all records. May be called only once, because it advances `positions`."""
-        timestamp = self._read_varints(10)
-        offset = self._read_varints(5)
-        self._check_offsets(offset, header)
-        key = self._read_ranges("key")
-        value = self._read_ranges("value")
+        timestamp_deltas = self._read_varints(_MAX_INT64_VARINT_BYTES)
+        offset_deltas = self._read_varints(_MAX_INT32_VARINT_BYTES)
+        self._check_offset_deltas(offset_deltas, header)
+        key_ranges = self._read_ranges("key")
+        value_ranges = self._read_ranges("value")
         header_offsets, header_ranges = self._read_headers()
         if (self.positions != self.ends).any():
             raise DecodeError("the length of a record differs from the length of its fields")
-        return _RecordFields(timestamp, offset, key, value, header_offsets, header_ranges)
+        return _RecordFields(timestamp_deltas, offset_deltas, key_ranges, value_ranges, header_offsets, header_ranges)
 
-    def _check_offsets(self, offset: Positions, header: BatchHeader) -> None:
-        if len(offset) and (
-            offset[0] < 0 or offset[-1] > header.last_offset_delta or (offset[1:] <= offset[:-1]).any()
-        ):
+    def _check_offset_deltas(self, offset_deltas: Positions, header: BatchHeader) -> None:
+        if not len(offset_deltas):
+            return
+        is_ascending = (offset_deltas[1:] > offset_deltas[:-1]).all()
+        if not is_ascending or offset_deltas[0] < 0 or offset_deltas[-1] > header.last_offset_delta:
             raise DecodeError("the offsets of a batch do not ascend, or are out of its range")
 
     def _read_varints(self, max_bytes: int) -> Positions:
@@ -289,7 +294,7 @@ class _RecordReader:
 
     def _read_ranges(self, name: str) -> tuple[Positions, Positions]:
         """Read the length of each record's key or value and skip its bytes. Return the starts and the lengths."""
-        lengths = self._read_varints(5)
+        lengths = self._read_varints(_MAX_INT32_VARINT_BYTES)
         self._check_lengths(lengths, name)
         starts = self.positions
         self.positions = starts + np.maximum(lengths, 0)
@@ -301,7 +306,7 @@ class _RecordReader:
 
     def _read_headers(self) -> tuple[Positions, NDArray[np.int64]]:
         """Return the index of each record's first header, followed by the total count, and all headers' ranges."""
-        counts = self._read_varints(5)
+        counts = self._read_varints(_MAX_INT32_VARINT_BYTES)
         # A header takes at least two bytes, for the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
             raise DecodeError("the count of headers is negative, or exceeds its record")
@@ -323,16 +328,16 @@ class _RecordReader:
 
     def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
         """Read the next header of each of these records."""
-        position, ends = self.positions[row_indices], self.ends[row_indices]
+        positions, ends = self.positions[row_indices], self.ends[row_indices]
         # The key, which cannot be null, then the value: the rows of `ranges`, and the minimum length.
         for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):
-            lengths, position = read_varints(self.data, position, 5)
-            if ((lengths < min_length) | (lengths > ends - position)).any():
+            lengths, positions = read_varints(self.data, positions, _MAX_INT32_VARINT_BYTES)
+            if ((lengths < min_length) | (lengths > ends - positions)).any():
                 raise DecodeError("the length of a header is negative, or exceeds its record")
-            ranges[start_row, header_indices] = position
+            ranges[start_row, header_indices] = positions
             ranges[length_row, header_indices] = lengths
-            position = position + np.maximum(lengths, 0)
-        self.positions[row_indices] = position
+            positions = positions + np.maximum(lengths, 0)
+        self.positions[row_indices] = positions
 
     def _read_remaining_headers(
         self, row_index: int, next_header: int, header_stop: int, ranges: NDArray[np.int64]
