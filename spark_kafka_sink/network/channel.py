@@ -151,13 +151,17 @@ class KafkaChannel:
         """The events that the channel can act on now."""
         if self.is_connecting:
             return EVENT_WRITE
-        return (EVENT_READ if self.can_read else 0) | (EVENT_WRITE if self.has_output else 0)
+        read_event = EVENT_READ if self.can_read else 0
+        write_event = EVENT_WRITE if self.has_output else 0
+        return read_event | write_event
 
     def set_counts(self, counts: IoCounts) -> None:
         """Count this channel's I/O in `counts` from now on."""
-        self._counts, channel_counts = counts, counts.get_channel_counts(self.id)
+        self._counts = counts
+        channel_counts = counts.get_channel_counts(self.id)
         self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
-        counts.connections_opened += not self.is_connecting  # an accepted socket is connected from the start
+        if not self.is_connecting:  # an accepted socket, which is connected from the start
+            counts.connections_opened += 1
 
     def finish_connect(self) -> None:
         """Complete the TCP connection. Raise OSError if the connection attempt failed."""
@@ -237,7 +241,8 @@ class KafkaChannel:
 
     def close(self) -> None:
         """Close the transport, drop the send's segments and release the frame's reserved memory."""
-        self._counts.connections_closed += not self.is_connecting  # a failed attempt was not counted as opened
+        if not self.is_connecting:  # a failed attempt was not counted as opened
+            self._counts.connections_closed += 1
         self._send = self._send_writer = self._authentication_writer = None
         if self._frame_memory is not None:
             self._frame_memory.remove_owner(self)
@@ -254,7 +259,9 @@ class KafkaChannel:
         can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.is_muted
         if can_reauthenticate and authenticator.is_reauthentication_due(now_ms):
             self._queue_authentication_frame(authenticator.start(now_ms))
-        return self._authentication_writer or (send_writer if authenticator.is_complete else None)
+        if self._authentication_writer is not None:
+            return self._authentication_writer
+        return send_writer if authenticator.is_complete else None
 
     def _record_authentication(self) -> None:
         """Update `is_ready`, and count the authentication if the last step has completed it."""
@@ -300,7 +307,8 @@ class KafkaChannel:
 
     def _read_frame(self) -> memoryview | None:
         """Read from the transport until a frame is complete. Return None if it stays incomplete in this poll."""
-        reader, max_bytes = self._reader, self._compute_max_receive_bytes()
+        reader = self._reader
+        max_bytes = self._compute_max_receive_bytes()
         remaining_bytes = MAX_READ_BYTES_PER_POLL
         frame = reader.next_frame(max_bytes)
         while frame is None and remaining_bytes > 0 and not reader.is_waiting_for_memory:

@@ -190,9 +190,10 @@ class FrameReader:
         payload_end = payload_start + payload_size
         if payload_end > self._unread_end:
             if _LENGTH.size + payload_size > READ_AHEAD_BYTES:
-                self.is_waiting_for_memory = self._try_reserve is not None and not self._try_reserve(payload_size)
-                if not self.is_waiting_for_memory:
+                if self._try_reserve is None or self._try_reserve(payload_size):
                     self._begin_long_frame()
+                else:
+                    self.is_waiting_for_memory = True
             return None
         self._unread_start = payload_end
         return memoryview(bytearray(self._buffer[payload_start:payload_end]))

@@ -108,7 +108,8 @@ class TlsTransport:
         if not self._unsent and self._outgoing.pending:
             self._unsent = memoryview(self._outgoing.read())
         if self._unsent:
-            self._unsent = self._unsent[send_segments(self.socket, [self._unsent]) :]
+            sent_bytes = send_segments(self.socket, [self._unsent])
+            self._unsent = self._unsent[sent_bytes:]
 
     def close(self) -> None:
         if self.is_ready and not self.has_output:
@@ -154,10 +155,11 @@ class TlsTransport:
 
     def _encrypt(self, record: Buffer) -> int:
         """Encrypt the whole record and return its plaintext size."""
-        view = memoryview(record)
-        while view:
+        remaining = memoryview(record)
+        while remaining:
             # One write accepts the whole record unless the peer has negotiated smaller records.
-            view = view[self._tls.write(view) :]
+            accepted_bytes = self._tls.write(remaining)
+            remaining = remaining[accepted_bytes:]
         return len(record)
 
     def _receive(self) -> int:
@@ -185,15 +187,16 @@ class TlsTransport:
 def _split_into_records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
     """Split the segments into records of MAX_RECORD_BYTES. Long segments yield views; short ones are joined."""
     pieces: list[memoryview] = []
-    space = MAX_RECORD_BYTES
+    free_bytes = MAX_RECORD_BYTES  # in the current record
     for segment in segments:
-        unsent_bytes = memoryview(segment)
-        while unsent_bytes:
-            piece, unsent_bytes = unsent_bytes[:space], unsent_bytes[space:]
+        remaining = memoryview(segment)
+        while remaining:
+            piece, remaining = remaining[:free_bytes], remaining[free_bytes:]
             pieces.append(piece)
-            space -= len(piece)
-            if not space:
+            free_bytes -= len(piece)
+            if not free_bytes:
                 yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                pieces, space = [], MAX_RECORD_BYTES
+                pieces = []
+                free_bytes = MAX_RECORD_BYTES
     if pieces:
         yield b"".join(pieces)

@@ -94,9 +94,10 @@ class _TopicMetrics:
     __slots__ = ("bytes", "compression", "errors", "retries", "sent")
 
     def __init__(self, window_ms: float, num_samples: int) -> None:
-        self.sent, self.bytes, self.errors, self.retries = (
-            Meter(WindowedStat(window_ms, num_samples)) for _ in range(4)
-        )
+        self.sent = Meter(WindowedStat(window_ms, num_samples))
+        self.bytes = Meter(WindowedStat(window_ms, num_samples))
+        self.errors = Meter(WindowedStat(window_ms, num_samples))
+        self.retries = Meter(WindowedStat(window_ms, num_samples))
         self.compression = WindowedStat(window_ms, num_samples)
 
     def gauges(self) -> dict[str, Gauge]:

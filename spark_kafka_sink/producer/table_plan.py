@@ -193,7 +193,8 @@ def _parse_formats(
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for side in SIDES:
-        columns = getattr(mapping, side) or ("key" if side == "key" else None)
+        default_columns = "key" if side == "key" else None
+        columns = getattr(mapping, side) or default_columns
         if f"{side}Format" in options and columns is not None:
             column_names = [columns] if isinstance(columns, str) else list(columns)
             options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)

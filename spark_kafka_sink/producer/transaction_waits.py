@@ -70,7 +70,9 @@ class ProducerTransactions:
         self._requests = requests
         self._client = client
         self._accumulator = accumulator
-        self._loop, self._metrics, self._system = waits
+        self._loop = waits.loop
+        self._metrics = waits.metrics
+        self._system = waits.system
         self._max_block_ms = max_block_ms
 
     def init(self, transactional_id: str | None) -> None:

@@ -61,7 +61,7 @@ from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, WaitForEvent
 from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.node_latency_stats import NodeLatencyStats
-from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, AdmitBatch, PartitionQueues
+from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, AdmitBatch, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, SingleRecord, Stage, split_into_chunks
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
@@ -485,7 +485,10 @@ class RecordAccumulator:
         """
         with self._lock:
             now_ms = self._clock()
-            for queue in self._queues if topic_partition is None else (self._queues.get(topic_partition),):
+            queues: Iterable[PartitionQueue] = self._queues
+            if topic_partition is not None:
+                queues = [self._queues.get(topic_partition)]
+            for queue in queues:
                 self._queues.unmute(queue, now_ms)
 
     def reenqueue(self, batch: ProducerBatch, now_ms: float, error: Exception) -> None:

@@ -81,7 +81,8 @@ class RowOrigins:
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if call_indices is None:
-            starts, self._run_calls = np.zeros(1, np.int64), np.zeros(1, np.int32)
+            starts = np.zeros(1, np.int64)
+            self._run_calls = np.zeros(1, np.int32)
         else:
             starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(call_indices[1:] != call_indices[:-1]) + 1])
             self._run_calls = call_indices[starts]

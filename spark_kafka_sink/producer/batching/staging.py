@@ -217,14 +217,17 @@ class Stage:
 
     def assign_partitions(self, convert_records: Callable[[StagedRecords], Rows]) -> None:
         """Convert all single records to rows that are assigned to partitions. Do nothing if there are none."""
+        if not self.unassigned_bytes:
+            return
         entries: list[StageEntry] = []
-        for entry in self.entries if self.unassigned_bytes else ():
-            rows = convert_records(entry) if isinstance(entry, StagedRecords) else entry
-            if rows is not entry:
+        for entry in self.entries:
+            if isinstance(entry, StagedRecords):
+                rows = convert_records(entry)
                 self._add_sizes(rows)
-            entries.append(rows)
-        if entries:
-            self.entries, self.unassigned_bytes = entries, 0
+                entries.append(rows)
+            else:
+                entries.append(entry)
+        self.entries, self.unassigned_bytes = entries, 0
 
     def _add_sizes(self, rows: Rows) -> None:
         """Add the upper bounds of the rows' sizes to `assigned_bytes`, and lower bounds to _bytes_by_partition."""
