@@ -147,7 +147,7 @@ def test_strategy_determines_subject_name(registry: FakeRegistry, strategy: str,
 
 
 @pytest.mark.needs("java")
-@pytest.mark.parametrize("write_method", ["dataSource", "mapInArrow"])
+@pytest.mark.parametrize("write_method", [pytest.param("dataSource", marks=pytest.mark.data_source), "mapInArrow"])
 def test_key_keeps_its_partition_when_its_schema_id_changes(
     spark: SparkSession, registry: FakeRegistry, write_method: str
 ) -> None:
