@@ -51,7 +51,7 @@ class PolledRequests:
             self._pending.handle_failure(attempt, error, response.received_ms)
 
     def _send(self, attempt: Attempt, now_ms: float) -> float:
-        """Send an attempt if its node is ready. Fail it if its node, and no other, can handle it and is unreachable.
+        """Send an attempt if its node is ready. Fail it if only this node can handle it and it is unreachable.
 
         Return the time until the next try, in milliseconds; inf if the attempt was sent.
         """

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import (
@@ -153,6 +154,24 @@ def test_unsupported_request_does_not_end_other_calls(client: BlockingClient) ->
 def test_fatal_error_of_the_metadata_ends_a_waiting_call(client: BlockingClient) -> None:
     call = client.begin([DescribeTopic("t")])
     client.metadata.set_fatal_error(AuthenticationError("rejected"))
+    with pytest.raises(AuthenticationError):
+        client.finish(call)
+
+
+def test_call_fails_with_fatal_error_of_a_poll_and_not_because_its_node_is_unreachable(
+    client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll closes the connection to the node, whose requests are still queued."""
+    (call,) = begin_calls(client, fetch_node(client, 1), 1)
+    monkeypatch.setattr(client._client, "ready", lambda *_: False)
+    monkeypatch.setattr(client._client, "connection_failed", lambda _: False)
+
+    def reject_credentials(_timeout_ms: float, _now_ms: float) -> list[ClientResponse]:
+        monkeypatch.setattr(client._client, "connection_failed", lambda _: True)
+        client.metadata.set_fatal_error(AuthenticationError("rejected"))
+        return []
+
+    monkeypatch.setattr(client._client, "poll", reject_credentials)
     with pytest.raises(AuthenticationError):
         client.finish(call)
 

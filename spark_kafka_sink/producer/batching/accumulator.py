@@ -104,7 +104,7 @@ class _FillPlan(NamedTuple):
     """The topics to fill batches for, each with an argument of BatchFiller.fill_batches. It is True if the topic's
     stage is not due, and only its single records must be assigned to partitions, which may complete full batches."""
     next_due_ms: float
-    """Time at which the next stage is due; inf if none is waiting."""
+    """Time of the next fill or assignment; inf if no rows are staged."""
     flushes: list[Flush]
     """Flushes whose rows will all be in batches once the plan has been carried out."""
 
@@ -393,7 +393,7 @@ class RecordAccumulator:
         return _FillPlan(full_batches_only_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
-        """Fill the planned batches without the lock. Return the time at which the next stage is due."""
+        """Fill the planned batches without the lock. Return the time of the next fill or assignment."""
         next_due_ms = plan.next_due_ms
         for topic, full_batches_only in plan.full_batches_only_by_topic.items():
             started_ms = self._clock()
@@ -408,11 +408,11 @@ class RecordAccumulator:
     def _find_due_topics(
         self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Find the topics whose staged rows need work now. Return them, and the time at which the next stage is due.
+        """Find the topics whose staged rows need work now. Return them, and the time of the next fill or assignment.
 
         A topic's value is False if its stage is due, and True if only the assignment of its single records is due,
         which may complete full batches. A stage from which another thread is filling batches is not returned but
-        marked, so that this thread wakes the sender afterwards.
+        marked, so that the thread that fills them wakes the sender afterwards.
         """
         full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
@@ -445,7 +445,7 @@ class RecordAccumulator:
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
-        """Return the ready nodes. The caller must hold the lock. `next_due_ms`: time at which the next stage is due."""
+        """Return the ready nodes. The caller must hold the lock. `next_due_ms`: time of the next fill or assignment."""
         delay_ms = max(0.0, min(next_due_ms, self._queues.find_next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 

@@ -71,6 +71,7 @@ def test_looks_up_a_partition_that_the_metadata_no_longer_contains() -> None:
     cluster.control.add_partitions("t", 2)
     pass_time(producer, 10_000)
     assert future.done()
+    assert future.exception(0) is None
 
 
 def test_looks_up_a_moved_leader_when_the_record_is_not_retried_and_no_broker_names_the_leader() -> None:
