@@ -303,7 +303,8 @@ class TransactionCoordinator:
     def _end(self, transaction: Transaction, *, commit: bool, version: int) -> None:
         """Commit or abort. Version 2 increments the epoch, and assigns a new producer id after the highest epoch."""
         epoch = transaction.epoch
-        self._write_end(transaction, epoch + 1 if version >= 2 else epoch, commit=commit)
+        end_epoch = epoch + 1 if version >= 2 else epoch
+        self._write_end(transaction, end_epoch, commit=commit)
         transaction.version = version
         if version >= 2:
             transaction.previous_epoch = epoch

@@ -153,7 +153,8 @@ def _parse_topic(text: str, default_partitions: int) -> tuple[str, int]:
     name, colon, partitions = text.partition(":")
     if not name or (colon and (not partitions.isdecimal() or int(partitions) < 1)):
         raise ConfigurationError(f"--topic must be NAME or NAME:PARTITIONS, not {text}")
-    return name, int(partitions) if colon else default_partitions
+    partition_count = int(partitions) if colon else default_partitions
+    return name, partition_count
 
 
 def _read_users(path: Path) -> dict[str, str]:

@@ -185,7 +185,10 @@ class ProgressBar:
         self.shown_count = count
         filled = BAR_WIDTH * count // self._total
         line = f"     [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {count:>9,} rows in Kafka"
-        print(f"\r{line}" if self._is_terminal else line, end="" if self._is_terminal else "\n", flush=True)
+        if self._is_terminal:
+            print(f"\r{line}", end="", flush=True)  # overwrite the previous line
+        else:
+            print(line, flush=True)
 
 
 def print_summary(reports: list[WriteReport], batch_seconds: float) -> None:

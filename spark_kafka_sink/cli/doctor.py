@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--transactional-id",
         metavar="ID",
-        help="check the permission to use this transactional id; no transaction is begun",
+        help="check the permission to use this transactional id; does not begin a transaction",
     )
     add(
         "--spark-conf",
         type=Path,
         metavar="FILE",
-        help="file with options of a DataFrame writer (kafka.bootstrap.servers, topic, ...): JSON, or lines NAME=VALUE",
+        help="file of DataFrame writer options (kafka.bootstrap.servers, topic, ...), as JSON or as NAME=VALUE lines",
     )
     add("--json", action="store_true", help="print one JSON document")
 
@@ -130,11 +130,11 @@ def _check_task_skew(report_path: str) -> Check:
     from spark_kafka_sink.reports.store import read_reports
 
     try:
-        reports = [report for report in read_reports(report_path, 1) if report.task_list]
+        reports = [report for report in read_reports(report_path, max_reports=1) if report.task_list]
     except ConfigurationError as error:
-        return Check(ROWS_BY_TASK, Outcome.SKIPPED, f"there is no report of a write: {error}")
+        return Check(ROWS_BY_TASK, Outcome.SKIPPED, f"no report to check: {error}")
     if not reports:
-        return Check(ROWS_BY_TASK, Outcome.SKIPPED, "there is no report of a write")
+        return Check(ROWS_BY_TASK, Outcome.SKIPPED, "there is no report, or the latest one lists no tasks")
     latest_report = reports[-1]
     detail = f"latest write: {describe_task_skew(latest_report)} {describe_largest_partition(latest_report)}".rstrip()
     skew = compute_skew(count_task_rows(latest_report).values(), compute_mean_task_rows(latest_report))
@@ -173,7 +173,7 @@ def _print_checks(checks: Sequence[Check], failed_count: int) -> None:
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether the encoding of stdout has all characters of the text."""
+    """Return whether the encoding of stdout can represent all characters of `text`."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -38,7 +38,8 @@ def open_lines(
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
         fields.append(pa.field("key", pa.binary()))
-    columns = _read_line_columns(stream, None if key_separator is None else key_separator.encode(), max_line_bytes)
+    separator_bytes = None if key_separator is None else key_separator.encode()
+    columns = _read_line_columns(stream, separator_bytes, max_line_bytes)
     return _build_reader(fields, columns, headers)
 
 

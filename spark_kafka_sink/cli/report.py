@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         job_reports = (report for report in read_reports(args.path) if get_query_id(report) == args.job)
         reports = list(deque(job_reports, maxlen=args.last))
-    for line in text_report.render_lines(reports):
+    for line in text_report.render_report_lines(reports):
         print(line)
     if args.html is not None:
         try:

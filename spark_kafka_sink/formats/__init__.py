@@ -5,7 +5,7 @@ No Python code runs per row, because every format works on whole columns.
 encoder.py              defines ColumnsEncoder, which the driver builds and the tasks use to encode selected columns
 encoder_builders.py     builds encoders from options and columns, and attaches schema ids
 format_builders.py      builds row formats and their schemas by format name
-options.py              parses the options of each side of a record (value or key)
+options.py              parses the options of each part of a record (value or key)
 registry_options.py     parses the schema registry options
 schema_registry.py      queries the schema registry from the driver
 json_text.py            encodes JSON, byte for byte like Spark's to_json

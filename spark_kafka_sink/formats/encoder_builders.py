@@ -50,12 +50,12 @@ class Columns(Protocol):
 def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
-    """Build an encoder for each side that has a format.
+    """Build an encoder for each part that has a format.
 
-    If a side's columns do not fit its format, its encoder is None and the errors are added to `faults`. Raise
+    If a part's columns do not fit its format, its encoder is None and the errors are added to `faults`. Raise
     MissingDependencyError if a package is missing.
     """
-    return {options.side: _try_build_encoder(options, columns, faults) for options in formats}
+    return {options.record_part: _try_build_encoder(options, columns, faults) for options in formats}
 
 
 def attach_schema_id(
@@ -73,7 +73,9 @@ def attach_schema_id(
     """
     client = get_registry_client(registry_options.config)
     if registry_options.schema_source == "latest":
-        subject = options.subject or registry_options.build_subject_name(options.side, topic, options.schema.name or "")
+        subject = options.subject or registry_options.build_subject_name(
+            options.record_part, topic, options.schema.name or ""
+        )
         latest_schema = client.get_latest(
             subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start=stream_start
         )
@@ -85,7 +87,9 @@ def attach_schema_id(
         return _attach_registered_schema(encoder, schema_format, latest_schema, subject, options, registry_options)
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
-    subject = options.subject or registry_options.build_subject_name(options.side, topic, schema_format.schema.name)
+    subject = options.subject or registry_options.build_subject_name(
+        options.record_part, topic, schema_format.schema.name
+    )
     register_or_lookup = client.register if registry_options.schema_source == "register" else client.lookup
     registered_schema = register_or_lookup(subject, schema_format.schema)
     if registry_options.has_id_in_header and registered_schema.guid is None:
@@ -108,7 +112,7 @@ def _attach_registered_schema(
     """
     if not registry_options.has_id_in_header:
         prefix = schema_format.build_row_prefix(registered_schema.id)
-        ignores_prefix = options.side == "key" and registry_options.partitioner_ignore_schema_id
+        ignores_prefix = options.record_part == "key" and registry_options.partitioner_ignore_schema_id
         return dataclasses.replace(
             encoder,
             format=schema_format.row_format,
@@ -121,7 +125,10 @@ def _attach_registered_schema(
             "requires one. Set schemaIdLocation to 'prefix', or use a registry with GUIDs, such as Confluent Platform "
             "8.0."
         )
-    record_header = (f"__{options.side}_schema_id", schema_format.build_guid_header_value(registered_schema.guid))
+    record_header = (
+        f"__{options.record_part}_schema_id",
+        schema_format.build_guid_header_value(registered_schema.guid),
+    )
     return dataclasses.replace(encoder, format=schema_format.row_format, record_header=record_header)
 
 
@@ -137,7 +144,7 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
-    """Build the encoder for one side. Raise ConfigurationError with all errors about its columns."""
+    """Build the encoder for one part. Raise ConfigurationError with all errors about its columns."""
     struct_position = _find_struct_position(options, columns)
     source_columns = columns if struct_position is None else columns.struct_fields(struct_position)
     assert source_columns is not None
@@ -147,7 +154,9 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
         schema_format = build_format(options.format, fields, options.schema)
     except SchemaError as error:
         placeholders = {"format": options.format, "problem": sanitize(str(error), 1_000)}
-        raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", placeholders)) from error
+        raise ConfigurationError(
+            OptionFault(f"{options.record_part}Format", "{format}: {problem}.", placeholders)
+        ) from error
     return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), struct_position)
 
 
@@ -168,7 +177,7 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
     placeholders = {"name": name, "alternatives": describe_missing_column(name, struct_names, "struct columns")}
     raise ConfigurationError(
         OptionFault(
-            f"{options.side}Columns",
+            f"{options.record_part}Columns",
             "names a struct column '{name}', which does not exist. {alternatives}",
             placeholders,
         )
@@ -182,10 +191,10 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
     """
     names = list(columns.names)
     selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
-    option, faults = f"{options.side}Columns", OptionFaults()
+    option, faults = f"{options.record_part}Columns", OptionFaults()
     if not selected_names:
         faults.add(
-            f"{options.side}Format",
+            f"{options.record_part}Format",
             f"has no columns to encode: {', '.join(NON_VALUE_COLUMNS)} are not part of the value by default, and the "
             f"table has no other columns. Name the columns in {{{option}}}.",
         )

@@ -103,7 +103,7 @@ def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> Schema
         # The derived message is the first of its file, whose position is encoded as a single 0.
         return SchemaFormat(ProtobufFormat(derived.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
-    registry_schema = Schema("PROTOBUF", message.text, message.name)
+    registry_schema = Schema("PROTOBUF", message.encoded_descriptor, message.name)
     return SchemaFormat(ProtobufFormat(message.fields), registry_schema, message.message_indexes)
 
 

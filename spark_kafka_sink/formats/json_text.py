@@ -256,7 +256,7 @@ def _encode_keys(keys: pa.Array) -> pa.Array:
 
 
 def _escape(text: pa.Array) -> pa.Array:
-    """Escape quotation marks, backslashes and control characters like Jackson."""
+    """Escape quotation marks, backslashes and control characters in JSON strings, as Jackson does."""
     _, _, data = text.buffers()
     if data is None or not len(text):
         return text

@@ -1,4 +1,4 @@
-"""Options that select the columns and the format of the value and the key, such as `valueFormat` and `keyColumns`."""
+"""Options that select the columns and format of a record's value and key, such as `valueFormat` and `keyColumns`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
 from spark_kafka_sink.options.files import read_regular_file
 
-SIDES = ("value", "key")
+RECORD_PARTS = ("value", "key")
 """Record fields that can be encoded from columns."""
 
 
@@ -32,7 +32,7 @@ _VALUE_OPTIONS = (
         "Format",
         None,
         build_choice_parser(*FORMATS),
-        "the format in which columns are encoded to the value: " + ", ".join(f"`{name}`" for name in FORMATS),
+        "the format used to encode columns as the value: " + ", ".join(f"`{name}`" for name in FORMATS),
     ),
     (
         "Columns",
@@ -60,22 +60,23 @@ _VALUE_OPTIONS = (
         "the subject of the value's schema in the schema registry; overrides `subjectNameStrategy`",
     ),
 )
-"""Options of the value. The key has the same options, with `key` in place of `value`."""
+"""The options of the value, each with its name without the prefix `value`. The key has the same options."""
 FORMAT_OPTIONS = tuple(
-    Option(f"{side}{name}", default, parse, meaning.replace("value", side))
-    for side in SIDES
-    for name, default, parse, meaning in _VALUE_OPTIONS
+    Option(f"{part}{suffix}", default, parse, description.replace("value", part))
+    for part in RECORD_PARTS
+    for suffix, default, parse, description in _VALUE_OPTIONS
 )
 
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """Options for encoding one side of a record, its value or its key, from columns.
+    """Options for encoding one part of a record, its value or its key, from columns.
 
     If `columns` is empty, all columns are encoded except those in NON_VALUE_COLUMNS.
     """
 
-    side: str
+    record_part: str
+    """`value` or `key`."""
     format: str
     columns: tuple[str, ...] = ()
     schema: SchemaOptions = NO_SCHEMA
@@ -86,46 +87,46 @@ class FormatOptions:
         return self.format in REGISTRY_FORMATS
 
 
-def find_encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
-    """Return the sides that are encoded from columns, as dict keys in the order of SIDES. Options may be invalid."""
+def find_encoded_parts(options: Mapping[str, str]) -> dict[str, None]:
+    """Return the parts to encode from columns, as dict keys in the order of RECORD_PARTS. Options may be invalid."""
     names = {name.lower() for name in options}
-    return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & names)
+    return dict.fromkeys(part for part in RECORD_PARTS if {f"{part}format", f"{part}columns"} & names)
 
 
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
-    """Return the options of each side that is encoded from columns. Add errors to the faults of `parsed_options`."""
-    parsed = (_parse_side(parsed_options, side) for side in SIDES)
+    """Return the options of each part that is encoded from columns. Add errors to the faults of `parsed_options`."""
+    parsed = (_parse_part(parsed_options, part) for part in RECORD_PARTS)
     return tuple(options for options in parsed if options is not None)
 
 
-def _parse_side(parsed_options: ParsedOptions, side: str) -> FormatOptions | None:
-    """Return one side's options, or None if its column is written without a format or the format is invalid."""
+def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | None:
+    """Return one part's options, or None if its column is written without a format or the format is invalid."""
     values = parsed_options.values
-    format_option = f"{side}Format"
-    if format_option not in parsed_options.raw_values and f"{side}Columns" in parsed_options.raw_values:
+    format_option = f"{part}Format"
+    if format_option not in parsed_options.raw_values and f"{part}Columns" in parsed_options.raw_values:
         format_option = "valueFormat"  # also the format of key columns without a format of their own
     if format_option in parsed_options.invalid_fields:
         return None
     format_name: str | None = values[format_option]
     if format_name is None:
-        side_options = (option for option in FORMAT_OPTIONS if option.name.startswith(side))
-        parsed_options.reject_unused(side_options, f"{{{side}Format}} is one of {_list_formats()}")
+        part_options = (option for option in FORMAT_OPTIONS if option.name.startswith(part))
+        parsed_options.reject_unused(part_options, f"{{{part}Format}} is one of {_list_formats()}")
         return None
-    if side == "key" and "keyColumns" not in parsed_options.raw_values:
+    if part == "key" and "keyColumns" not in parsed_options.raw_values:
         parsed_options.faults.add("keyFormat", "needs {keyColumns}, which names the columns of the key.")
-    subject = values[f"{side}Subject"]
+    subject = values[f"{part}Subject"]
     if subject and format_name not in REGISTRY_FORMATS:
         parsed_options.faults.add(
-            f"{side}Subject", f"has no effect, because the format '{format_name}' does not use a schema registry."
+            f"{part}Subject", f"has no effect, because the format '{format_name}' does not use a schema registry."
         )
-    schema = _parse_schema_options(parsed_options, side, format_name)
-    return FormatOptions(side, format_name, values[f"{side}Columns"], schema, subject)
+    schema = _parse_schema_options(parsed_options, part, format_name)
+    return FormatOptions(part, format_name, values[f"{part}Columns"], schema, subject)
 
 
-def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name: str) -> SchemaOptions:
-    """Return one side's schema, which is read from its file if SchemaFile is set. Add errors to the faults."""
+def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name: str) -> SchemaOptions:
+    """Return one part's schema, which is read from its file if SchemaFile is set. Add errors to the faults."""
     values = parsed_options.values
-    options = [f"{side}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
+    options = [f"{part}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
     text, path, schema_name = (values[option] for option in options)
     if format_name not in SCHEMA_FORMATS:
         # One fault is enough, so only the first of these options is reported.
@@ -135,7 +136,7 @@ def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name:
             parsed_options.faults.add(useless_option, problem)
         return NO_SCHEMA
     if text and path:
-        parsed_options.faults.add(f"{side}Schema", f"cannot be set together with {{{side}SchemaFile}}.")
+        parsed_options.faults.add(f"{part}Schema", f"cannot be set together with {{{part}SchemaFile}}.")
     elif path:
         try:
             data = read_regular_file(path)
@@ -143,7 +144,7 @@ def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             parsed_options.faults.add(
-                f"{side}SchemaFile",
+                f"{part}SchemaFile",
                 "is {path}, which cannot be read on the driver: {reason}.",
                 path=path,
                 reason=reason,

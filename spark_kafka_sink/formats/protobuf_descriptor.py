@@ -20,18 +20,18 @@ from spark_kafka_sink.errors import MissingDependencyError, SchemaError
 from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, check_column_type
 from spark_kafka_sink.records.fields import encode_varint
 
-_WELL_KNOWN = "google/protobuf/"
+_WELL_KNOWN_PREFIX = "google/protobuf/"
 
 
 class ParsedMessage(NamedTuple):
-    """Message from a descriptor.
+    """A message from a descriptor.
 
-    `text` is the descriptor of the message's file in the form that a registry accepts. `message_indexes` is the
-    message's position in the file, in Confluent's encoding.
+    `encoded_descriptor` is the descriptor of the message's file as base64, which a registry accepts. `message_indexes`
+    is the message's position in the file, in Confluent's encoding.
     """
 
     fields: tuple[MessageField, ...]
-    text: str
+    encoded_descriptor: str
     name: str
     message_indexes: bytes
 
@@ -45,11 +45,12 @@ def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -
     message = _find_message(files, name)
     file = message.file
     unsupported_imports = [
-        dependency.name for dependency in file.dependencies if not dependency.name.startswith(_WELL_KNOWN)
+        dependency.name for dependency in file.dependencies if not dependency.name.startswith(_WELL_KNOWN_PREFIX)
     ]
     if unsupported_imports:
         raise SchemaError(
-            f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN}* can be imported"
+            f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be "
+            "imported"
         )
     fields = _select_fields(message, list(columns), "")
     return ParsedMessage(

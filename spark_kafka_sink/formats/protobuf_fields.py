@@ -20,10 +20,10 @@ _UNSIGNED = ("uint32", "fixed32", "uint64", "fixed64")
 
 @dataclass(frozen=True)
 class MessageField:
-    """Field of a message.
+    """A field of a message.
 
-    `type_name` is the name of the type in Protobuf, `map`, or `timestamp` for the message google.protobuf.Timestamp.
-    It is `null` if the column has Arrow's type null, so that the field is never written.
+    `type_name` is the name of a Protobuf type or one of three others: `map`; `timestamp`, for the message
+    google.protobuf.Timestamp; and `null`, for a column of Arrow's null type, whose field is never written.
     """
 
     name: str

@@ -43,13 +43,13 @@ class RegistryOptions:
     def has_id_in_header(self) -> bool:
         return self.schema_id_location == "header"
 
-    def build_subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
-        """Return the subject of the schema for the topic's values or keys (`side`).
+    def build_subject_name(self, part: str, topic: str | None, schema_name: str) -> str:
+        """Return the subject of the schema for the topic's values or keys (`part`).
 
         `topic` may be None only with the strategy `record`, which does not use it.
         """
         if self.subject_name_strategy == "topic":
-            return f"{topic}-{side}"
+            return f"{topic}-{part}"
         return schema_name if self.subject_name_strategy == "record" else f"{topic}-{schema_name}"
 
 
@@ -144,7 +144,7 @@ def parse_registry_options(
         if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
             return None
         remedies = [
-            f" The format '{options.format}' writes no schema id: set {{{options.side}Format}} to "
+            f" The format '{options.format}' writes no schema id: set {{{options.record_part}Format}} to "
             f"'{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
             for options in formats
         ]
@@ -165,7 +165,7 @@ def _check_keys_have_prefix(
     formats: Sequence[FormatOptions], registry: RegistryOptions, parsed_options: ParsedOptions
 ) -> None:
     """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
-    key_format = next((options for options in formats if options.side == "key"), None)
+    key_format = next((options for options in formats if options.record_part == "key"), None)
     if (key_format is None or not key_format.has_registry) and "keyFormat" not in parsed_options.invalid_fields:
         format_name = "" if key_format is None else key_format.format
         reason = f"is '{format_name}', which writes no schema id" if format_name else "is not set"
@@ -186,18 +186,19 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     """Unless the subject is set, add a fault if the topic or schema name that determines it is unknown."""
     if options.subject:
         return
-    subject_option = f"{options.side}Subject"
+    subject_option = f"{options.record_part}Subject"
     if topic is None and registry.subject_name_strategy != "record":
         faults.add(
             subject_option,
-            f"must be set, because the subject of the {options.side} schema depends on the topic, and {{topic}} is not "
-            "set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
+            f"must be set, because the subject of the {options.record_part} schema depends on the topic, and {{topic}} "
+            "is not set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
         )
     if registry.schema_source == "latest" and registry.subject_name_strategy != "topic" and not options.schema.name:
         faults.add(
             "schemaSource",
             f"cannot be 'latest' while {{subjectNameStrategy}} is '{registry.subject_name_strategy}' and the record "
-            f"name is unknown. Set the name in {{{options.side}SchemaName}}, or the subject in {{{subject_option}}}.",
+            f"name is unknown. Set the name in {{{options.record_part}SchemaName}}, or the subject in "
+            f"{{{subject_option}}}.",
         )
 
 

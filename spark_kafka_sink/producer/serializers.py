@@ -190,24 +190,24 @@ class Serializers:
             raise InvalidRecordError(f"{error} A serializer added this header.") from None
 
 
-def _check_serializer(side: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
+def _check_serializer(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     """Return the serializer, or serialize_plain for None. Raise ConfigurationError if it cannot be a serializer.
 
-    `side`: `key` or `value`.
+    `part`: `key` or `value`.
     """
     if serializer is None:
         return serialize_plain
     if callable(serializer) or callable(getattr(serializer, "serialize", None)):
         if callable(serializer):
-            _check_accepts_topic_and_object(side, serializer)
+            _check_accepts_topic_and_object(part, serializer)
         return serializer
     raise ConfigurationError(
-        f"{side}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with "
+        f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with "
         "a method serialize(topic, headers, data)."
     )
 
 
-def _check_accepts_topic_and_object(side: str, serializer: Serializer) -> None:
+def _check_accepts_topic_and_object(part: str, serializer: Serializer) -> None:
     """Raise ConfigurationError if the serializer cannot be called with (topic, object).
 
     Functions of one argument, such as json.dumps and the serializers of kafka-python, cannot.
@@ -221,15 +221,15 @@ def _check_accepts_topic_and_object(side: str, serializer: Serializer) -> None:
     except TypeError:
         name = getattr(serializer, "__qualname__", type(serializer).__qualname__)
         raise ConfigurationError(
-            f"{side}_serializer must accept two arguments, (topic, object), and return bytes, but {name} does not. "
-            f"Use for example `lambda topic, {side}: json.dumps({side}).encode()`, or "
+            f"{part}_serializer must accept two arguments, (topic, object), and return bytes, but {name} does not. "
+            f"Use for example `lambda topic, {part}: json.dumps({part}).encode()`, or "
             "spark_kafka_sink.producer.serializers.serialize_json."
         ) from None
 
 
 def _call_serializer(
     serializer: Serializer | HeaderSerializer,
-    side: str,
+    part: str,
     topic: str,
     headers: list[tuple[str, bytes | None]],
     value: object,
@@ -244,16 +244,16 @@ def _call_serializer(
         raise
     except Exception as error:
         raise InvalidRecordError(
-            f"{format_partition(topic)}: the serializer of the {side} failed: {error!r}"
+            f"{format_partition(topic)}: the serializer of the {part} failed: {error!r}"
         ) from error
     if result is None or isinstance(result, bytes):
         return result
-    raise _build_invalid_result_error(topic, side, result)
+    raise _build_invalid_result_error(topic, part, result)
 
 
-def _build_invalid_result_error(topic: str, side: str, result: object) -> InvalidRecordError:
+def _build_invalid_result_error(topic: str, part: str, result: object) -> InvalidRecordError:
     advice = " Call .encode() on the result." if isinstance(result, str) else ""
     type_name = type(result).__name__
     return InvalidRecordError(
-        f"{format_partition(topic)}: the serializer of the {side} returned {type_name}, which is not bytes.{advice}"
+        f"{format_partition(topic)}: the serializer of the {part} returned {type_name}, which is not bytes.{advice}"
     )

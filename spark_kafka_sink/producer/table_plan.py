@@ -24,7 +24,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import attach_schema_id, build_encoders
-from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, parse_format_options
+from spark_kafka_sink.formats.options import FORMAT_OPTIONS, RECORD_PARTS, FormatOptions, parse_format_options
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
 from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
@@ -117,20 +117,21 @@ def plan_table(
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
         mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy integers are not int
     _raise_faults(_find_argument_faults(mapping))
-    sides, registry, option_faults = _parse_formats(topic, mapping, table_options)
-    encoded_fields = {side for side in SIDES if f"{side}_format" in table_options}
+    formats, registry, option_faults = _parse_formats(topic, mapping, table_options)
+    encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in table_options}
     positions, position_faults = _find_column_positions(topic, schema, mapping, encoded_fields)
     _raise_faults(option_faults + position_faults)
-    sides = [_fill_encoded_columns(side, schema, positions) for side in sides]
+    formats = [_fill_encoded_columns(format_options, schema, positions) for format_options in formats]
     encoder_faults = OptionFaults()
-    schema_encoders = build_encoders(sides, ArrowColumns(list(schema)), encoder_faults)
+    schema_encoders = build_encoders(formats, ArrowColumns(list(schema)), encoder_faults)
     _raise_faults(encoder_faults.render(_ARGUMENT_SPELLING))
     target_types = _find_target_types(schema, positions, schema_encoders)
     _raise_faults(_find_type_faults(schema, positions, target_types))
     encoders: dict[str, Any] = dict(schema_encoders)
-    for side in sides:
-        if side.has_registry and registry is not None:
-            encoders[side.side] = attach_schema_id(encoders[side.side], side, registry, topic)
+    for format_options in formats:
+        if format_options.has_registry and registry is not None:
+            part = format_options.record_part
+            encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
     conversion = _build_conversion(schema, target_types, positions.get("timestamp"))
     columns = ColumnPlan(
         value=encoders["value"] if "value" in encoders else positions["value"],
@@ -171,7 +172,7 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
     faults: list[str] = []
     for field_name in ("value", "key", "headers", "partition", "timestamp"):
         argument = getattr(mapping, field_name)
-        accepts_list, accepts_number = field_name in SIDES, field_name == "partition"
+        accepts_list, accepts_number = field_name in RECORD_PARTS, field_name == "partition"
         names = list(argument) if accepts_list and isinstance(argument, list | tuple) else [argument]
         are_names = len(names) > 0 and all(isinstance(name, str) for name in names)
         is_number = accepts_number and isinstance(argument, int) and not isinstance(argument, bool)
@@ -192,16 +193,16 @@ def _parse_formats(
     """Parse the format arguments. Return the formats, the schema registry options and the faults that were found."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
-    for side in SIDES:
-        default_columns = "key" if side == "key" else None
-        columns = getattr(mapping, side) or default_columns
-        if f"{side}Format" in options and columns is not None:
+    for part in RECORD_PARTS:
+        default_columns = "key" if part == "key" else None
+        columns = getattr(mapping, part) or default_columns
+        if f"{part}Format" in options and columns is not None:
             column_names = [columns] if isinstance(columns, str) else list(columns)
-            options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
+            options[f"{part}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
     parsed_options = parse_option_values(_OPTIONS, options, (), "producer")
-    sides = parse_format_options(parsed_options)
-    registry = parse_registry_options(parsed_options, sides, topic)
-    return list(sides), registry, [*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)]
+    formats = parse_format_options(parsed_options)
+    registry = parse_registry_options(parsed_options, formats, topic)
+    return list(formats), registry, [*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)]
 
 
 def _describe_unknown_argument(name: str) -> str:
@@ -265,20 +266,22 @@ def _find_column_positions(
     return positions, faults
 
 
-def _fill_encoded_columns(side: FormatOptions, schema: pa.Schema, positions: Mapping[str, int]) -> FormatOptions:
+def _fill_encoded_columns(
+    format_options: FormatOptions, schema: pa.Schema, positions: Mapping[str, int]
+) -> FormatOptions:
     """Choose the columns to encode for a format without explicit columns.
 
     All columns are encoded except pandas' index, columns that another record field reads, and columns that have the
     name of another record field.
     """
-    if side.columns:
-        return side
+    if format_options.columns:
+        return format_options
     read_names = {schema.names[position] for position in positions.values()}
     excluded_names = read_names | (set(FIELD_NAMES) - {"value"})
     encoded_names = [
         name for name in schema.names if name not in excluded_names and not _PANDAS_INDEX_PATTERN.fullmatch(name)
     ]
-    return replace(side, columns=tuple(encoded_names))
+    return replace(format_options, columns=tuple(encoded_names))
 
 
 def _find_target_types(
@@ -290,7 +293,7 @@ def _find_target_types(
     """
     read_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
     read_positions |= {
-        positions[side] for side in SIDES if side in positions and _is_dictionary(schema, positions[side])
+        positions[part] for part in RECORD_PARTS if part in positions and _is_dictionary(schema, positions[part])
     }
     for encoder in encoders.values():
         if encoder is not None:
@@ -354,7 +357,7 @@ def _find_column_problem(record_field: str, arrow_field: pa.Field, empty_column:
             RecordColumns(pa.nulls(0, pa.binary()), **{record_field: empty_column})
     except SchemaError as error:
         message = f"{record_field}={arrow_field.name!r}: {error}."
-        if record_field in SIDES:
+        if record_field in RECORD_PARTS:
             message += f' Alternatively, encode the column by setting {record_field}_format="json".'
         return message
     return None

@@ -143,15 +143,17 @@ def _render_waits_tile(totals: ReportTotals) -> str:
 
 
 def _render_tile(name: str, value: str, detail: str) -> str:
-    """Return a tile. `name` must be valid HTML; the other texts are escaped."""
+    """Return a tile. `name` must be valid HTML; the other strings are escaped."""
     return f"<div><dt>{name}</dt><dd>{escape(value)}<small>{escape(detail)}</small></dd></div>"
 
 
 def _render_table(reports: Sequence[WriteReport]) -> str:
     """Return a table of the latest writes, with the latest one first. `reports` must be in chronological order."""
     headings = "".join(f'<th scope="col"{_build_class_attribute(name)}>{name}</th>' for name in _COLUMNS)
-    has_several_jobs = len({get_query_id(report) for report in reports}) > 1
-    rows = "".join(f"<tr>{_render_row(report, has_several_jobs)}</tr>" for report in reversed(reports[-_MAX_WRITES:]))
+    has_several_queries = len({get_query_id(report) for report in reports}) > 1
+    rows = "".join(
+        f"<tr>{_render_row(report, has_several_queries)}</tr>" for report in reversed(reports[-_MAX_WRITES:])
+    )
     limit = f", the latest {_MAX_WRITES} of {len(reports):,}" if len(reports) > _MAX_WRITES else ""
     return (
         f"<section><h2>Writes{limit}</h2><table><thead><tr>{headings}</tr></thead>"
@@ -159,13 +161,13 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
     )
 
 
-def _render_row(report: WriteReport, has_several_jobs: bool) -> str:
+def _render_row(report: WriteReport, has_several_queries: bool) -> str:
     """Return the cells of a write. The batch includes the query id only if there are several jobs."""
     cells = (
         *format_cells(report),
         f"{report.tasks:,}",
         f"✗ {report.status}" if report.status == FAILED else report.status,
-        report.batch if has_several_jobs else report.batch.partition("/")[2],
+        report.batch if has_several_queries else report.batch.partition("/")[2],
     )
     elements: list[str] = []
     for column, cell in zip(_COLUMNS, cells, strict=True):

@@ -26,28 +26,31 @@ MAX_LOCATED_RECORDS = 10_000_000
 
 
 class ReceiptOutcome(Enum):
-    """Result of comparing one partition. The values are part of the command's output."""
+    """The result of comparing a partition's records with its receipt. `pykafka verify` prints the values."""
 
     INTACT = "intact"
-    OTHERS = "intact, with other records"
+    INTACT_WITH_OTHERS = "intact, with other records"
     MISSING = "missing"
+    """There are fewer records than were written."""
     DUPLICATED = "duplicated"
+    """All written records are there, some of them more than once."""
     ALTERED = "altered"
+    """The number of records is right, but not their content."""
     MOVED = "moved"
     """Records are in a different partition of the topic than the one they were written to."""
     EXTRA = "extra"
     """There are more records than were written, and the extra records could not be identified."""
     UNKNOWN = "unknown"
-    """The report has no digest or no offsets."""
+    """The report lacks the digest or offsets that a conclusion needs."""
 
     @property
     def is_failure(self) -> bool:
-        return self not in (ReceiptOutcome.INTACT, ReceiptOutcome.OTHERS)
+        return self not in (ReceiptOutcome.INTACT, ReceiptOutcome.INTACT_WITH_OTHERS)
 
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """Outcome for one partition, with an explanation."""
+    """The outcome for one partition, with an explanation."""
 
     outcome: ReceiptOutcome
     written_range: OffsetRange
@@ -193,7 +196,7 @@ def _determine_outcome(written_range: OffsetRange, found: FoundRecords) -> tuple
     location = _format_location(offsets)
     if has_copies:
         return ReceiptOutcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {location}"
-    return ReceiptOutcome.OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
+    return ReceiptOutcome.INTACT_WITH_OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
 
 
 def _format_location(offsets: NDArray[np.int64]) -> str:

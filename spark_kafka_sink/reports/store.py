@@ -140,6 +140,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
     """
     path_error = find_path_error(path)
     if path_error is not None:
+        # Do not show a path that contains a password.
         raise ConfigurationError(path_error if urlsplit(path).password else f"{path}: {path_error}")
     try:
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)

@@ -26,30 +26,27 @@ _MAX_BATCH_LENGTH = 48
 _MAX_LISTED_PARTITIONS = 50
 
 
-def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Yield the lines of the text: writes and their totals, offsets by partition, skew, requests, dead letters."""
+def render_report_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """Yield the report's lines: writes and their totals, offsets by partition, task skew, requests, dead letters."""
     if not reports:
         yield "no reports"
         return
     query_ids = {get_query_id(report) for report in reports}
-    has_several_jobs = len(query_ids) > 1
-    if not has_several_jobs:
-        yield sanitize(query_ids.pop())
-    rows = [_format_write(report, has_several_jobs) for report in reports]
+    has_several_queries = len(query_ids) > 1
+    if not has_several_queries:
+        yield sanitize(get_query_id(reports[0]))
+    rows = [_format_write(report, has_several_queries) for report in reports]
     totals = ReportTotals.from_reports(reports)
     yield from align_columns([_COLUMNS, *rows, _format_totals(totals)], left_aligned=(0, len(_COLUMNS) - 1))
     yield ""
     yield from _render_partitions(reports)
     yield from _render_task_skew(reports)
     yield from _render_requests(totals)
-    error_counts = sum_errors(report.errors for report in reports)
-    if error_counts:
-        counts = [f"{count:,} {sanitize(name)}" for name, count in sorted(error_counts.items())]
-        yield "dead letters: " + ", ".join(counts)
+    yield from _render_dead_letters(reports)
 
 
-def _format_write(report: WriteReport, has_several_jobs: bool) -> tuple[str, ...]:
-    batch = sanitize(report.batch if has_several_jobs else report.batch.partition("/")[2], _MAX_BATCH_LENGTH)
+def _format_write(report: WriteReport, has_several_queries: bool) -> tuple[str, ...]:
+    batch = sanitize(report.batch if has_several_queries else report.batch.partition("/")[2], _MAX_BATCH_LENGTH)
     return (*format_cells(report), f"{batch} FAILED" if report.status == FAILED else batch)
 
 
@@ -114,3 +111,11 @@ def _render_requests(totals: ReportTotals) -> Iterator[str]:
             f"{format_bytes(totals.mean_batch_bytes)} per batch; tasks were throttled by quotas for {throttled}, by "
             f"maxBytesPerSecond for {paced}"
         )
+
+
+def _render_dead_letters(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """Count the dead letters by error. Without dead letters, yield nothing."""
+    error_counts = sum_errors(report.errors for report in reports)
+    if error_counts:
+        counts = [f"{count:,} {sanitize(name)}" for name, count in sorted(error_counts.items())]
+        yield "dead letters: " + ", ".join(counts)

@@ -36,7 +36,7 @@ OffsetRanges = dict[str, dict[int, OffsetRange]]
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """Result of one task of a write."""
+    """The rows, duration and retries of one task of a write."""
 
     partition_id: int
     """Spark's partition id (the task's number within its stage)."""

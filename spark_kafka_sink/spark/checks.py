@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigurationError, OptionFaults, PreflightE
 from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX, build_driver_id, derive_prefix
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import build_encoders
-from spark_kafka_sink.formats.options import find_encoded_sides
+from spark_kafka_sink.formats.options import find_encoded_parts
 from spark_kafka_sink.preflight import Check, Outcome, Target, build_preflight_error, preflight
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
@@ -71,7 +71,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     """
     # If the options are invalid, still check the schema, using only the options that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
-    encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
+    encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_parts(options)}
     schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     format_faults = OptionFaults()
     try:

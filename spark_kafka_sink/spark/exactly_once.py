@@ -21,6 +21,7 @@ import platform
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
@@ -54,6 +55,13 @@ _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the bat
 _ABORTED_UNREPORTED_MESSAGE = (
     "no task has reported; its open transactions were aborted, so that readers do not wait for them"
 )
+
+
+class AbortResult(NamedTuple):
+    """Whether a batch's transactions were aborted, and a clause that describes the outcome in a log message."""
+
+    was_aborted: bool
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -143,19 +151,17 @@ class ExactlyOnceWrite:
             with Driver(self.delivery) as driver:
                 driver.commit(self.start, batch, transactions, content)
 
-    def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
-        """Abort the batch's transactions.
-
-        Return whether they were aborted, and a clause that describes the outcome in a log message.
-        """
+    def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
+        """Abort the batch's transactions, unless the batch is already decided or a newer driver has taken over."""
         batch = self._require_single_batch(reports)
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
-            return True, _ABORTED_MESSAGE
+            return AbortResult(True, _ABORTED_MESSAGE)
         if batch.is_idempotent:
-            return False, _NOT_ABORTED_MESSAGE
-        return False, f"{_NOT_ABORTED_REASON}. {commit_errors.build_unknown_outcome_remedy(self.start.entry)}"
+            return AbortResult(False, _NOT_ABORTED_MESSAGE)
+        remedy = commit_errors.build_unknown_outcome_remedy(self.start.entry)
+        return AbortResult(False, f"{_NOT_ABORTED_REASON}. {remedy}")
 
     # --- the batch of a report
 
@@ -186,12 +192,13 @@ class ExactlyOnceWrite:
             raise DeliveryError(
                 f"The tasks of one batch reported {len(batches)} different batches. Run the write again."
             )
-        return batches.pop()
+        (batch,) = batches
+        return batch
 
 
 @dataclass(frozen=True)
 class UnreportedBatch:
-    """A micro-batch without any task report, so the committing process does not have its BatchStart."""
+    """A micro-batch without task reports. The committing process has no BatchStart, which only the reports contain."""
 
     delivery: Delivery
     start_name: str
@@ -200,11 +207,15 @@ class UnreportedBatch:
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Do nothing, because no task wrote anything."""
 
-    def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
-        """Abort the query's open transactions. The result has the same form as that of `ExactlyOnceWrite.abort`."""
+    def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
+        """Abort the query's open transactions.
+
+        Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over.
+        """
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
-        return was_aborted, _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
+        outcome = _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
+        return AbortResult(was_aborted, outcome)
 
 
 def _to_batch(micro_batch: MicroBatchId) -> Batch:

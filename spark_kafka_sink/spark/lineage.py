@@ -55,8 +55,8 @@ _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user
 class LineageWrite:
     """A batch write or a streaming query for which events are sent.
 
-    `folder`: the folder for the write's reports; it is deleted when the write ends. `secrets`: texts that are masked in
-    all events.
+    `folder`: the folder for the write's reports; it is deleted when the write ends. `secrets`: strings to mask in all
+    events.
     """
 
     def __init__(self, run: LineageRun, sender: EventSender, folder: str, secrets: list[str]) -> None:

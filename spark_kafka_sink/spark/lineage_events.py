@@ -248,7 +248,7 @@ def _parse_list(text: str) -> list[str]:
 
 
 def _parse_tags(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the key and value of each tag in a text such as `key:value;label`. The value of a label is `true`."""
+    """Yield the key and value of each tag in a string such as `key:value;label`. The value of a label is `true`."""
     for tag in _parse_list(text):
         key, _, value = tag.partition(":")
         yield key, value or "true"

@@ -67,7 +67,7 @@ def find_idle_timeout_seconds(context: TaskContext | None) -> float:
 def parse_duration(text: str) -> float:
     """Parse a duration and return it in seconds. A number without a unit is taken as milliseconds.
 
-    Raise ConfigurationError if the text is not a duration.
+    Raise ConfigurationError if `text` is not a duration.
     """
     match = _DURATION_PATTERN.fullmatch(text.strip().lower())
     if match is None:

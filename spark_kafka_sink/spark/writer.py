@@ -196,9 +196,9 @@ def abort(
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else default_batch_name, "failed")
     if exactly_once is not None:
-        was_aborted, outcome = exactly_once.abort(reports)
-        LOGGER.warning("The write failed: %s [%s]", outcome, report.batch)
-        if was_aborted:
+        result = exactly_once.abort(reports)
+        LOGGER.warning("The write failed: %s [%s]", result.outcome, report.batch)
+        if result.was_aborted:
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
     elif report.rows or report.dead_letters:
         LOGGER.warning(

@@ -64,7 +64,7 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     stored_frame = _create_frame(expected.sparkSession, records)
     if in_order:
         stored_frame = stored_frame.orderBy("partition", "offset")
-    # These columns are null on both sides unless a text is not JSON of the expected type.
+    # These columns are null on both sides unless a string is not JSON of the expected type.
     invalid_json_columns = {f"{field.name}, invalid JSON": _extract_invalid_json(field) for field in json_fields}
     try:
         assert_df_equality(
@@ -128,7 +128,7 @@ def _is_json(field: StructField) -> bool:
 def _parse_json(field: StructField) -> Column:
     """Parse the topic's column as the expected type.
 
-    A struct gets an additional field for corrupt records: if Spark cannot parse a text, that field contains the text.
+    A struct gets an additional field for corrupt records: if Spark cannot parse a string, that field contains it.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructType
@@ -144,7 +144,7 @@ def _parse_json(field: StructField) -> Column:
 
 
 def _extract_invalid_json(field: StructField) -> Column:
-    """Return a column with the texts that are not JSON of the expected type, and null for all other values."""
+    """Return a column with the strings that are not JSON of the expected type, and null for all other values."""
     from pyspark.sql import functions
     from pyspark.sql.types import StructType
 

@@ -248,4 +248,4 @@ def test_reports_of_write_without_rows_say_so() -> None:
     text = render_page([empty], "reports.jsonl")
     assert "No partition has rows." in text
     assert "nan" not in text
-    assert "topic" not in "".join(text_report.render_lines([empty])), "no head without a row"
+    assert "topic" not in "".join(text_report.render_report_lines([empty])), "no head without a row"

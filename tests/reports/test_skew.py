@@ -16,7 +16,7 @@ from spark_kafka_sink.reports.skew import (
     describe_task_skew,
     find_longest_write,
 )
-from spark_kafka_sink.reports.text_report import render_lines
+from spark_kafka_sink.reports.text_report import render_report_lines
 from spark_kafka_sink.reports.write_report import TaskSummary
 from tests.reports.report_factories import make_micro_batches, make_report
 
@@ -44,7 +44,7 @@ def test_mean_includes_tasks_that_are_not_listed() -> None:
     many_tasks = dataclasses.replace(make_report(), tasks=2_000, rows=200_000, task_list=tasks)
     sentence = "2,000 tasks; the largest (7) has 10.0 times the mean, which is skewed."
     assert describe_task_skew(many_tasks) == sentence
-    assert sentence in "\n".join(render_lines([many_tasks]))
+    assert sentence in "\n".join(render_report_lines([many_tasks]))
     assert "mean 100<" in str(build_figures([many_tasks])), "reference line of the chart"
 
 

@@ -143,12 +143,12 @@ def test_missing_struct_is_one_fault() -> None:
     assert fault.startswith("Option 'valueColumns' names a struct column 'nowhere', which does not exist.")
 
 
-@pytest.mark.parametrize("side", ["value", "key"])
+@pytest.mark.parametrize("part", ["value", "key"])
 @pytest.mark.parametrize("name", ["Schema", "SchemaFile", "SchemaName", "Subject"])
-def test_rejects_option_of_format_that_is_not_set(side: str, name: str) -> None:
+def test_rejects_option_of_format_that_is_not_set(part: str, name: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
-    (fault,) = faults(schema, **{f"{side}{name}": "x"})
-    assert fault.startswith(f"Option '{side}{name}' has no effect unless '{side}Format' is one of 'json'")
+    (fault,) = faults(schema, **{f"{part}{name}": "x"})
+    assert fault.startswith(f"Option '{part}{name}' has no effect unless '{part}Format' is one of 'json'")
 
 
 @pytest.mark.parametrize("name", ["valueSchema", "valueSchemaFile", "valueSchemaName"])

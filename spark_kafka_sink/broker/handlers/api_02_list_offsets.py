@@ -61,7 +61,8 @@ def _list_partition(
 def _find_offset(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
     """Return the timestamp and offset for a requested timestamp or special value. -1 means unknown."""
     if timestamp == LATEST:
-        return -1, log.last_stable_offset if committed else log.log_end_offset
+        end_offset = log.last_stable_offset if committed else log.log_end_offset
+        return -1, end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset
     if timestamp == MAX_TIMESTAMP:

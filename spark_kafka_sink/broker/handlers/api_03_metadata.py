@@ -55,9 +55,10 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             controller_id=running_nodes[0].id if running_nodes else -1,
             topics=topics,
         )
-    injected_code = context.find_injected_error()
-    if injected_code and context.version >= FIRST_ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
-        response.error_code = injected_code
+    # The error code of the whole response is set only if no topic has an error code of its own.
+    has_topic_error = any(topic.error_code for topic in topics)
+    if context.version >= FIRST_ERROR_CODE_VERSION and not has_topic_error:
+        response.error_code = context.find_injected_error()
     return response
 
 

@@ -15,8 +15,8 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 )
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
-FIRST_FEATURE_LEVEL_0_VERSION = 4
-"""First version whose responses contain supported features with minimum level 0.
+FIRST_VERSION_WITH_MIN_LEVEL_0 = 4
+"""The first request version whose response contains supported features with minimum level 0.
 
 Java clients before 3.9 request older versions. Some of these clients cannot connect if a response contains such a
 feature (KAFKA-17011), so brokers omit it.
@@ -43,20 +43,24 @@ def _find_routing_error(context: RequestContext, request: ApiVersionsRequest) ->
 
 
 def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVersionsResponse:
-    """Build a response without errors. `version`: the request's version."""
+    """Build a successful response to a request of this version."""
     with cluster.lock:
-        level = cluster.coordinator.version
+        transaction_version = cluster.coordinator.version
     response = ApiVersionsResponse(
         api_keys=_list_api_versions(cluster),
-        finalized_features_epoch=level + 1,  # must increase when a test raises the level
+        finalized_features_epoch=transaction_version + 1,  # must increase when a test raises the version
     )
-    if version >= FIRST_FEATURE_LEVEL_0_VERSION:
+    if version >= FIRST_VERSION_WITH_MIN_LEVEL_0:
         response.supported_features = [
             SupportedFeatureKey(name=TRANSACTION_VERSION_FEATURE, min_version=0, max_version=2)
         ]
-    if level > 0:
+    if transaction_version > 0:
         response.finalized_features = [
-            FinalizedFeatureKey(name=TRANSACTION_VERSION_FEATURE, max_version_level=level, min_version_level=level)
+            FinalizedFeatureKey(
+                name=TRANSACTION_VERSION_FEATURE,
+                max_version_level=transaction_version,
+                min_version_level=transaction_version,
+            )
         ]
     return response
 

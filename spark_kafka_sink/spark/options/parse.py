@@ -25,7 +25,7 @@ from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_v
 from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
-from spark_kafka_sink.formats.options import find_encoded_sides, parse_format_options
+from spark_kafka_sink.formats.options import find_encoded_parts, parse_format_options
 from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER, UNSUPPORTED_PARTITIONER_MESSAGE
@@ -161,7 +161,7 @@ def _read_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
 
 def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
     """Drop the options that the sink ignores, and log a warning that names them."""
-    has_format = bool(find_encoded_sides(options))
+    has_format = bool(find_encoded_parts(options))
     ignored_names = [name for name in options if _is_ignored(name, has_format)]
     if ignored_names:
         names = ", ".join(sorted(ignored_names))

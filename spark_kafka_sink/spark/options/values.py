@@ -1,4 +1,4 @@
-"""Parsers for values that only the sink's options have. client/option_parsing.py has those shared with the client."""
+"""Parsers for values of the sink's own options. client/option_parsing.py has the parsers shared with the client."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ parse_replication_factor = build_count_parser(_MAX_REPLICATION_FACTOR)
 
 
 def build_checked_text_parser(find_error: Callable[[str], str | None]) -> Parser:
-    """Return a parser that rejects a text if `find_error` returns an error message for it.
+    """Return a parser that rejects a string if `find_error` returns an error message for it.
 
-    The parser returns None for an empty text. Its errors do not show the text.
+    The parser returns None for an empty string. Its errors do not show the string.
     """
 
     def parse(value: object) -> str | None:
