@@ -80,10 +80,10 @@ def test_looks_up_unknown_coordinators_in_one_request(cluster: Cluster, prepared
 
 def test_spreads_requests_for_any_broker_over_connected_nodes(cluster: Cluster, client: BlockingClient) -> None:
     TransactionListing(client, ONGOING).wait_for_transactions()  # connects to all nodes
-    for call in [client.begin([InitProducerId(None)]) for _ in range(6)]:
+    for call in [client.begin([InitProducerId(None)]) for _ in range(60)]:
         client.finish(call)
     counts = cluster.counts()
-    assert [counts[node, ApiKey.INIT_PRODUCER_ID] for node in range(3)] == [2, 2, 2]
+    assert [counts[node, ApiKey.INIT_PRODUCER_ID] for node in range(3)] == [20, 20, 20]
 
 
 def test_coordinator_describes_all_its_ids_in_one_response(
