@@ -73,7 +73,9 @@ def resolve_servers(
 ) -> tuple[tuple[Node, ...], str]:
     """Return a node for each resolved host, and a description of the names that could not be resolved.
 
-    `failure_level`: the level at which to log each failure. Raise ConfigurationError if an address is not HOST:PORT.
+    `failure_level`: the level at which to log each failure.
+
+    Raise ConfigurationError if an address is not HOST:PORT.
     """
     resolved_hosts: list[tuple[str, int]] = []
     failures: list[str] = []
@@ -86,8 +88,9 @@ def resolve_servers(
             continue
         if dns_lookup == RESOLVE_CANONICAL:
             resolved_hosts.extend((system.canonical_name(address), port) for address in addresses)
-        else:
+        else:  # the addresses are not kept, because each connection attempt resolves the name again
             resolved_hosts.append((host, port))
     distinct_hosts = dict.fromkeys(resolved_hosts)
+    # Negative ids cannot be confused with the brokers' real ids.
     nodes = tuple(Node(-1 - index, host, port) for index, (host, port) in enumerate(distinct_hosts))
     return nodes, "; ".join(failures)

@@ -28,7 +28,7 @@ class BootstrapLookup:
     def __init__(self, config: ClientConfig, system: System, wakeup: Callable[[], None] | None = None) -> None:
         """Raise ConfigurationError if an address is not HOST:PORT.
 
-        `wakeup`: called when an attempt has finished; attempts then run on a background thread. Without `wakeup`,
+        If `wakeup` is given, attempts run on a background thread, which calls it after each attempt. Otherwise
         `try_resolve` resolves the names on the calling thread.
         """
         parse_bootstrap_servers(config.bootstrap_servers)
@@ -41,10 +41,10 @@ class BootstrapLookup:
         self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
         self._deadline_ms = math.inf  # set by the first attempt
         self._next_attempt_ms: float | None = -math.inf
-        """When the next attempt is due; None if the deadline comes first."""
+        """When the next attempt is due: -inf (immediately) for the first one, None if the deadline comes first."""
         self._has_attempted = False
-        self.failure_text = "their lookup has not finished"
-        """The names that the last attempt could not resolve, each with the reason."""
+        self.failure_text = "the lookup has not finished"
+        """The names that the last attempt could not resolve, each with the reason, or that no attempt has finished."""
 
     def try_resolve(self) -> tuple[Node, ...]:
         """Start an attempt to resolve the bootstrap names if one is due, or collect the result of the current attempt.

@@ -59,10 +59,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MetadataQuery:
-    """The contents of a metadata request. They are needed again to apply the response."""
+    """The contents of a metadata request, which `Metadata.update` needs again to apply the response."""
 
     topics: tuple[str, ...]
-    partial: bool
+    is_partial: bool
+    """Whether the query covers only the new topics, rather than all topics in use."""
     new_topics_version: int
     """The version of the set of new topics. Topics that are added later need another query."""
     allow_auto_topic_creation: bool
@@ -262,9 +263,9 @@ class Metadata:
         """Build a partial query for the new topics, unless a full update has been requested or has become due."""
         with self._lock:
             expires_at_ms = self._last_full_update_ms + self._max_age_ms
-            partial = not self._is_full_update_requested and now_ms < expires_at_ms
-            topics = self._new_topics if partial else self._topic_expiry_ms
-            return MetadataQuery(tuple(topics), partial, self._new_topics_version, self._allow_auto_topic_creation)
+            is_partial = not self._is_full_update_requested and now_ms < expires_at_ms
+            topics = self._new_topics if is_partial else self._topic_expiry_ms
+            return MetadataQuery(tuple(topics), is_partial, self._new_topics_version, self._allow_auto_topic_creation)
 
     def update(self, query: MetadataQuery, response: MetadataResponse, version: int, now_ms: float) -> None:
         """Apply the response to a query and wake up waiting threads."""
@@ -277,7 +278,7 @@ class Metadata:
             self._response_problem = ""
             has_newer_topics = query.new_topics_version < self._new_topics_version
             self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
-            if not query.partial:
+            if not query.is_partial:
                 self._is_full_update_requested = False
                 self._last_full_update_ms = now_ms
             self._remove_idle_topics(now_ms)
@@ -287,7 +288,7 @@ class Metadata:
                 self._epochs,
                 response,
                 version=version,
-                partial=query.partial,
+                is_partial=query.is_partial,
                 is_in_use=self._topic_expiry_ms.__contains__,
             )
             if merge.snapshot.cluster_id != self.snapshot.cluster_id:
@@ -324,7 +325,9 @@ class Metadata:
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
         """Apply the hints that have a newer leader epoch than the known one and whose leader is a known node.
 
-        `nodes`: nodes to add to the known ones. Return the changed (topic, partition) pairs.
+        `nodes`: nodes to add to the known ones.
+
+        Return the changed (topic, partition) pairs.
         """
         with self._lock:
             snapshot = self.snapshot

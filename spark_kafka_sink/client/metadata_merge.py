@@ -74,16 +74,16 @@ def merge_response(
     response: MetadataResponse,
     *,
     version: int,
-    partial: bool,
+    is_partial: bool,
     is_in_use: Callable[[str], bool],
 ) -> MetadataMerge:
     """Merge a response in `version` into the old snapshot.
 
-    `partial`: the response is only about new topics; keep all others that are in use. `is_in_use`: returns whether a
-    topic is still in use.
+    `is_partial`: whether the response covers only new topics, so that all others in use are kept. `is_in_use`: returns
+    whether a topic is still in use.
     """
     merge = MetadataMerge(old_snapshot, dict(known_epochs))
-    topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)} if partial else {}
+    topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)} if is_partial else {}
     for topic in response.topics:
         name = topic.name
         if name is None:
@@ -117,12 +117,15 @@ def _merge_topic(
             _merge_partition(old_snapshot, topic, partition, version, merge)
             for partition in _select_valid_partitions(name, topic)
         )
-        return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, topic.is_internal)
-    is_new = known_topic is None or known_topic.error_code != topic.error_code
-    level = logging.WARNING if is_new else logging.DEBUG
+        return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, internal=topic.is_internal)
+    is_new_error = known_topic is None or known_topic.error_code != topic.error_code
+    level = logging.WARNING if is_new_error else logging.DEBUG
     _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
+    # Keep the known partitions during a transient error, unless the topic may have been deleted.
     if known_topic is not None and error.retriable and topic.error_code not in error_codes.UNKNOWN_TOPIC_ERRORS:
-        return TopicInfo(name, known_topic.topic_id, topic.error_code, known_topic.partitions, known_topic.internal)
+        return TopicInfo(
+            name, known_topic.topic_id, topic.error_code, known_topic.partitions, internal=known_topic.internal
+        )
     return TopicInfo(name, topic.topic_id, topic.error_code)
 
 

@@ -207,8 +207,10 @@ class DecisionLog:
     def read_entry(self, ids: DriverIds) -> Entry | None:
         """Read the newest valid entry of a prefix. Return None if there is none.
 
-        Raise DecodeError if the driver's newest record cannot be decoded. `ids`: the prefix's driver ids, at least one
-        of which has been described. Further ids are described if the result depends on them.
+        `ids`: the prefix's driver ids, at least one of which has been described. Further ids are described if the
+        result depends on them.
+
+        Raise DecodeError if the driver's newest record cannot be decoded.
         """
         partition = self.partition_for(ids.prefix)
         return self._select_entry(partition, self._read_partition(partition, ids.prefix.encode()), ids)

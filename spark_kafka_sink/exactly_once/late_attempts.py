@@ -41,8 +41,9 @@ def choose_task_attempt(
 ) -> TaskAttempt:
     """Return the task attempt, with a different attempt number if its transactional id is in use.
 
-    Raise ExactlyOnceError if the driver is no longer waiting for the batch. `task_attempt_id`: the attempt's number
-    within the Spark application.
+    `task_attempt_id`: the attempt's number within the Spark application.
+
+    Raise ExactlyOnceError if the driver is no longer waiting for the batch.
     """
     transactional_id = build_task_id(start.prefix, task_attempt)
     descriptions = describe([start.driver_id, transactional_id])

@@ -9,18 +9,21 @@ The caller provides the producer id and epoch. A write sends up to three request
 `begin_transaction` sends the Produce request without waiting for the response, so that the caller can send other
 requests concurrently. The caller then commits or aborts the transaction.
 
-The writer has no producer and no thread of its own: it sends its requests on the connections of the caller's client. If
-a response is lost or contains a retriable error, the same bytes are sent again after the leader or coordinator has been
-looked up again. A leader that has already stored the batch recognizes its sequence number and responds with
-DUPLICATE_SEQUENCE_NUMBER, which counts as success.
+The writer has no producer and no thread of its own: it sends its requests on the connections of the caller's client.
 
-A rejected batch does not end the transaction, because the open transaction may belong to another process with the same
-producer id and epoch.
-
-In version 1, an EndTxn request that is executed late would end the next transaction. Therefore, if the response to an
-EndTxn request was lost, the next transaction uses a new epoch (test_uses_new_epoch_after_unconfirmed_end). The first
-transaction after the cluster was upgraded to version 2 (KIP-890) also uses a new epoch
-(test_uses_new_epoch_after_upgrade_to_version_2).
+    situation                                  what the writer does
+    -----------------------------------------  -------------------------------------------------------------------------
+    A response is lost or has a retriable      Look up the leader or coordinator again, and send the same bytes again.
+    error.
+    The leader has already stored the batch.   Count its response, DUPLICATE_SEQUENCE_NUMBER, as success. The leader
+                                               recognizes the batch by its sequence number.
+    The leader rejects the batch.              Leave the transaction open, because it may belong to another process with
+                                               the same producer id and epoch.
+    Version 1: EndTxn got no response.         Begin the next transaction with a new epoch, because the EndTxn request,
+                                               if executed late, would end that transaction
+                                               (test_uses_new_epoch_after_unconfirmed_end).
+    The cluster was upgraded to version 2      Begin the first transaction after the upgrade with a new epoch
+    (KIP-890).                                 (test_uses_new_epoch_after_upgrade_to_version_2).
 """
 
 from __future__ import annotations

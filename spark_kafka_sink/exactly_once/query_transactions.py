@@ -187,8 +187,9 @@ class QueryTransactions:
         """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
         If another driver fences the action, or the action hands over to the next driver id, repeat the call with a new
-        description and entry. Raise ProducerFencedError after MAX_TRIES calls. `entry_hint`: the entry for the first
-        call, if the caller has already read it.
+        description and entry. Raise ProducerFencedError after MAX_TRIES calls.
+
+        `entry_hint`: the entry for the first call, if the caller has already read it.
         """
         tries_left = MAX_TRIES
         while True:

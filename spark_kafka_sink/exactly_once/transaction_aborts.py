@@ -142,21 +142,21 @@ def _fence_in_version_1(
         and current_by_id[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
     responses = _send_fences(client, unchanged_descriptions, timeout_ms)
-    aborted_descriptions = _find_aborted_by_fences(client, unchanged_descriptions, responses, timeout_ms)
+    aborted_descriptions = _find_transactions_aborted_by_fences(client, unchanged_descriptions, responses, timeout_ms)
     responses |= _send_fences(client, aborted_descriptions, timeout_ms)
     ended_transactions = [description for description in unchanged_descriptions if description.is_open]
     _fence_at_leaders(client, ended_transactions, responses, timeout_ms)
 
 
-def _find_aborted_by_fences(
+def _find_transactions_aborted_by_fences(
     client: BlockingClient,
     fenced_descriptions: Sequence[TransactionDescription],
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> list[TransactionDescription]:
-    """Return the current descriptions of ids whose InitProducerId request aborted a transaction and was then rejected.
+    """Return the current descriptions of the ids whose InitProducerId request was rejected but aborted a transaction.
 
-    Each of these ids has the next epoch, and no transaction has begun under that epoch.
+    Such an id has the next epoch, and its state is CompleteAbort: no transaction has begun under the next epoch.
     """
     expected_identities = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)

@@ -68,7 +68,7 @@ class SocketAddress:
 
 
 class ByteSocket(Protocol):
-    """The methods of a connected, nonblocking stream socket that this package uses. They may raise OSError."""
+    """The methods of a connected, nonblocking stream socket that this package uses. Each may raise OSError."""
 
     def fileno(self) -> int: ...
 

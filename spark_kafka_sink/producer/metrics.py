@@ -250,7 +250,7 @@ class ProducerMetrics:
         self._requests_sent = 0
 
     def _ensure_topic_metrics(self, topic: str) -> _TopicMetrics:
-        """Return the metrics of a topic. They are created on first use."""
+        """Return the metrics of a topic, creating them on first use."""
         metrics = self._topics.get(topic)
         if metrics is None:
             metrics = self._topics[topic] = _TopicMetrics(*self._window)

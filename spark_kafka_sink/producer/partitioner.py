@@ -94,8 +94,9 @@ class _TopicState:
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
 
-        `rack`: the client's rack, or None if rack awareness is off. Raise MetadataTimeoutError if the snapshot does not
-        have the topic's partitions.
+        `rack`: the client's rack, or None if rack awareness is off.
+
+        Raise MetadataTimeoutError if the snapshot does not have the topic's partitions.
         """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:

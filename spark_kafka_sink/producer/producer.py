@@ -441,11 +441,12 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
     ) -> SendFuture:
         """Serialize and stage a validated record, and return its future. Raise KafkaSinkError if that fails."""
-        topic, _, _, _, partition, timestamp_ms = record
-        now_ms = self._system.now()
-        snapshot = self._await_topic(topic, now_ms, partition)
+        topic, partition, timestamp_ms = record.topic, record.partition, record.timestamp_ms
+        started_ms = self._system.now()
+        snapshot = self._await_topic(topic, started_ms, partition)
         key, value, headers = self._serializers.serialize(record)
-        key_bytes = -1 if key is None else len(key)  # for null, see MAX_RECORD_OVERHEAD_BYTES
+        # A null has the length -1, as in its encoding. MAX_RECORD_OVERHEAD_BYTES contains a byte to make up for it.
+        key_bytes = -1 if key is None else len(key)
         value_bytes = -1 if value is None else len(value)
         size = MAX_RECORD_OVERHEAD_BYTES + key_bytes + value_bytes + compute_max_headers_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
@@ -465,7 +466,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 size,
                 snapshot,
                 callbacks,
-                max_block_ms=partial(self._compute_remaining_ms, now_ms),
+                get_max_block_ms=partial(self._compute_remaining_ms, started_ms),
                 check_open=check_open,
             )
         except KafkaSinkError as error:

@@ -21,7 +21,7 @@ MAX_RECORD_OVERHEAD_BYTES = 38
 """Maximum encoded size of a record without its key, value and headers.
 
 It covers the length, the attributes, the deltas and the lengths of the key and the value. Two bytes are added, because
-callers count a null key or value as -1 byte.
+callers count a null key or value as -1 byte, its length in the encoding.
 """
 
 

@@ -194,18 +194,15 @@ def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> Re
 
     `size` is the upper bound of the record's encoded size in bytes.
     """
-    exceeds_request_size = size + HEADER_BYTES > config.max_request_size
-    exceeds_memory = size > config.buffer_memory
-    if exceeds_request_size and exceeds_memory:
-        cause = f"max.request.size ({config.max_request_size}) and buffer.memory ({config.buffer_memory}) allow"
-        remedy = "Raise both"
-    elif exceeds_request_size:
-        cause, remedy = f"max.request.size allows ({config.max_request_size})", "Raise it"
-    else:
-        cause, remedy = f"buffer.memory allows ({config.buffer_memory})", "Raise it"
+    exceeded_limits: dict[str, int] = {}
+    if size + HEADER_BYTES > config.max_request_size:
+        exceeded_limits["max.request.size"] = config.max_request_size
+    if size > config.buffer_memory:
+        exceeded_limits["buffer.memory"] = config.buffer_memory
+    limits = " and ".join([f"{option} ({limit})" for option, limit in exceeded_limits.items()])
     return RecordTooLargeError(
-        f"{format_partition(topic)}: a record of up to {size} bytes is more than {cause}. {remedy} to at least "
-        f"{size + HEADER_BYTES}."
+        f"{format_partition(topic)}: a record of up to {size} bytes exceeds {limits}. Increase "
+        f"{' and '.join(exceeded_limits)} to at least {size + HEADER_BYTES}."
     )
 
 

@@ -162,7 +162,7 @@ class Serializers:
 
     def check_types(self, record: ProducerRecord) -> None:
         """Raise InvalidRecordError if the key or the value needs a serializer and has none."""
-        _, value, key, _, _, _ = record
+        value, key = record.value, record.key
         if type(value) is bytes and (key is None or type(key) is bytes):
             return  # fast path for the usual case
         if self._value is serialize_plain and not (value is None or isinstance(value, _PLAIN_TYPES)):

@@ -230,8 +230,9 @@ def _prepare_table(
 ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
     """Validate the arguments of a send_table() call and open the table.
 
-    `table_options`: the options of the formats and of the schema registry, by argument name. Return the sender, the
-    table's reader, and the number of rows if it is known.
+    `table_options`: the options of the formats and of the schema registry, by argument name.
+
+    Return the sender, the table's reader, and the number of rows if it is known.
     """
     from spark_kafka_sink.producer.table_plan import plan_table
     from spark_kafka_sink.producer.tables import TableSender, open_table

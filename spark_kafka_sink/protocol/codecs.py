@@ -138,7 +138,7 @@ class BytesCodec(_LengthPrefixedCodec):
 
 
 class RecordsCodec(_LengthPrefixedCodec):
-    """Codec for record batches. They are written as segments and read as a view, without copying."""
+    """Codec for record batches, which are written as segments and read as a view, without copying."""
 
     def write(self, writer: Writer, value: Buffer | Sequence[Buffer] | None) -> None:
         if value is None:

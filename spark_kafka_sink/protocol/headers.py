@@ -65,8 +65,9 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:
     """Decode a request and its header.
 
-    `max_elements`: the maximum number of array elements and tagged fields in the whole request. Raise DecodeError if
-    the bytes are malformed, or UnsupportedVersionError if the API or its version is not supported.
+    `max_elements`: the maximum number of array elements and tagged fields in the whole request.
+
+    Raise DecodeError if the bytes are malformed, or UnsupportedVersionError if the API or its version is not supported.
     """
     header, body = decode_request_header(frame)
     request_type = _find_request_type(header.api_key)

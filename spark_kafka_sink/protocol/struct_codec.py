@@ -23,6 +23,8 @@ fields that the version lacks are left out. For example, PartitionProduceRespons
         if count: _read_tagged_fields(reader, count, value)
         return value
 
+The numbers in names such as `_write_2` only make the names unique.
+
 A decoded struct is created without calling `__init__`, which would assign every field twice. The generated source
 contains field names from our own declarations, but never data from a peer.
 

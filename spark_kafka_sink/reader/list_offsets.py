@@ -70,7 +70,9 @@ class ListOffsets(Request[ListOffsetsResponse]):
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
         """Return each partition's offset; -1 if no record has the requested timestamp or a later one.
 
-        Raise BrokerError if a partition was rejected. `responses`: by key, the response of the partition's leader.
+        `responses`: by key, the response of the partition's leader.
+
+        Raise BrokerError if a partition was rejected.
         """
         # A leader's response appears in `responses` once per partition that it leads, so index each object only once.
         # The responses stay separate, because one may also contain the error of a partition that was then retried.

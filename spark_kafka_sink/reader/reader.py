@@ -362,7 +362,9 @@ def read_topic_table(
 ) -> pa.Table:
     """Return a topic's current rows, sorted by partition and offset.
 
-    Raise DataError if they need more than `max_bytes` of memory. `options`: client and security options by name.
+    `options`: client and security options by name.
+
+    Raise DataError if the rows need more than `max_bytes` of memory.
     """
     config = parse_client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:

@@ -387,11 +387,12 @@ def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordCo
     common_type = column_types[0]
     if any(column_type != common_type for column_type in column_types):
         if not all(_has_offsets(column_type) for column_type in column_types):
-            raise SchemaError(f"rows of different types cannot be one batch: {column_types}")
+            raise SchemaError(f"cannot combine rows of different types into one batch: {column_types}")
         is_large = any(
             pa.types.is_large_binary(column_type) or pa.types.is_large_string(column_type)
             for column_type in column_types
         )
+        # Binary holds text as well as bytes. A large column needs 64-bit offsets.
         common_type = pa.large_binary() if is_large else pa.binary()
     arrays: list[pa.Array] = []
     for column, chunk in zip(columns, chunks, strict=True):

@@ -51,9 +51,10 @@ class Deadline:
         self._last_progress_ms = self._client.now()
 
     def check(self, failure: KafkaSinkError | None) -> None:
-        """Raise an error if the deadline has passed. `failure`: the latest failure of the operation, if any.
+        """Raise an error if the deadline has passed.
 
-        The error is a NetworkError if the latest failure is one, and a MetadataTimeoutError otherwise.
+        The error is a NetworkError if `failure`, the operation's latest failure, is one, and a MetadataTimeoutError
+        otherwise.
         """
         if self.waited_ms >= self._timeout_ms:
             cause = f"Last failure: {failure}" if failure is not None else self._client.describe_missing_response()

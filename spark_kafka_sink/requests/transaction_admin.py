@@ -44,8 +44,10 @@ def init_producer_id(
 ) -> ProducerIdAndEpoch:
     """Fence all producers with this transactional id, abort their transaction, and return the new id and epoch.
 
-    Raise BrokerError if the request is rejected. `current_id_and_epoch`: the caller's current producer id and epoch.
-    The broker rejects the request if another producer has taken over.
+    `current_id_and_epoch`: the caller's current producer id and epoch, if any. The broker then rejects the request if
+    another producer has taken over.
+
+    Raise BrokerError if the request is rejected.
     """
     request = InitProducerId(transactional_id, timeout_ms, current_id_and_epoch)
     response = client.send(request)

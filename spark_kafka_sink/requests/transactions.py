@@ -326,7 +326,9 @@ def collect_descriptions(
 ) -> dict[str, TransactionDescription]:
     """Return the descriptions by transactional id, omitting ids that the brokers do not know.
 
-    Raise BrokerError if the user is not authorized to describe an id. `responses`: the final response for each id.
+    `responses`: the final response for each id.
+
+    Raise BrokerError if the user is not authorized to describe an id.
     """
     # A response appears once for each transactional id that it describes, so parse each response object only once.
     distinct_responses = {id(response): response for response in responses.values()}

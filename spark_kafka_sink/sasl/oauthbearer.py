@@ -141,7 +141,9 @@ def build_unsecured_token(claims: Mapping[str, object]) -> str:
 def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
     """Accept any unsecured token that has not expired. Without a signature, its claims cannot be verified.
 
-    `now_s`: the current Unix time. Raise AuthenticationError for all other tokens.
+    `now_s`: the current Unix time.
+
+    Raise AuthenticationError for all other tokens.
     """
     header = decode_token_part(token, 0)
     claims = decode_token_part(token, 1)

@@ -28,7 +28,7 @@ _CLIENT_FINAL_PATTERN = re.compile(r"(?P<without_proof>c=(?P<binding>[^,]+),r=(?
 
 @dataclass(frozen=True)
 class _FirstMessages:
-    """The state after the first message from each side, which the client's final message is verified with."""
+    """The state after the first message from each side. The client's final message is verified against it."""
 
     username: str
     credential: ScramCredential
@@ -59,12 +59,12 @@ class ScramServer:
             raise AuthenticationError(f"{self.name}: the client sent a message after authentication had ended")
         message = decode_message(self.name, token)
         if self._first_messages is None:
-            return self._build_server_first_message(message)
+            return self._handle_client_first(message)
         self._has_received_proof = True
-        return self._build_server_final_message(message, self._first_messages)
+        return self._handle_client_final(message, self._first_messages)
 
-    def _build_server_first_message(self, client_first: str) -> bytes:
-        """Look up the credential and build the challenge. Raise AuthenticationError for an unknown user."""
+    def _handle_client_first(self, client_first: str) -> bytes:
+        """Look up the credential and return the challenge. Raise AuthenticationError for an unknown user."""
         parts = _CLIENT_FIRST_PATTERN.fullmatch(client_first)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the first message is malformed")
@@ -86,8 +86,8 @@ class ScramServer:
         )
         return server_first.encode()
 
-    def _build_server_final_message(self, client_final: str, first_messages: _FirstMessages) -> bytes:
-        """Verify the client's proof and build the message with the server's signature."""
+    def _handle_client_final(self, client_final: str, first_messages: _FirstMessages) -> bytes:
+        """Verify the client's proof, complete the exchange, and return the message with the server's signature."""
         parts = _CLIENT_FINAL_PATTERN.fullmatch(client_final)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the last message is malformed")

@@ -57,7 +57,7 @@ def test_no_update_is_due_until_maximum_age(metadata: Metadata) -> None:
     assert metadata.time_to_next_update_ms(0) == MAX_AGE_MS
     assert metadata.time_to_next_update_ms(MAX_AGE_MS - 1) == 1
     assert metadata.time_to_next_update_ms(MAX_AGE_MS) == 0
-    assert not metadata.build_query(MAX_AGE_MS).partial
+    assert not metadata.build_query(MAX_AGE_MS).is_partial
 
 
 def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
@@ -132,7 +132,7 @@ def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
     metadata.add_topic("c", 10)
     assert metadata.time_to_next_update_ms(10) == 0
     query = metadata.build_query(10)
-    assert (query.topics, query.partial) == (("c",), True)
+    assert (query.topics, query.is_partial) == (("c",), True)
     metadata.update(query, metadata_response(topic("c", 4)), 12, 10)
     assert {name: metadata.snapshot.partition_count(name) for name in "abc"} == {"a": 1, "b": 1, "c": 4}
     assert metadata.time_to_next_update_ms(10) == MAX_AGE_MS - 10, (
@@ -145,7 +145,7 @@ def test_partial_query_becomes_full_when_full_update_is_due(metadata: Metadata) 
     metadata.add_topic("b", 10)
     metadata.request_update()
     query = metadata.build_query(200)
-    assert (set(query.topics), query.partial) == ({"a", "b"}, False)
+    assert (set(query.topics), query.is_partial) == ({"a", "b"}, False)
 
 
 def test_requests_topic_added_during_query_next(metadata: Metadata) -> None:
@@ -155,7 +155,7 @@ def test_requests_topic_added_during_query_next(metadata: Metadata) -> None:
     metadata.update(query, metadata_response(topic("a")), 12, 2)
     assert metadata.time_to_next_update_ms(2) <= 120
     following = metadata.build_query(200)
-    assert (following.topics, following.partial) == (("b",), True)
+    assert (following.topics, following.is_partial) == (("b",), True)
     metadata.update(following, metadata_response(topic("b")), 12, 200)
     assert metadata.time_to_next_update_ms(200) > 120
     assert metadata.snapshot.partition_count("a") == metadata.snapshot.partition_count("b") == 1
@@ -167,17 +167,17 @@ def test_retries_new_topic_with_error_in_full_query(metadata: Metadata) -> None:
     receive(metadata, metadata_response(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
     assert metadata.time_to_next_update_ms(10) <= 120
     query = metadata.build_query(200)
-    assert (set(query.topics), query.partial) == ({"a", "b"}, False)
+    assert (set(query.topics), query.is_partial) == ({"a", "b"}, False)
 
 
 def test_requests_topic_alone_only_while_it_is_new(metadata: Metadata) -> None:
     add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update_for_topic("b")
-    assert metadata.build_query(10).partial
+    assert metadata.build_query(10).is_partial
     receive(metadata, metadata_response(topic("b", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)), 10)
     metadata.request_update_for_topic("b")
-    assert not metadata.build_query(500).partial
+    assert not metadata.build_query(500).is_partial
 
 
 def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> None:

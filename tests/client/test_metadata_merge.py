@@ -18,11 +18,11 @@ def merge(
     response: MetadataResponse,
     *,
     version: int = 12,
-    partial: bool = False,
+    is_partial: bool = False,
     retain: Callable[[str], bool] = lambda name: True,
 ) -> MetadataMerge:
     return merge_response(
-        previous.snapshot, previous.epochs, response, version=version, partial=partial, is_in_use=retain
+        previous.snapshot, previous.epochs, response, version=version, is_partial=is_partial, is_in_use=retain
     )
 
 
@@ -126,7 +126,7 @@ def test_drops_topic_id_after_downgrade() -> None:
 
 def test_partial_response_keeps_other_topics() -> None:
     known = merge(EMPTY, metadata_response(topic("a", 2, topic_id=ID_1), topic("b")))
-    next_merge = merge(known, metadata_response(topic("b", 5), topic("c"), nodes=1), partial=True)
+    next_merge = merge(known, metadata_response(topic("b", 5), topic("c"), nodes=1), is_partial=True)
     assert {name: next_merge.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
     assert next_merge.snapshot.topic_id("a") == ID_1
     assert list(next_merge.snapshot.nodes) == [0], "each response contains all brokers"
@@ -140,7 +140,7 @@ def test_full_response_replaces_topics() -> None:
 def test_drops_topics_that_are_not_retained() -> None:
     known = merge(EMPTY, metadata_response(topic("a"), topic("b")))
     for response in (metadata_response(topic("a"), topic("b")), metadata_response(topic("b"))):
-        merged = merge(known, response, partial=True, retain=lambda name: name == "b")
+        merged = merge(known, response, is_partial=True, retain=lambda name: name == "b")
         assert set(merged.snapshot.topics) == {"b"}
         assert set(merged.epochs) == {("b", 0)}
 

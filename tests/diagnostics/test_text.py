@@ -49,7 +49,7 @@ def test_sanitizes_error_messages_of_batches_and_records() -> None:
 def test_sanitizes_host_names_and_cluster_id() -> None:
     assert is_clean(str(Node(1, EVIL, 9092)))
     response = MetadataResponse(cluster_id=EVIL)
-    merged = merge_response(ClusterSnapshot(), {}, response, version=12, partial=False, is_in_use=lambda _: True)
+    merged = merge_response(ClusterSnapshot(), {}, response, version=12, is_partial=False, is_in_use=lambda _: True)
     assert is_clean(merged.snapshot.cluster_id or EVIL)
 
 

@@ -62,8 +62,10 @@ def can_sign() -> bool:
 def read_token_file(path: str, option: str, now_s: float) -> str:
     """Read the JSON Web Token in the file at `path`, which the option `option` names.
 
-    `now_s`: the current Unix time. Raise AuthenticationError if the file cannot be read, contains no token or contains
-    an expired one. The error never contains the token.
+    `now_s`: the current Unix time.
+
+    Raise AuthenticationError if the file cannot be read, contains no token or contains an expired one. The error never
+    contains the token.
     """
     try:
         text = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
@@ -88,7 +90,9 @@ def read_token_file(path: str, option: str, now_s: float) -> str:
 def create_assertion(config: AssertionConfig, now_s: float) -> str:
     """Create the assertion for one token request: read it from a file, or sign a new one.
 
-    `now_s`: the current Unix time. Raise AuthenticationError if the file or the key cannot be used.
+    `now_s`: the current Unix time.
+
+    Raise AuthenticationError if the file or the key cannot be used.
     """
     if config.file is not None:
         return read_token_file(config.file, f"{_PREFIX}.file", now_s)

@@ -1,4 +1,4 @@
-"""Client side of each SASL mechanism, with the token that OAUTHBEARER requires."""
+"""Creates the client side of a SASL exchange, and obtains the bearer token that OAUTHBEARER requires."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from spark_kafka_sink.errors import AuthenticationError, NetworkError
 from spark_kafka_sink.network.security.assertions import read_token_file
 from spark_kafka_sink.network.security.login import Login
-from spark_kafka_sink.network.security.oidc import TokenSource
+from spark_kafka_sink.network.security.oidc import ENDPOINT_URL_OPTION, TokenSource
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.options.functions import import_function
 from spark_kafka_sink.sasl.gssapi import GssapiClient
@@ -29,19 +29,21 @@ def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
         return OauthBearerClient(_get_bearer_token(login), dict(login.extensions))
     if login.mechanism == "GSSAPI":
         return GssapiClient(login.kerberos_service, host)
+    # Of SASL_MECHANISMS, only SCRAM-SHA-256 and SCRAM-SHA-512 remain.
     return ScramClient(login.mechanism, login.username, login.password, token_auth=login.token_auth)
 
 
 def _get_bearer_token(login: Login) -> str:
-    """Get a token from the login's token source. If the login has none, build an unsecured token."""
+    """Return a token from the source that the login configures: a fixed token, a callback, a file, or an OIDC endpoint.
+
+    If the login configures no source, build an unsecured token.
+    """
     if login.token:
         return login.token
     if login.token_callback is not None:
         return _call_token_callback(login.token_callback)
     if login.token_file:
-        return read_token_file(
-            login.token_file, "sasl.oauthbearer.token.endpoint.url", OperatingSystem().wall_ms() / 1000
-        )
+        return read_token_file(login.token_file, ENDPOINT_URL_OPTION, OperatingSystem().wall_ms() / 1000)
     if login.oidc is not None:
         return _get_token_source(login).token()
     issued_s = OperatingSystem().wall_ms() / 1000

@@ -84,7 +84,10 @@ def fetch_peer_certificate(
 def _fetch_certificate(
     context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float, verification_error: str
 ) -> PeerCertificate:
-    """Fetch the certificate. `context` must verify it, because Python parses only a verified certificate."""
+    """Fetch the certificate. `context` must trust it, because Python parses only a certificate that it has verified.
+
+    `verification_error`: why the client's own configuration does not trust the certificate, or an empty string.
+    """
     transport = _connect_and_handshake(context, address, system, deadline_ms)
     fields = transport.peer_certificate()
     alt_names = fields.get("subjectAltName", ())[:MAX_SUBJECT_ALT_NAMES]

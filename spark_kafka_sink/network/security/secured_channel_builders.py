@@ -27,7 +27,7 @@ def create_secured_client_channel_builder(security: SecurityConfig, client_id: s
     context = security.build_ssl_context() if security.tls is not None else None
     create_transport = _create_client_transport_factory(context)
     if security.login is None:
-        return _create_channel_builder(create_transport, _create_no_authentication)
+        return _create_channel_builder(create_transport, _create_noop_authenticator)
     mechanism = security.login.mechanism
 
     def create_authenticator(address: SocketAddress) -> Authenticator:
@@ -43,13 +43,14 @@ def create_server_channel_builder(
     handle_api_versions: Callable[[memoryview], Sequence[Buffer]] | None = None,
     connections_max_reauth_ms: float = 0,
 ) -> ChannelBuilder:
-    """Return a builder of a listener's channels, with TLS if there is a context and SASL if there are mechanisms.
+    """Return a builder of a listener's channels.
 
-    `handle_api_versions` returns the response to an ApiVersions request of a client that is not authenticated yet.
+    The channels use TLS if `ssl_context` is given, and SASL if `mechanisms` is given. `handle_api_versions` returns the
+    response to an ApiVersions request of a client that has not authenticated yet.
     """
     create_transport = _create_server_transport_factory(ssl_context)
     if not mechanisms:
-        return _create_channel_builder(create_transport, _create_no_authentication)
+        return _create_channel_builder(create_transport, _create_noop_authenticator)
     assert handle_api_versions is not None, "clients send ApiVersions before they authenticate with SASL"
 
     def create_authenticator(address: SocketAddress) -> Authenticator:
@@ -92,5 +93,5 @@ def _create_plaintext_transport(sock: ByteSocket, address: SocketAddress) -> Tra
     return PlaintextTransport(sock)
 
 
-def _create_no_authentication(address: SocketAddress) -> Authenticator:
+def _create_noop_authenticator(address: SocketAddress) -> Authenticator:
     return NoAuthentication()

@@ -191,20 +191,22 @@ class RecordAccumulator:
         snapshot: ClusterSnapshot,
         callbacks: tuple[Callback, ...] = (),
         *,
-        max_block_ms: Callable[[], float] | None = None,
+        get_max_block_ms: Callable[[], float] | None = None,
         check_open: Callable[[], None] | None = None,
     ) -> SendFuture:
         """Stage a single record of at most `size` bytes and return its future.
 
-        The record is assigned to a partition later, based on `snapshot` or newer metadata. `max_block_ms`: called only
-        if the record has to wait for memory. `check_open`: as for append_columns, but its error is raised here.
+        The record is assigned to a partition later, based on `snapshot` or newer metadata.
 
-        Raise BufferExhaustedError if the memory does not become available within max_block_ms, RecordTooLargeError if
-        the record does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
+        `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait. `check_open`: as
+        for append_columns, but its error is raised here.
+
+        Raise BufferExhaustedError if the memory does not become available in that time, RecordTooLargeError if the
+        record does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
         """
         reserved_bytes = self._compute_reserved_bytes(size, size, FUTURE_BYTES)
         if not self.pool.try_reserve(reserved_bytes):
-            self._wait_and_reserve(reserved_bytes, None if max_block_ms is None else max_block_ms())
+            self._wait_and_reserve(reserved_bytes, None if get_max_block_ms is None else get_max_block_ms())
         with self._lock:
             if self._is_closed or check_open is not None:
                 self._ensure_open(reserved_bytes, check_open)
@@ -265,7 +267,9 @@ class RecordAccumulator:
     ) -> None:
         """Reserve memory for rows and stage them. If their topic's stage is then full, fill batches on this thread.
 
-        `encoded_bytes`: upper bound of the rows' encoded size. Raise KafkaSinkError if the rows cannot be staged.
+        `encoded_bytes`: upper bound of the rows' encoded size.
+
+        Raise KafkaSinkError if the rows cannot be staged.
         """
         reserved_bytes = self._compute_reserved_bytes(encoded_bytes, rows.columns.nbytes, rows.row_indices.nbytes)
         if not self.pool.try_reserve(reserved_bytes):
@@ -369,7 +373,7 @@ class RecordAccumulator:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
-            self._incomplete.start_waiting(plan.flushes)
+            self._incomplete.set_flush_batches(plan.flushes)
             return self._build_ready_check_result(now_ms, next_due_ms)
 
     def _plan_fill(self, snapshot: ClusterSnapshot, now_ms: float) -> _FillPlan:
@@ -595,8 +599,8 @@ class RecordAccumulator:
         try:
             with self._lock:
                 self._incomplete.begin_flush(flush)
-                if not self._filler.has_rows:
-                    self._incomplete.start_waiting([flush])
+                if not self._filler.has_rows:  # otherwise the sender does this once all rows are in batches
+                    self._incomplete.set_flush_batches([flush])
             self._wakeup()
             return wait(flush.done_event)
         finally:
@@ -631,7 +635,7 @@ class RecordAccumulator:
     def complete_flushes(self) -> None:
         """Complete all flushes, including those that have just begun. Must be called after all batches were removed."""
         with self._lock:
-            self._incomplete.start_waiting(self._incomplete.find_unstarted_flushes())
+            self._incomplete.set_flush_batches(self._incomplete.find_unstarted_flushes())
 
     def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.

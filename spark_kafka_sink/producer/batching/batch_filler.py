@@ -263,7 +263,7 @@ class BatchFiller:
             return True
         for run in runs:
             try:
-                appends, queues = self._encode(stage, run)
+                appends, queues = self._pin_and_encode(stage, run)
             except Exception as error:
                 self._fail_stage(stage, error)
                 return True
@@ -311,10 +311,11 @@ class BatchFiller:
             stage.reserved_bytes = ready_stage.reserved_bytes
             stage.entries, self.stages[stage.topic] = ready_stage.entries, remaining_stage
 
-    def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
+    def _pin_and_encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
         """Pin the open batches of the run's partitions and encode the run's rows.
 
-        Return the encoded records with the batches to append them to, some of them new, and all partitions' queues.
+        Return the encoded records with the open or new batches to append them to, and the queues of all partitions in
+        the run. `_append_to_batches` unpins or closes the batches; if the encoding fails, `_fail_stage` unpins them.
         """
         grouped_rows = group_by_partition(run)
         with self._lock:
@@ -330,15 +331,15 @@ class BatchFiller:
         encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
         pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.origins)
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
-        last_batches = list(open_batches)
+        current_batches = list(open_batches)  # by partition index: the batch to which the next slice is appended
         batches: list[ProducerBatch] = []
         for partition_index, first_offset_delta in zip(
             slices.partition_indices, slices.first_offset_deltas, strict=True
         ):
-            batch = last_batches[partition_index]
+            batch = current_batches[partition_index]
             if batch is None or not first_offset_delta:  # offset delta 0 begins a new batch
                 batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_ms, deadline_ms)
-                last_batches[partition_index] = batch
+                current_batches[partition_index] = batch
             batches.append(batch)
         batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
         return BatchAppends(pieces_by_buffer, batches, batch_queues), queues

@@ -97,7 +97,7 @@ class IncompleteBatches:
         """Return the flushes whose batches are not known yet, because rows are still staged."""
         return [flush for flush in self._flushes if flush.batches is None]
 
-    def start_waiting(self, flushes: Iterable[Flush]) -> None:
+    def set_flush_batches(self, flushes: Iterable[Flush]) -> None:
         """Make flushes wait for all currently incomplete batches. If there are none, complete the flushes."""
         for flush in flushes:
             flush.batches = set(self._deadline_ms_by_batch)

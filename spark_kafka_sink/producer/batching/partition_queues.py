@@ -137,7 +137,7 @@ class PartitionQueues:
         return queue
 
     def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """Return the queues of these partitions of a topic, in the same order. They are created on first use."""
+        """Return the queues of these partitions of a topic, in the same order, creating missing queues."""
         queues = self._queues_by_topic.get(topic, {})
         return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 

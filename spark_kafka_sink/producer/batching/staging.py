@@ -254,17 +254,20 @@ class Stage:
             self._bytes_by_partition = np.concatenate([self._bytes_by_partition, np.zeros(missing_count, np.int64)])
 
     def is_full(self, max_body_bytes: int) -> bool:
-        """Return whether rows should become batches now.
+        """Return whether rows of the stage should become batches now, without waiting for more rows.
 
         `max_body_bytes`: the maximum size of a batch without its header.
         """
         total_bytes = self.assigned_bytes + self.unassigned_bytes
         max_unassigned_batches = _MAX_UNASSIGNED_BATCHES if self.assigned_bytes else 1
         max_unassigned_bytes = max_unassigned_batches * max_body_bytes
+        # The stage has used up its share of memory, or its single records are enough to be assigned to partitions.
         if self._has_reached_memory_limit or self.unassigned_bytes >= max_unassigned_bytes:
             return True
+        # One partition has enough rows for a batch.
         if self.largest_partition_bytes >= max_body_bytes:
             return self._should_release_full_batch(max_body_bytes)
+        # No partition does, but there are enough rows in all, and per partition, to be worth grouping.
         return (
             total_bytes >= _FULL_STAGE_BYTES
             and total_bytes >= _FULL_STAGE_BYTES_PER_PARTITION * self._nonempty_partition_count

@@ -30,7 +30,7 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
     codes.MESSAGE_TOO_LARGE: RecordTooLargeError,
     codes.INVALID_RECORD: InvalidRecordError,
 }
-"""Exception types by error code, for errors that the record itself causes if it is the only one in its batch."""
+"""Exception types, by error code, for errors that the record itself causes if its batch contains no other record."""
 
 
 class RecordErrors(NamedTuple):
@@ -39,7 +39,7 @@ class RecordErrors(NamedTuple):
     errors_by_index: dict[int, KafkaSinkError]
     """Errors of the records that the broker named, keyed by their index in the batch."""
     remaining_error: KafkaSinkError | None
-    """Error of all other records; None if the broker named no records."""
+    """The error of all other records; None if the broker named no records."""
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:

@@ -119,13 +119,13 @@ class TransactionManager:
         """Fence earlier producers with this transactional id, abort their open transaction, and get a producer id.
 
         May be called again, with the same or another transactional id, if the producer is ready or if another process
-        has ended its prepared transaction. In other states, the state transition raises IllegalStateError.
+        has ended its prepared transaction. Raise IllegalStateError in other states.
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
-            # After a fatal error no call can be repeated, so a pending call does not matter any more.
-            pending = None if self.state is _State.FATAL_ERROR else self._calls.pending
-            if pending is not None and requested_id != self.transactional_id:
+            pending = self._calls.pending
+            # After a fatal error, no call can be repeated, so a pending call no longer matters.
+            if pending is not None and self.state is not _State.FATAL_ERROR and requested_id != self.transactional_id:
                 raise IllegalStateError(
                     f"transactional id {self.transactional_id}: {INIT}() for {requested_id} is not possible, "
                     f"because the outcome of {pending.name}() is unknown. Call {pending.name}() again, or create a new "

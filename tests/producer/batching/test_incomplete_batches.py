@@ -43,7 +43,7 @@ def test_flush_completes_when_its_last_batches_complete_together(incomplete: Inc
     for batch in (first, second, third):
         incomplete.add(batch)
     incomplete.begin_flush(flush := Flush())
-    incomplete.start_waiting([flush])
+    incomplete.set_flush_batches([flush])
     incomplete.add(later)
     incomplete.remove(first, later)
     assert not flush.done_event.is_set()
@@ -88,7 +88,7 @@ def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     incomplete.begin_flush(first := Flush())
     flushes = incomplete.find_unstarted_flushes()
     incomplete.begin_flush(later := Flush())
-    incomplete.start_waiting(flushes)
+    incomplete.set_flush_batches(flushes)
     assert first.done_event.is_set()
     assert not later.done_event.is_set()
     assert incomplete.find_unstarted_flushes() == [later]

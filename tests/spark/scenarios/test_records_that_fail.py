@@ -44,11 +44,18 @@ def test_too_large_record_fails_task_with_remedy(broker: EmbeddedBroker, pool: P
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"kafka__max__request__size": "2000"}, "kafka.max.request.size allows (2000). Raise it to at least 5"),
-        ({"kafka__buffer__memory": "3000"}, "kafka.buffer.memory allows (3000). Raise it to at least 5"),
+        (
+            {"kafka__max__request__size": "2000"},
+            "exceeds kafka.max.request.size (2000). Increase kafka.max.request.size to at least 5",
+        ),
+        (
+            {"kafka__buffer__memory": "3000"},
+            "exceeds kafka.buffer.memory (3000). Increase kafka.buffer.memory to at least 5",
+        ),
         (
             {"kafka__max__request__size": "2000", "kafka__buffer__memory": "3000"},
-            "kafka.max.request.size (2000) and kafka.buffer.memory (3000) allow. Raise both to at least 5",
+            "exceeds kafka.max.request.size (2000) and kafka.buffer.memory (3000). Increase kafka.max.request.size and "
+            "kafka.buffer.memory to at least 5",
         ),
     ],
 )
