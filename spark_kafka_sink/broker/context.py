@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.message import Message
 
 @dataclass(frozen=True)
 class NoResponse:
-    """Handler result for requests without a response (acks=0)."""
+    """A handler result for requests without a response (acks=0)."""
 
     should_close: bool = False
     """Whether to close the connection. There is no other way to report an error."""
@@ -22,7 +22,7 @@ class NoResponse:
 
 @dataclass(frozen=True)
 class DelayedResponse:
-    """Handler result to delay the response. The handler is called again at the deadline or when the cluster changes."""
+    """A handler result that delays the response. The handler runs again at the deadline or when the cluster changes."""
 
     deadline_ms: float
 

@@ -21,7 +21,7 @@ class ListenerConfig:
 
     host: str = "127.0.0.1"
     advertised_host: str | None = None
-    """Host name in Metadata responses. Defaults to `host`, or to the machine's name if that means all interfaces."""
+    """Host name in Metadata responses. Defaults to `host`, or to the machine's name if `host` means all interfaces."""
     ports: Sequence[int] = ()
     """Port of each node, by node id. Nodes without an entry listen on any free port."""
     security: ListenerSecurity = field(default_factory=ListenerSecurity)

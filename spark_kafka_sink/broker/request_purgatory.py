@@ -54,7 +54,7 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def release_on_change(self) -> None:
-        """If the cluster has changed, make the tasks that wait for a change due."""
+        """Make the tasks due that wait for a change of the cluster, if it has changed."""
         if self._tasks_awaiting_change:
             with self._lock:
                 self._release_changed()

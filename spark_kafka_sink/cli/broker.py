@@ -111,7 +111,12 @@ def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> li
     """Return the lines to print: the address (which programs parse), a summary of the cluster and a table of topics."""
     password_mechanisms = " with PLAIN and SCRAM" if args.users is not None else ""
     token_mechanism = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
-    storage = "discarded" if args.discard else f"stored in {args.data}" if args.data else "stored in memory"
+    if args.discard:
+        storage = "discarded"
+    elif args.data:
+        storage = f"stored in {args.data}"
+    else:
+        storage = "stored in memory"
     auto_create = "not created automatically" if args.no_auto_create else "created automatically"
     lines = [
         f"listening on {broker.bootstrap_servers}",

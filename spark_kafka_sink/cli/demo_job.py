@@ -80,11 +80,11 @@ class Demo:
     def _write_batch(self, spark: SparkSession, options: dict[str, str]) -> float:
         frame = select_key_and_value(spark.range(0, self._row_count, 1, TASKS))
         started_s = time.perf_counter()
-        self._watch(lambda: frame.write.format("pykafka").options(**options).save())
+        self._run_with_progress(lambda: frame.write.format("pykafka").options(**options).save())
         return time.perf_counter() - started_s
 
-    def _watch(self, write: Callable[[], None]) -> None:
-        """Run `write` in a thread, and show how many rows the brokers have stored. Raise its error if it fails."""
+    def _run_with_progress(self, write: Callable[[], None]) -> None:
+        """Run `write` in a thread, and show how many rows the brokers have stored. Raise the error of `write`."""
         bar = ProgressBar(self._row_count)
         with ThreadPoolExecutor(1) as pool:
             write_future = pool.submit(write)

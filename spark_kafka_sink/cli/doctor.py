@@ -144,7 +144,7 @@ def _check_task_skew(report_path: str) -> Check:
 
 
 def _parse_spark_conf(text: str) -> Mapping[str, str]:
-    """Parse options from a JSON object or from lines NAME=VALUE. Raise ConfigurationError if the JSON is invalid."""
+    """Parse options from a JSON object or from NAME=VALUE lines. Raise ConfigurationError if the JSON is invalid."""
     if not text.lstrip().startswith("{"):
         return parse_properties(text.splitlines(), "--spark-conf")
     try:

@@ -31,7 +31,10 @@ EXIT_INTERRUPTED = 130
 
 
 class Command(Protocol):
-    """A module that implements a command. Imports that only `run` needs belong inside `run`."""
+    """A module that implements a command.
+
+    Modules of the package that only `run` needs are imported inside `run`, so that `pykafka --help` stays fast.
+    """
 
     HELP: str
     """The command's description in `pykafka --help` and at the top of its own help."""

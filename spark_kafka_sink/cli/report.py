@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.last < 1:
         raise ConfigurationError(f"--last is {args.last}, but must be at least 1")
     if args.job is None:
-        reports = read_reports(args.path, args.last)
+        reports = read_reports(args.path, max_reports=args.last)
     else:
         job_reports = (report for report in read_reports(args.path) if get_query_id(report) == args.job)
         reports = list(deque(job_reports, maxlen=args.last))

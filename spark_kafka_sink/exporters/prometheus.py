@@ -44,7 +44,7 @@ _UNIT_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
 
 
 class ProducerCollector(Collector):
-    """Collector for the producer metrics in docs/metrics.md, such as `kafka_producer_record_send_total`.
+    """A collector for the producer metrics in docs/metrics.md, such as `kafka_producer_record_send_total`.
 
     All metrics have the label `client_id`. The names of topic metrics begin with `kafka_producer_topic_`, and these
     metrics also have the label `topic`. The names of node metrics begin with `kafka_producer_node_`, and these metrics
@@ -130,7 +130,7 @@ def _build_producer_histogram(latencies_by_labels: dict[tuple[str, ...], Latency
 
 @dataclass
 class _QueryTotals:
-    """Running totals and the latest report for one streaming query or batch application.
+    """The running totals and the latest report for one streaming query or batch application.
 
     Times are Unix timestamps, in seconds.
     """
@@ -178,7 +178,7 @@ _MAX_QUERIES = 1_000
 
 
 class WriteCollector(Collector):
-    """Collector for metrics of Spark writes, which are computed from the write reports. Thread-safe.
+    """A collector for metrics of Spark writes, which are computed from the write reports. Thread-safe.
 
     The label `query` contains a stream's query id or a batch job's application id. The counters are lost when the
     process ends, so call `record` in a long-lived process, such as the program that starts the streams (see

@@ -48,7 +48,7 @@ It does not validate rows that the mask does not select. The caller discards the
 
 @dataclass(frozen=True)
 class AvroFormat:
-    """Avro row format. `schema` is the Avro schema as JSON."""
+    """The Avro row format. `schema` is the Avro schema as JSON."""
 
     schema: str
 
@@ -70,7 +70,7 @@ def build_record_writer(
 
 
 class _NullableWriter(NamedTuple):
-    """Writer for the non-null values of a type, and the encoded indices of its union branches.
+    """A writer for the non-null values of a type, and the encoded indices of its union branches.
 
     `value_branch` is the index of the values' branch, or None if the type is not a union. `null_branch` is the index of
     the null branch, or None if the type does not allow null.

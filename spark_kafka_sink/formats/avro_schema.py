@@ -197,7 +197,7 @@ def _check_attributes(schema: Mapping[str, Any]) -> None:
 
 
 class NamedTypes:
-    """Index of a schema's named types by full name. Raises SchemaError if any type in the schema is invalid."""
+    """The index of a schema's named types by full name. Raises SchemaError if any type in the schema is invalid."""
 
     def __init__(self, schema: Any) -> None:
         self._definitions: dict[str, tuple[Any, str]] = {}

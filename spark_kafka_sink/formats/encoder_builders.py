@@ -33,7 +33,7 @@ NON_VALUE_COLUMNS = ("key", "topic", "partition", "headers", "timestamp")
 
 
 class Columns(Protocol):
-    """Columns of a table, or fields of a struct, by position."""
+    """The columns of a table, or the fields of a struct, by position."""
 
     @property
     def names(self) -> Sequence[str]: ...

@@ -36,7 +36,7 @@ NO_SCHEMA = SchemaOptions()
 
 
 class SchemaFormat(NamedTuple):
-    """Row format with the schema of its rows, if the format has schemas.
+    """A row format with the schema of its rows, if the format has schemas.
 
     `message_indexes`: a message's position in its Protobuf file, in Confluent's encoding; empty for other formats.
     """

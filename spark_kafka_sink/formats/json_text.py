@@ -63,7 +63,7 @@ _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESC
 
 
 class JsonColumn(NamedTuple):
-    """Column encoded as JSON. Nulls of the source column stay null."""
+    """A column encoded as JSON. Nulls of the source column stay null."""
 
     values: pa.Array
     needs_quotes: bool = False
@@ -72,7 +72,7 @@ class JsonColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """Row format of JSON objects."""
+    """The row format of JSON objects."""
 
     def encode_rows(
         self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""

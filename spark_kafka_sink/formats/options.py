@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.formats.format_builders import (
@@ -28,44 +28,55 @@ def _parse_columns(value: object) -> tuple[str, ...]:
 
 
 _VALUE_OPTIONS = (
-    (
-        "Format",
+    Option(
+        "valueFormat",
         None,
         build_choice_parser(*FORMATS),
         "the format used to encode columns as the value: " + ", ".join(f"`{name}`" for name in FORMATS),
     ),
-    (
-        "Columns",
+    Option(
+        "valueColumns",
         (),
         _parse_columns,
         "the columns of the value, for example `id, name`, or `payload.*` for the fields of the struct `payload`",
     ),
-    ("Schema", None, parse_optional_text, "the schema of the value; by default it is derived from the column types"),
-    (
-        "SchemaFile",
+    Option(
+        "valueSchema",
+        None,
+        parse_optional_text,
+        "the schema of the value; by default it is derived from the column types",
+    ),
+    Option(
+        "valueSchemaFile",
         None,
         parse_optional_text,
         "a file with the schema of the value, [read on the driver](security.md#decide-who-may-set-options)",
     ),
-    (
-        "SchemaName",
+    Option(
+        "valueSchemaName",
         None,
         parse_optional_text,
         "the full name of the record or message in the schema of the value, for example `com.acme.Order`",
     ),
-    (
-        "Subject",
+    Option(
+        "valueSubject",
         None,
         parse_optional_text,
         "the subject of the value's schema in the schema registry; overrides `subjectNameStrategy`",
     ),
 )
-"""The options of the value, each with its name without the prefix `value`. The key has the same options."""
-FORMAT_OPTIONS = tuple(
-    Option(f"{part}{suffix}", default, parse, description.replace("value", part))
-    for part in RECORD_PARTS
-    for suffix, default, parse, description in _VALUE_OPTIONS
-)
+
+
+def _to_key_option(value_option: Option) -> Option:
+    """Build the corresponding option of the key."""
+    return replace(
+        value_option,
+        name=value_option.name.replace("value", "key"),
+        description=value_option.description.replace("value", "key"),
+    )
+
+
+FORMAT_OPTIONS = (*_VALUE_OPTIONS, *map(_to_key_option, _VALUE_OPTIONS))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 @dataclass(frozen=True)
 class ProtobufFormat:
-    """Protobuf row format. Fields and columns are matched by name."""
+    """The Protobuf row format. Fields and columns are matched by name."""
 
     fields: tuple[MessageField, ...]
 

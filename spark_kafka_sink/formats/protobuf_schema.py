@@ -24,7 +24,7 @@ _MAP_KEY_TYPES = ("string", "int32", "int64", "bool")
 
 
 class DerivedMessage(NamedTuple):
-    """Message with its .proto text and its full name."""
+    """A message with its .proto text and its full name."""
 
     fields: tuple[MessageField, ...]
     text: str
@@ -32,7 +32,7 @@ class DerivedMessage(NamedTuple):
 
 
 class _FieldDeclaration(NamedTuple):
-    """Declaration of a field that has no name and number yet.
+    """The declaration of a field that has no name and number yet.
 
     `type_name` is the type in .proto syntax; `nested_messages` are the lines of the messages that the type refers to.
     """

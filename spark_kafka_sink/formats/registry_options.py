@@ -31,7 +31,7 @@ _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-conflue
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """Connection to the schema registry, and the rules that select schemas and subjects."""
+    """The connection to the schema registry, and the rules that select schemas and subjects."""
 
     config: RegistryConfig
     schema_source: str = SCHEMA_SOURCES[0]

@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 class Schema(NamedTuple):
-    """Schema as it is registered.
+    """A schema as it is registered.
 
     `schema_type` is AVRO, JSON or PROTOBUF; `name` is the name of the record or message.
     """
@@ -82,7 +82,7 @@ class Schema(NamedTuple):
 
 
 class RegisteredSchema(NamedTuple):
-    """Schema that the registry returned, with its id."""
+    """A schema that the registry returned, with its id."""
 
     id: int
     schema_type: str
@@ -93,7 +93,7 @@ class RegisteredSchema(NamedTuple):
 
 @dataclass(frozen=True)
 class RegistryConfig:
-    """URLs and credentials of a schema registry."""
+    """The URLs and credentials of a schema registry."""
 
     urls: tuple[str, ...]
     user_info: str | None = field(default=None, repr=False)
@@ -108,14 +108,14 @@ class RegistryConfig:
 
 
 class _FailedAttempt(NamedTuple):
-    """Failed request to one URL. `backoff_s`: the minimum delay before a retry, or infinity if it is useless."""
+    """A failed request to one URL. `backoff_s`: the minimum delay before a retry, or infinity if it is useless."""
 
     message: str
     backoff_s: float = 0.0
 
 
 class SchemaRegistryClient:
-    """Client of a schema registry. It is not thread-safe: the driver plans one write at a time."""
+    """A client of a schema registry. It is not thread-safe: the driver plans one write at a time."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ def check_certificates(
     tls = config.security.tls
     if tls is None:
         return
-    from spark_kafka_sink.network.security.peer_certificate import fetch_peer_certificate
+    from spark_kafka_sink.network.security.peer_certificate import fetch_peer_certificate  # only for TLS
 
     nodes_by_address = {(node.host, node.port): node for node in nodes}
     for (host, port), node in list(nodes_by_address.items())[:MAX_LISTED_RESULTS]:

@@ -87,7 +87,7 @@ def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *
 
 
 def _skip_remaining_checks(failed_check: Check, target: Target) -> list[Check]:
-    """Return the failed check in its place among the connectivity checks, all others of which are skipped."""
+    """Return the connectivity checks, with the failed check in its place and all others skipped."""
     names = [BOOTSTRAP, SECURITY, METADATA, *map(format_topic_check_name, target.topics)]
     return [
         failed_check if name == failed_check.name else Check(name, Outcome.SKIPPED, "not checked") for name in names

@@ -39,7 +39,7 @@ _NUMBER_WIDTH = 70
 """Width of the numbers to the right of horizontal bars."""
 _MAX_LABEL_LENGTH = 23
 _PAUSE_FACTOR = 5
-"""If the gap between two writes exceeds this multiple of the median gap, the line is interrupted there."""
+"""The line is interrupted where the gap between two writes exceeds this multiple of the median gap."""
 _ROUNDING_TOLERANCE = 1e-9
 _MIN_NAME_DISTANCE = 13
 """Minimum vertical distance between the names of two lines."""
@@ -47,7 +47,7 @@ _MIN_NAME_DISTANCE = 13
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Times of a chart's points, in ascending order and in any unit, and the label of each time."""
+    """The times of a chart's points, in ascending order and in any unit, and the label of each time."""
 
     times: Sequence[float]
     labels: Sequence[str]
@@ -55,7 +55,7 @@ class TimeAxis:
 
 @dataclass(frozen=True)
 class Line:
-    """Named line of a chart."""
+    """A named line of a chart."""
 
     name: str
     values: Sequence[float]
@@ -66,7 +66,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
-    """Labeled value of a column chart or bar chart."""
+    """A labeled value of a column chart or bar chart."""
 
     label: str
     value: float

@@ -38,7 +38,7 @@ _LATENCY_LINES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
 
 @dataclass(frozen=True)
 class Figure:
-    """Chart of the page as SVG, with a title and a caption."""
+    """A chart of the page as SVG, with a title and a caption."""
 
     title: str
     svg: str

@@ -59,7 +59,7 @@ class PartitionResult:
 
 
 class FoundRecords:
-    """Records that one partition has in the receipt's offset range."""
+    """The records that one partition has in the receipt's offset range."""
 
     def __init__(self) -> None:
         self.rows = 0

@@ -8,6 +8,8 @@ start with the write's start time, so alphabetical order is chronological.
     /data/reports/ (or an existing folder)               a folder
     dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder in a Databricks mount
     s3://bucket/reports, also s3a: and s3n:              a folder, also in hdfs:, viewfs:, gs:, abfs: and abfss:
+
+pyarrow.fs is imported inside the functions, because it loads clients of S3 and HDFS that most writes do not need.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _BOOTSTRAP_SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
 class KafkaDataSource(DataSource):
-    """Write-only data source for Apache Kafka. To read from Kafka, use Spark's own `format("kafka")`."""
+    """A write-only data source for Apache Kafka. To read from Kafka, use Spark's own `format("kafka")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -88,7 +88,7 @@ class KafkaDataSource(DataSource):
         options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
         if options.exactly_once is None or not self._is_planning:
             return KafkaStreamWriter(options, plan, stream_start)
-        from spark_kafka_sink.spark.exactly_once import begin_micro_batch
+        from spark_kafka_sink.spark.exactly_once import begin_micro_batch  # only for exactly-once delivery
 
         return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
 
@@ -134,7 +134,7 @@ def begin_batch_write(
     micro_batch = _find_micro_batch(internal_options)
     if options.exactly_once is None:
         return KafkaBatchWriter(options, plan, micro_batch=micro_batch)
-    from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
+    from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch  # only for exactly-once delivery
 
     if MICRO_BATCH_OPTION in internal_options:
         exactly_once = begin_micro_batch(options, internal_options.get(STREAM_START_OPTION), micro_batch)

@@ -32,7 +32,7 @@ class _GroupKey(NamedTuple):
 
 @dataclass
 class _FailureGroup:
-    """Records that failed for the same reason in the same topic and partition."""
+    """The records that failed for the same reason in the same topic and partition."""
 
     error: KafkaSinkError
     sample_key: str

@@ -99,6 +99,7 @@ def build_write_report(
     `batch`: the batch's name; defaults to the name in the first task's report. The report lists only the slowest
     MAX_LISTED_TASKS tasks, slowest first.
     """
+    # Tasks import this module too, but build no write reports.
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 
     totals = sum((report.totals for report in reports), WriteTotals())

@@ -122,7 +122,7 @@ def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
 
 
 class _SentRows(NamedTuple):
-    """Rows whose result is pending. `is_truncated`: whether these dead letters were truncated to fit."""
+    """Sent rows whose result is pending. `is_truncated`: whether these dead letters were truncated to fit."""
 
     rows: TopicRows
     is_dead_letter: bool = False

@@ -132,7 +132,7 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
         """Restore the exactly-once state from the task reports. Return None for at-least-once delivery."""
         if self._options.exactly_once is None:
             return None
-        from spark_kafka_sink.spark.exactly_once import restore_from_reports
+        from spark_kafka_sink.spark.exactly_once import restore_from_reports  # only for exactly-once delivery
 
         return restore_from_reports(self._options, select_task_reports(messages), self._stream_start)
 
@@ -191,7 +191,7 @@ def abort(
 
     Without transactions, rows that have been written remain in Kafka.
     """
-    from spark_kafka_sink.spark.report_publishing import publish_report
+    from spark_kafka_sink.spark.report_publishing import publish_report  # imported on the driver only
 
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else default_batch_name, "failed")

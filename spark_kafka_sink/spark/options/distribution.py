@@ -60,7 +60,7 @@ class DistributionOptions:
 def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
     """Return the distribution's options, or None if rows stay in their tasks.
 
-    In the latter case, add a fault for each option that then has no effect.
+    If they stay, add a fault for each option that has no effect without a distribution.
     """
     values = parsed_options.values
     if values["distribution"] != NONE:

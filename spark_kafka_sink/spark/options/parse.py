@@ -138,7 +138,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _split_by_prefix(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split the options into the sink's own and Kafka's. The latter are returned without the prefix `kafka.`."""
+    """Split the options into the sink's own and Kafka's. Kafka's options are returned without the prefix `kafka.`."""
     sink_options: dict[str, str] = {}
     kafka_options: dict[str, str] = {}
     for name, value in options.items():

@@ -302,7 +302,7 @@ def _build_foreach_batch_writer(
 
 
 def _apply_settings(writer: Any, **settings: Any) -> None:
-    """For each keyword whose value is not None, call the writer method of that name with the value."""
+    """Call the writer method named by each keyword with the keyword's value, unless the value is None."""
     for method, value in settings.items():
         if value is not None:
             getattr(writer, method)(value)
@@ -351,7 +351,7 @@ def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
 
 
 def _prepare_exactly_once(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """If delivery is exactly-once, check that the stream has a name and no idempotency key, which is for batch jobs.
+    """Check that an exactly-once stream has a name and no idempotency key, which is for batch jobs.
 
     The stream's name is its transactional id prefix, or derived from its checkpoint location. If only a Spark setting
     provides the checkpoint location, add the location as an option.
