@@ -93,8 +93,8 @@ def test_scraped_series_keep_their_labels_and_feed_every_alert_and_panel(query: 
     wait_until(lambda: bool(query('ALERTS{alertname="PykafkaWriteFailed", alertstate="firing"}')))
     (alert,) = query('ALERTS{alertname="PykafkaWriteFailed"}')
     assert alert["metric"]["query"] == "6d2a"
-    series = query('{__name__=~"pykafka_.*|kafka_producer_.*"}')
-    renamed = {label for each in series for label in each["metric"] if label.startswith("exported_")}
+    samples = query('{__name__=~"pykafka_.*|kafka_producer_.*"}')
+    renamed = {label for sample in samples for label in sample["metric"] if label.startswith("exported_")}
     assert renamed == set()
     wait_until(lambda: bool(query("rate(pykafka_rows_total[1m])")))  # two scrapes
     panels = json.loads((ASSETS / "grafana-dashboard.json").read_text())["panels"]

@@ -136,7 +136,8 @@ def fail_first_attempts(gate: Path) -> Callable[[Batches], Batches]:
 def replace_by_rack(variable: str, gate: Path) -> Callable[[Batches], Batches]:
     """Build a function that replaces each row by the rack of its executor. No task ends before the gate opens.
 
-    Otherwise a speculative attempt in one rack could replace the only attempt in the other before that has sent a row.
+    Without the gate, a speculative attempt in one rack could replace the only attempt in the other rack before the
+    latter has sent a row.
     """
 
     def yield_racks(batches: Batches) -> Batches:

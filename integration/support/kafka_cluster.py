@@ -284,7 +284,7 @@ class KafkaCluster:
         return [node for node in self.nodes.values() if node.is_broker and node.process and not node.paused]
 
     def _find_registered_brokers(self) -> set[int]:
-        """Return the ids of the brokers in the cluster's metadata, or an empty set until all of them are listening."""
+        """Return the ids of the brokers in the cluster's metadata, or an empty set if a running one does not listen."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 

@@ -143,9 +143,8 @@ def measure(
 ) -> BenchResult:
     """Send all records, wait for the acknowledgements and compute the figures.
 
-    If every record failed, raise the first error.
-
-    `call_columns`: the columns for each call, which are used repeatedly until all records are sent.
+    `call_columns`: the columns for each call, which are used repeatedly until all records are sent. If every record
+    fails, the first error is raised.
     """
     timer = _CallTimer(system)
     call_count = sent_count = sent_bytes = 0

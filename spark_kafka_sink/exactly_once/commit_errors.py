@@ -32,8 +32,8 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
     )
 
 
-def describe_ended_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
-    """Describe the current state of a transactional id whose transaction has ended, and the expected identity."""
+def describe_missing_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
+    """Describe a transactional id that no longer has the expected open transaction."""
     producer_id, epoch = description.id_and_epoch
     return (
         f"{transaction.transactional_id}: {description.state}, epoch {epoch} of producer id {producer_id}, expected "

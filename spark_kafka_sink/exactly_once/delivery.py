@@ -48,7 +48,8 @@ class Delivery:
     is_single_use: bool = False
     """Whether only this job uses the prefix, so that the prefix's entry can be deleted once the job has ended."""
     writer_kind: WriterKind = field(kw_only=True)
-    """The kind of this writer. A stream cannot take over the prefix of jobs, and a job not that of a stream."""
+    """A stream cannot take over a prefix that belongs to jobs, and a job cannot take over a prefix that belongs to a
+    stream."""
 
     @property
     def has_user_prefix(self) -> bool:

@@ -365,7 +365,7 @@ class Driver:
             if description is None:
                 problems.append(f"{transactional_id}: unknown to the brokers")
             elif not description.is_open or description.id_and_epoch != transaction.id_and_epoch:
-                problems.append(commit_errors.describe_ended_transaction(transaction, description))
+                problems.append(commit_errors.describe_missing_transaction(transaction, description))
         if problems:
             return commit_errors.build_transactions_not_open_error(entry, problems)
         return self._find_timeout_error(entry, descriptions)

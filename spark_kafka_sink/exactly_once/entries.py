@@ -76,7 +76,7 @@ class KeyedJob:
     is_unproven: bool = False
 
     def matches(self, batch: Batch) -> bool:
-        """Return whether this is the batch."""
+        """Return whether this job has written the batch, according to its key and scope."""
         return (self.key, self.scope) == (batch.key, batch.scope)
 
 

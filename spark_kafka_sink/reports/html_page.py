@@ -162,7 +162,7 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
 
 
 def _render_row(report: WriteReport, has_several_queries: bool) -> str:
-    """Return the cells of a write. The batch includes the query id only if there are several jobs."""
+    """Return the cells of a write. The batch includes the query id only if the page has several queries."""
     cells = (
         *format_cells(report),
         f"{report.tasks:,}",

@@ -84,6 +84,9 @@ def test_rows_are_reproducible_json_of_requested_size() -> None:
     assert len(set(first.key.to_pylist())) > 400  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("quantile", "expected"), [(0.5, 5), (0.95, 10), (0.99, 10), (0.1, 1)])
-def test_percentile_is_a_measured_value(quantile: float, expected: float) -> None:
-    assert compute_quantile(list(range(1, 11)), quantile) == expected
+@pytest.mark.parametrize(
+    ("count", "quantile", "expected"),
+    [(10, 0.5, 5), (10, 0.95, 10), (10, 0.99, 10), (10, 0.1, 1), (100, 0.07, 7)],  # 100 * 0.07 is above 7
+)
+def test_percentile_is_a_measured_value(count: int, quantile: float, expected: float) -> None:
+    assert compute_quantile(list(range(1, count + 1)), quantile) == expected

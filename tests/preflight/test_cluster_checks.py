@@ -27,6 +27,7 @@ from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.topics import DescribeTopics
@@ -50,6 +51,12 @@ def test_checks_only_permissions_that_the_write_needs() -> None:
     assert not names & {*run_checks(simulated(), Target(["t"]))}
     checks = run_checks(simulated(), Target(["t"], idempotent=True, transactional_id="an-id"))
     assert {checks[name].outcome for name in names} == {Outcome.PASSED}
+
+
+def test_size_check_is_skipped_if_the_response_has_no_setting() -> None:
+    (check,) = cluster_checks.check_message_sizes(Target(["t"]), [MetadataResponseTopic(name="t")])
+    skipped = check.evaluate(Exchange(DescribeConfigsResponse(), 0))
+    assert (skipped.outcome, skipped.detail) == (Outcome.SKIPPED, "the broker did not return max.message.bytes")
 
 
 def test_checks_change_nothing_in_the_cluster() -> None:
