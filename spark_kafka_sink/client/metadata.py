@@ -108,7 +108,7 @@ class Metadata:
         self._is_partial_update_requested = False
         self._failure_count = 0
         self._unchanged_response_count = 0  # consecutive responses that contained nothing new
-        self._last_attempt_ms = -math.inf
+        self._last_attempt_ms = -math.inf  # no attempt yet, so there is no backoff to wait for
         self._last_full_update_ms = -math.inf
         self._backoff_ms = 0.0
         self._fatal_error: KafkaSinkError | None = None
@@ -396,7 +396,7 @@ class Metadata:
         self._draw_backoff()
 
     def _skip_backoff(self) -> None:
-        """Let the next update start without a backoff, for a new reason. Its retries back off as usual."""
+        """Let the next update start without a backoff, for a new reason. Retries of the update back off as usual."""
         self._unchanged_response_count = 0
         self._last_attempt_ms = -math.inf
         self._draw_backoff()

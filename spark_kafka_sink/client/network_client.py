@@ -389,7 +389,7 @@ class NetworkClient:
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
     def _build_api_versions_request(self, node_id: int) -> ApiVersionsRequest:
-        """Build the request. It names the cluster and node only if the client can rebootstrap after a rejection."""
+        """Build the request, with the cluster and node if both are known and a rejection can lead to a rebootstrap."""
         cluster_id = self._metadata.snapshot.cluster_id
         if self._checks_routing and cluster_id is not None and node_id >= 0:
             return build_api_versions_request(cluster_id, node_id)

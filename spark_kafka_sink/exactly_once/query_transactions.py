@@ -290,10 +290,12 @@ class QueryTransactions:
     def claim(
         self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, granted_ms: int | None = None
     ) -> ProducerIdAndEpoch:
-        """Write `claim` after `previous_entry`. Return the next identity. No other process can decide under it.
+        """Write `claim` after `previous_entry`, and return the next identity, under which no other process can decide.
+
+        `granted_ms`: the granted timeout, if it differs from the claim's.
 
         Raise ProducerFencedError if the claim is not the newest entry afterwards, because another driver has claimed
-        the prefix or the caller has missed an entry. `granted_ms`: the granted timeout, if it differs from the claim's.
+        the prefix or the caller has missed an entry.
         """
         state = _wait_and_commit(
             self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claim))

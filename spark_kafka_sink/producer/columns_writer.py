@@ -142,7 +142,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._add_pending_call(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
-        """Add a failed result for rows that were not sent. It is collected after the results of all earlier calls."""
+        """Add a failed result for rows that were not sent, to be collected after the results of all earlier calls."""
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
         future.fail_rows(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
         self._add_pending_call(future, context, context_bytes)

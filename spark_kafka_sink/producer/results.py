@@ -78,7 +78,7 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
     """Merge the stored ranges of calls for one topic. Return one OffsetRange per partition, keyed by partition."""
     no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)
     ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
-    _, _, partition_column, _, _ = ranges.T
+    partition_column = ranges[:, StoredRange._fields.index("partition")]
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
     starts, stops, partitions, base_offsets, _ = ranges_by_partition.T
     first_ranges = np.flatnonzero(np.diff(partitions, prepend=-1))  # index of the first range of each partition

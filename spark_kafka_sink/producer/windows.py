@@ -26,7 +26,7 @@ class _Sample:
         self.start_ms = start_ms
         self.count: float = 0
         self.sum = 0.0
-        self.maximum = -math.inf
+        self.maximum = -math.inf  # until the first value is added
 
 
 class WindowedStat:

@@ -94,9 +94,12 @@ def describe_transactions(
 ) -> dict[str, TransactionDescription]:
     """Return the descriptions of these ids, omitting ids that their coordinators do not know.
 
-    Each coordinator gets a single request for all of its ids. Raise BrokerError if the user may not describe an id.
+    Each coordinator gets a single request for all of its ids.
+
     `wait_while_ending`: wait while a coordinator is committing or aborting a transaction; open transactions are
     returned without waiting.
+
+    Raise BrokerError if the user may not describe an id.
     """
     request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
     return collect_descriptions(request, client.send_all([request], timeout_ms))

@@ -101,8 +101,9 @@ class _FillPlan(NamedTuple):
     """Batches that the sender thread fills before it looks for ready nodes."""
 
     full_batches_only_by_topic: dict[str, bool]
-    """The topics to fill batches for, each with an argument of BatchFiller.fill_batches. It is True if the topic's
-    stage is not due, and only its single records must be assigned to partitions, which may complete full batches."""
+    """The topics to fill batches for, each with the argument `full_batches_only` of BatchFiller.fill_batches. The
+    argument is True if the topic's stage is not due, and only its single records must be assigned to partitions, which
+    may complete full batches."""
     next_due_ms: float
     """Time of the next fill or assignment; inf if no rows are staged."""
     flushes: list[Flush]
@@ -559,7 +560,7 @@ class RecordAccumulator:
         return self._incomplete.next_deadline_ms
 
     def take_failed_batches(self) -> list[ProducerBatch]:
-        """Return the batches whose rows could not be encoded, each only once. They are DONE and have an error.
+        """Return the batches whose rows could not be encoded, each only once. The batches are DONE and have an error.
 
         The caller must fail the futures and then call remove_completed.
         """

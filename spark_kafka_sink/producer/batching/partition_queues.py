@@ -128,7 +128,7 @@ class PartitionQueues:
         return iter(self._queues.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a topic-partition. It is created on first use."""
+        """Return the queue of a topic-partition, creating it on first use."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)

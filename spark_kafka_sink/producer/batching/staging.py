@@ -173,7 +173,8 @@ class Stage:
         then."""
         self._has_decided_assignment = False  # schedule_assignment decides only once for each stage
         self.assignment_due_ms = math.inf
-        """Time at which the sender assigns the single records to partitions, unless linger.ms ends first."""
+        """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
+        assignment is scheduled."""
         self.should_recheck = False
         """Whether the sender must check the topic again: it found the stage due while another thread was filling
         batches from it, or rows that were returned to the stage are due earlier than the sender knows."""

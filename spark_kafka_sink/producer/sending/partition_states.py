@@ -155,7 +155,7 @@ class PartitionState:
             self.last_acked_sequence = last_sequence
 
     def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """Record that a pending batch has failed. Its sequences are unresolved if it is in doubt, otherwise a gap."""
+        """Record that a pending batch has failed. If it is in doubt, its sequences are unresolved, otherwise a gap."""
         if in_doubt:
             self.has_unresolved_sequence = True
         else:
@@ -169,7 +169,7 @@ class PartitionState:
     def resolve_sequences(self) -> None:
         """Decide whether the unresolved sequence is a gap. No batch may be pending or in flight.
 
-        It is a gap if any sequences were not acknowledged. All unacknowledged sequences are then missing.
+        There is a gap if any sequences were not acknowledged. All unacknowledged sequences are then missing.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)

@@ -363,7 +363,7 @@ class TransactionManager:
             return True
 
     def handle_disconnect(self, request: Request, *, was_sent: bool) -> None:
-        """Handle a request whose connection ended before the response. It may be executed now or later."""
+        """Handle a request whose connection ended before the response. The broker may still execute the request."""
         with self._lock:
             self._has_delayable_request |= was_sent and request.unsafe_when_delayed
             self._mark_in_doubt(request)
