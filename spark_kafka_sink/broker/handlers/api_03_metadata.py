@@ -36,16 +36,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
         running_nodes = cluster.list_running_nodes()
-        requests_all_topics = request.topics is None or (context.version == 0 and not request.topics)
-        if not _is_valid(request, context.version):
-            topics = [_reject_topic(topic) for topic in request.topics or ()]
-        elif requests_all_topics:
-            topics = [_describe_topic(context, topic) for topic in cluster.topics.values() if not topic.hidden]
-        else:
-            requested = {(topic.topic_id, topic.name): topic for topic in request.topics or ()}
-            may_create = request.allow_auto_topic_creation or context.version < FIRST_AUTO_CREATION_FLAG_VERSION
-            creation_errors = _create_missing(context, requested.values()) if may_create else {}
-            topics = [_find_and_describe(context, topic, creation_errors) for topic in requested.values()]
+        topics = _describe_topics(context, request)
         response = MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
@@ -60,6 +51,20 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
     if context.version >= FIRST_ERROR_CODE_VERSION and not has_topic_error:
         response.error_code = context.find_injected_error()
     return response
+
+
+def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
+    """Describe the requested topics, or all topics that are not hidden. The caller holds the cluster's lock."""
+    requested_topics = request.topics or ()
+    if not _is_valid(request, context.version):
+        return [_reject_topic(topic) for topic in requested_topics]
+    # In version 0, an empty list requests all topics.
+    if request.topics is None or (context.version == 0 and not request.topics):
+        return [_describe_topic(context, topic) for topic in context.cluster.topics.values() if not topic.hidden]
+    unique_topics = {(topic.topic_id, topic.name): topic for topic in requested_topics}.values()
+    may_create = request.allow_auto_topic_creation or context.version < FIRST_AUTO_CREATION_FLAG_VERSION
+    creation_errors = _create_missing(context, unique_topics) if may_create else {}
+    return [_find_and_describe(context, topic, creation_errors) for topic in unique_topics]
 
 
 def _is_valid(request: MetadataRequest, version: int) -> bool:
