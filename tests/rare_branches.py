@@ -142,7 +142,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "version 1: a fence aborts a newer transaction and is sent again",
         f"{_ABORTS}:_find_transactions_aborted_by_fences",
-        "description.state == COMPLETE_ABORT and description.id_and_epoch == expected_identities[transactional_id]",
+        "description.state == COMPLETE_ABORT and description.id_and_epoch == next_identities[transactional_id]",
     ),
     # Tasks
     Branch(

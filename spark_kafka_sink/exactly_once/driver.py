@@ -447,7 +447,7 @@ class Driver:
         description: TransactionDescription | None,
         entry_hint: Entry,
     ) -> bool:
-        """Abort the batch if the newest entry is the caller's own.
+        """Try once to abort the batch if the newest entry is the caller's own. Return whether it was aborted.
 
         `own_claims`: the claims of earlier tries, which were fenced after they had claimed. This try adds its own.
         """

@@ -158,16 +158,16 @@ def _find_transactions_aborted_by_fences(
 
     Such an id has the next epoch, and its state is CompleteAbort: no transaction has begun under the next epoch.
     """
-    expected_identities = {
+    next_identities = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
         for description in fenced_descriptions
         if responses[description.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
     }
-    current_descriptions = describe_transactions(client, expected_identities, timeout_ms)
+    current_descriptions = describe_transactions(client, next_identities, timeout_ms)
     return [
         description
         for transactional_id, description in current_descriptions.items()
-        if description.state == COMPLETE_ABORT and description.id_and_epoch == expected_identities[transactional_id]
+        if description.state == COMPLETE_ABORT and description.id_and_epoch == next_identities[transactional_id]
     ]
 
 

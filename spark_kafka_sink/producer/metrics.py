@@ -207,14 +207,14 @@ class ProducerMetrics:
         with self._lock:
             self._counts.retries += record_count
             self._meters["record-retry"].mark(record_count, now_ms)
-            self._ensure_topic_metrics(topic).retries.mark(record_count, now_ms)
+            self._get_or_create_topic_metrics(topic).retries.mark(record_count, now_ms)
 
     def record_failures(self, topic: str, record_count: int, now_ms: float) -> None:
         """Count records that failed after they were staged, for the producer and for their topic."""
         with self._lock:
             self._counts.errors += record_count
             self._meters["record-error"].mark(record_count, now_ms)
-            self._ensure_topic_metrics(topic).errors.mark(record_count, now_ms)
+            self._get_or_create_topic_metrics(topic).errors.mark(record_count, now_ms)
 
     def record_batch_split(self, now_ms: float) -> None:
         with self._lock:
@@ -238,7 +238,7 @@ class ProducerMetrics:
             self._averages["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
             self._averages["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
             self._averages["record-queue-time"].record(counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms)
-            topic_metrics = self._ensure_topic_metrics(topic)
+            topic_metrics = self._get_or_create_topic_metrics(topic)
             topic_metrics.sent.mark(counts.records, sent_ms)
             topic_metrics.bytes.mark(counts.bytes, sent_ms)
             topic_metrics.compression.record(counts.compression_ratio_sum, sent_ms, counts.batches)
@@ -249,7 +249,7 @@ class ProducerMetrics:
         self._send_counts.clear()
         self._requests_sent = 0
 
-    def _ensure_topic_metrics(self, topic: str) -> _TopicMetrics:
+    def _get_or_create_topic_metrics(self, topic: str) -> _TopicMetrics:
         """Return the metrics of a topic, creating them on first use."""
         metrics = self._topics.get(topic)
         if metrics is None:
