@@ -151,7 +151,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
         {"topic": "nope", "value": b"a"},
     ),
     "a record that is too large here": (
-        "a record of up to … bytes is more than",
+        "a record of up to … bytes exceeds",
         {},
         {"topic": "orders", "value": BIG},
     ),

@@ -143,8 +143,9 @@ def measure(
 ) -> BenchResult:
     """Send all records, wait for the acknowledgements and compute the figures.
 
-    `call_columns`: the columns for each call, which are used repeatedly until all records are sent. If every record
-    fails, the first error is raised.
+    `call_columns`: the columns for each call, which are used repeatedly until all records are sent.
+
+    Raise the first error if every record failed.
     """
     timer = _CallTimer(system)
     call_count = sent_count = sent_bytes = 0

@@ -33,7 +33,8 @@ EXIT_INTERRUPTED = 130
 class Command(Protocol):
     """A module that implements a command.
 
-    Modules of the package that only `run` needs are imported inside `run`, so that `pykafka --help` stays fast.
+    Modules that are slow to import and that only `run` needs are imported inside `run`, so that `pykafka --help` stays
+    fast.
     """
 
     HELP: str

@@ -76,7 +76,7 @@ class InFlightRequests:
         self._max_per_node = max_per_node
         self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._deadline_bound_ms = math.inf  # no deadline is earlier; updated by checks for timeouts
+        self._deadline_bound_ms = math.inf  # no deadline is earlier; raised by find_timed_out_requests
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)

@@ -19,8 +19,8 @@ The writer has no producer and no thread of its own: it sends its requests on th
                                                recognizes the batch by its sequence number.
     The leader rejects the batch.              Leave the transaction open, because it may belong to another process with
                                                the same producer id and epoch.
-    Version 1: EndTxn got no response.         Begin the next transaction with a new epoch, because the EndTxn request,
-                                               if executed late, would end that transaction
+    Version 1: EndTxn got no response.         Also begin the next transaction with a new epoch, because the EndTxn
+                                               request, if executed late, would end that transaction
                                                (test_uses_new_epoch_after_unconfirmed_end).
     The cluster was upgraded to version 2      Begin the first transaction after the upgrade with a new epoch
     (KIP-890).                                 (test_uses_new_epoch_after_upgrade_to_version_2).

@@ -101,10 +101,10 @@ class BlockingClient:
     def wait_for_topic(self, topic: str, *, refresh: bool = False) -> TopicInfo:
         """Wait until the topic's partitions are known, and return the topic.
 
-        Raise BrokerError if the topic does not exist or the user may not describe it.
-
         `refresh`: fetch the metadata again even if the topic is known, because the topic may have been deleted or have
         gained partitions.
+
+        Raise BrokerError if the topic does not exist or the user may not describe it.
         """
         deadline = self.create_deadline(f"metadata of {format_partition(topic)}")
         is_known = self.metadata.contains_topic(topic)

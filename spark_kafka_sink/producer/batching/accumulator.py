@@ -105,7 +105,7 @@ class _FillPlan(NamedTuple):
     argument is True if the topic's stage is not due, and only its single records must be assigned to partitions, which
     may complete full batches."""
     next_due_ms: float
-    """Time of the next fill or assignment; inf if no rows are staged."""
+    """Time of the next fill or assignment after this plan; inf if no stage is waiting for one."""
     flushes: list[Flush]
     """Flushes whose rows will all be in batches once the plan has been carried out."""
 
