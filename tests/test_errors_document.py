@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 QUOTED = [row.message for row in read_rows()]
 OF_OTHERS = {
-    "No module named 'spark_kafka_sink'",
+    "ModuleNotFoundError: No module named 'spark_kafka_sink'",
     "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: pykafka",
     "[STREAMING_REAL_TIME_MODE.OPERATOR_OR_SINK_NOT_IN_ALLOWLIST]",
