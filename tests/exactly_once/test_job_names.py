@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once.job_names import (
 )
 from spark_kafka_sink.exactly_once.transaction_names import find_prefix_error
 
-on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
+on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 
 def test_each_job_gets_a_unique_valid_prefix() -> None:

@@ -23,7 +23,7 @@ from spark_kafka_sink.spark.worker_process import CALLS_PER_CYCLE, FREEZES_PER_C
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
-linux = pytest.mark.skipif(not QUICKACK, reason="TCP_QUICKACK is Linux's")
+linux = pytest.mark.skipif(not QUICKACK, reason="only Linux has TCP_QUICKACK")
 
 
 class Node:
