@@ -95,17 +95,17 @@ def _render_summary(reports: Sequence[WriteReport], source: str) -> str:
 
 def _render_tiles(reports: Sequence[WriteReport]) -> str:
     totals = ReportTotals.from_reports(reports)
-    rows_text = format_number(totals.row_count)
+    rows_text = format_number(totals.rows)
     failed_text = f"{totals.failed_count:,} failed" if totals.failed_count else "none failed"
-    rejected_text = f"{totals.dead_letter_count:,} rejected" if totals.dead_letter_count else "no row was rejected"
+    rejected_text = f"{totals.dead_letters:,} rejected" if totals.dead_letters else "no row was rejected"
     tiles = (
-        _render_tile("rows", rows_text, f"{totals.row_count:,} acknowledged"),
+        _render_tile("rows", rows_text, f"{totals.rows:,} acknowledged"),
         _render_tile("writes", f"{totals.write_count:,}", failed_text),
         _render_throughput_tile(totals),
         _render_bytes_tile(totals),
         _render_latency_tile(totals.latencies),
-        _render_tile("retried", format_number(totals.retry_count), f"of {totals.row_count:,} rows"),
-        _render_tile("dead letters", format_number(totals.dead_letter_count), rejected_text),
+        _render_tile("retried", format_number(totals.retries), f"of {totals.rows:,} rows"),
+        _render_tile("dead letters", format_number(totals.dead_letters), rejected_text),
         _render_waits_tile(totals),
     )
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
@@ -113,7 +113,7 @@ def _render_tiles(reports: Sequence[WriteReport]) -> str:
 
 def _render_throughput_tile(totals: ReportTotals) -> str:
     detail = f"in {format_milliseconds(totals.duration_ms)} of writing"
-    if totals.duration_ms and totals.request_count:
+    if totals.duration_ms and totals.requests:
         detail += f"; {format_number(totals.requests_per_second)} requests/s"
     return _render_tile("rows per second", format_number(totals.rows_per_second), detail)
 
@@ -122,7 +122,7 @@ def _render_bytes_tile(totals: ReportTotals) -> str:
     detail = "none"
     if totals.uncompressed_bytes:
         detail = f"{format_ratio(totals.compression_ratio)} of {format_bytes(totals.uncompressed_bytes)}"
-        if totals.batch_count:
+        if totals.batches:
             detail += f"; {format_bytes(round(totals.mean_batch_bytes))} per batch"
     return _render_tile("bytes on the wire", format_bytes(totals.wire_bytes), detail)
 

@@ -69,13 +69,13 @@ def _format_totals(totals: ReportTotals) -> tuple[str, ...]:
     """Return the last row of the table of writes, with one cell for each of _COLUMNS."""
     return (
         "all",
-        f"{totals.row_count:,}",
-        format_bytes(totals.row_bytes),
+        f"{totals.rows:,}",
+        format_bytes(totals.bytes),
         format_number(totals.rows_per_second),
         format_ratio(totals.compression_ratio),
         *(format_milliseconds(totals.latencies.percentile(quantile)) for quantile in _LATENCY_QUANTILES),
-        f"{totals.retry_count:,}",
-        f"{totals.dead_letter_count:,}",
+        f"{totals.retries:,}",
+        f"{totals.dead_letters:,}",
         format_milliseconds(totals.blocked_ms),
         format_count(totals.write_count, "write"),
     )
@@ -103,11 +103,11 @@ def _render_task_skew(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 def _render_requests(totals: ReportTotals) -> Iterator[str]:
     """Describe the load on the brokers: requests, mean batch size and throttling. Without requests, yield nothing."""
-    if totals.request_count and totals.batch_count and totals.duration_ms:
+    if totals.requests and totals.batches and totals.duration_ms:
         throttled = format_milliseconds(totals.throttle_ms)
         paced = format_milliseconds(totals.paced_ms)
         yield (
-            f"brokers: {totals.request_count:,} requests, {format_number(totals.requests_per_second)} per second; "
+            f"brokers: {totals.requests:,} requests, {format_number(totals.requests_per_second)} per second; "
             f"{format_bytes(totals.mean_batch_bytes)} per batch; tasks were throttled by quotas for {throttled}, by "
             f"maxBytesPerSecond for {paced}"
         )

@@ -49,27 +49,11 @@ class TaskSummary:
     blocked_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriteReport(WriteTotals):
-    """Totals over all tasks of a batch job or micro-batch."""
+class WriteFigures(WriteTotals):
+    """What follows from the totals and the duration of a write, or of several writes."""
 
-    batch: str
-    """`<query id>/<batch id>` for a micro-batch, or `<application id>/stage-<stage id>` for a batch job."""
-    status: str = COMMITTED
-    """`committed` or `failed`. For a failed write, the rows of successful tasks count unless they were aborted."""
-    is_acknowledged: bool = True
-    """Whether brokers have acknowledged the rows. False with acks=0."""
-    started_ms: int = 0
-    """Start of the first task, as a Unix timestamp in milliseconds."""
-    duration_ms: int = 0
-    """Time from the start of the first task to the end of the last, according to the executors' clocks."""
-    tasks: int
-    partitions: OffsetRanges
-    errors: Mapping[str, int] = field(default_factory=dict)
-    """Number of rejected records that became dead letters, by error name."""
-    longest_task_ms: int
-    task_list: tuple[TaskSummary, ...] = ()
-    """At most MAX_LISTED_TASKS tasks, in descending order of duration."""
+    duration_ms: int
+    """A field of the subclasses."""
 
     @property
     def uncompressed_bytes(self) -> int:
@@ -130,6 +114,29 @@ class WriteReport(WriteTotals):
     def mean_batch_bytes(self) -> float:
         """Mean size of the record batches as they were sent; nan if nothing was sent."""
         return self.wire_bytes / self.batches if self.batches else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteReport(WriteFigures):
+    """Totals over all tasks of a batch job or micro-batch."""
+
+    batch: str
+    """`<query id>/<batch id>` for a micro-batch, or `<application id>/stage-<stage id>` for a batch job."""
+    status: str = COMMITTED
+    """`committed` or `failed`. For a failed write, the rows of successful tasks count unless they were aborted."""
+    is_acknowledged: bool = True
+    """Whether brokers have acknowledged the rows. False with acks=0."""
+    started_ms: int = 0
+    """Start of the first task, as a Unix timestamp in milliseconds."""
+    duration_ms: int = 0
+    """Time from the start of the first task to the end of the last, according to the executors' clocks."""
+    tasks: int
+    partitions: OffsetRanges
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Number of rejected records that became dead letters, by error name."""
+    longest_task_ms: int
+    task_list: tuple[TaskSummary, ...] = ()
+    """At most MAX_LISTED_TASKS tasks, in descending order of duration."""
 
     @property
     def started_at(self) -> datetime:
