@@ -7,12 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import create_topic, read_topic
+from integration.support.librdkafka import create_topic, read_committed_offset, read_topic
 from spark_kafka_sink.errors import ProducerFencedError, TransactionAbortableError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.history import check_batches
-from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -126,8 +125,6 @@ def test_a_prepared_transaction_is_ended_by_another_producer(cluster: KafkaClust
 
 
 def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
-    from confluent_kafka import Consumer, TopicPartition
-
     topic = create_topic(cluster.bootstrap(), partitions=2)
     with create_producer(cluster, topic) as producer:
         producer.init_transactions()
@@ -137,7 +134,4 @@ def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
         producer.begin_transaction()
         producer.send_offsets_to_transaction({(topic, 0): 99}, topic)
         producer.abort_transaction()
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap(), "group.id": topic})
-    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_TIMEOUT_SECONDS)
-    consumer.close()
-    assert committed.offset == 17
+    assert read_committed_offset(cluster.bootstrap(), topic, topic, 0) == 17

@@ -59,6 +59,16 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     wait_until_gone(bootstrap, topic)
 
 
+def read_committed_offset(bootstrap: str, group: str, topic: str, partition: int) -> int:
+    """Return a group's committed offset, without the offsets of open transactions; negative if there is none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        (committed,) = consumer.committed([TopicPartition(topic, partition)], timeout=TIMEOUT_SECONDS)
+        return int(committed.offset)
+    finally:
+        consumer.close()
+
+
 def produce_all(producer: Producer, topic: str, rows: Iterable[Sequence[bytes | None]]) -> None:
     """Produce keys and values as fast as librdkafka accepts them, and wait until each is delivered or has failed."""
     for number, (key, value) in enumerate(rows):
