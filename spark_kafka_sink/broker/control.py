@@ -10,7 +10,7 @@ APIs and errors may be given by their Kafka name or number. These are the faults
 
     fail(error)               respond with an error; the request is not executed
     drop()                    close the connection instead of responding; the request is not executed
-    never_answer()            keep the connection open and never respond; the request is not executed
+    never_respond()           keep the connection open and never respond; the request is not executed
     delay(ms) delay(a, b)     execute the request, and delay the response by `ms`, or by a random time from a to b
     cut(at=0.5)               close the connection in the middle of the response
     garbage(data)             send these bytes instead of the response
@@ -253,7 +253,7 @@ class FaultBuilder:
         """Respond with a correlation id that is higher by one."""
         return self._add_response_fault(ResponseFault.WRONG_CORRELATION_ID, should_execute=True)
 
-    def never_answer(self, *, execute_first: bool = False) -> FaultRule:
+    def never_respond(self, *, execute_first: bool = False) -> FaultRule:
         """Keep the connection open and never respond. The request is executed only if `execute_first` is set."""
         return self._add_response_fault(ResponseFault.NEVER, should_execute=execute_first)
 

@@ -40,7 +40,7 @@ class Faults:
         node: int | None = None,
         nth: int = 1,
     ) -> Faults:
-        """Select the requests that the fault affects: `broker.faults.on(topic="orders", nth=2).loses_answers()`.
+        """Select the requests that the fault affects: `broker.faults.on(topic="orders", nth=2).loses_responses()`.
 
         request    Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
         partition  a partition of `topic`; requires `topic`
@@ -68,15 +68,15 @@ class Faults:
         """Close the connection without executing the request."""
         return self._when(times).drop()
 
-    def loses_answers(self, times: int | None = 1) -> FaultRule:
+    def loses_responses(self, times: int | None = 1) -> FaultRule:
         """Execute the request, but close the connection instead of responding."""
         return self._when(times).drop(execute_first=True)
 
-    def never_answers(self, times: int | None = 1) -> FaultRule:
+    def never_responds(self, times: int | None = 1) -> FaultRule:
         """Keep the connection open, but neither execute the request nor respond."""
-        return self._when(times).never_answer()
+        return self._when(times).never_respond()
 
-    def garbles_answers(self, times: int | None = 1) -> FaultRule:
+    def garbles_responses(self, times: int | None = 1) -> FaultRule:
         """Send bytes that are not Kafka's protocol, like a proxy that speaks HTTP."""
         return self._when(times).garbage()
 

@@ -147,10 +147,10 @@ def test_sends_response_with_wrong_correlation_id(client: WireClient, cluster: S
 
 
 @pytest.mark.parametrize(("applied", "stored"), [(False, []), (True, [b"a"])])
-def test_never_answer_keeps_connection_open_and_reads_no_further_request(
+def test_never_respond_keeps_connection_open_and_reads_no_further_request(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem, applied: bool, stored: list[bytes]
 ) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE).never_answer(execute_first=applied)
+    cluster.control.when(api=ApiKey.PRODUCE).never_respond(execute_first=applied)
     for _ in range(2):
         client.send(produce_request(batch(b"a")), 9)
         client.selector.poll(10)

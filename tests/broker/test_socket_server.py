@@ -53,7 +53,7 @@ def test_applies_requests_out_of_order_without_muting(monkeypatch: pytest.Monkey
 
 def test_unanswered_request_does_not_block_other_connections() -> None:
     with embedded_broker({"t": 1}) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, client_id="tests").never_answer()
+        broker.control.when(api=ApiKey.PRODUCE, client_id="tests").never_respond()
         with (
             LoopbackClient(broker.bootstrap_servers) as blocked_client,
             LoopbackClient(broker.bootstrap_servers) as other_client,
@@ -183,7 +183,7 @@ def test_close_leaves_no_threads_and_descriptors() -> None:
     for _ in range(3):
         with embedded_broker({"t": 1}, nodes=3) as broker:
             assert broker_threads() - threads
-            broker.control.when(api=ApiKey.PRODUCE).never_answer()
+            broker.control.when(api=ApiKey.PRODUCE).never_respond()
             broker.control.when(api=ApiKey.FETCH).delay(1_000_000)
             clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
             for client in clients:

@@ -111,8 +111,8 @@ def test_records_of_a_transaction_are_one_batch(
 FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "lost before": lambda fault: fault.drop(),
     "lost after": lambda fault: fault.drop(execute_first=True),
-    "never answered": lambda fault: fault.never_answer(),
-    "carried out, never answered": lambda fault: fault.never_answer(execute_first=True),
+    "never answered": lambda fault: fault.never_respond(),
+    "carried out, never answered": lambda fault: fault.never_respond(execute_first=True),
     "a failure without a name": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR),
     "carried out, and a failure": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR, execute_first=True),
     "still ending": lambda fault: fault.fail(codes.CONCURRENT_TRANSACTIONS),
@@ -378,7 +378,7 @@ def test_leaves_unresponsive_leader_when_another_is_elected(
     cluster: SimulatedCluster, client: BlockingClient, initial_state: WriterState
 ) -> None:
     state = write(client, initial_state, b"a")
-    cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(execute_first=True)
+    cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_respond(execute_first=True)
     cluster.system.after(4_000, partial(cluster.control.move_leader, LOG, 0, 1))
     started_ms = cluster.system.now()
     write(client, state, b"b")

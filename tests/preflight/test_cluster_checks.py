@@ -183,7 +183,7 @@ def test_skips_check_of_unsupported_api_with_reason() -> None:
 
 def test_skips_check_when_response_times_out() -> None:
     cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).never_answer()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).never_respond()
     started = cluster.system.now()
     check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED

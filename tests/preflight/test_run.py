@@ -275,7 +275,7 @@ def test_warns_of_partition_without_leader() -> None:
 
 def test_missing_metadata_response_fails_metadata_check() -> None:
     cluster = simulated()
-    cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
+    cluster.control.when(api=ApiKey.METADATA, times=None).never_respond()
     checks = run_checks(cluster, "t")
     assert outcomes(checks)["metadata"] == "failed"
     assert outcomes(checks)["topic t"] == "skipped"

@@ -201,7 +201,7 @@ class Schedule:
         elif verb == "cut":
             rule.cut(at=random.random())
         elif verb == "silent":
-            rule.never_answer(execute_first=random.random() < 0.5)
+            rule.never_respond(execute_first=random.random() < 0.5)
         else:
             rule.throttle(random.randint(1, 800))
 

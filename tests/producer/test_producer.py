@@ -157,7 +157,7 @@ def test_wrong_types_and_values_raise_at_the_call(record: ProducerRecord) -> Non
 
 def test_a_call_without_rows_needs_no_broker_and_no_topic() -> None:
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
+    cluster.control.when(api=ApiKey.METADATA, times=None).never_respond()
     started = cluster.system.now()
     future = producer.send_columns("unknown", RecordColumns(pa.array([], pa.binary())))
     assert future.done()
@@ -222,7 +222,7 @@ def test_a_closed_producer_refuses_and_can_be_closed_again() -> None:
 
 def test_close_with_a_timeout_fails_what_is_left_and_gives_its_memory_back() -> None:
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", b"v"))
     producer.close(timeout=1)
     assert isinstance(future.exception(0), ProducerClosedError)
@@ -253,7 +253,7 @@ def test_flush_in_a_callback_is_refused() -> None:
 
 def test_flush_with_a_timeout_raises_while_records_are_pending() -> None:
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     producer.send(ProducerRecord("t", b"v"))
     with pytest.raises(TimeoutError):
         producer.flush(timeout=1)

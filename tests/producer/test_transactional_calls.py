@@ -118,7 +118,7 @@ def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -
 def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, max_block_ms=1000, request_timeout_ms=5000)
     send_and_flush(producer, b"1")
-    cluster.control.when(api=ApiKey.END_TXN).never_answer(execute_first=True)
+    cluster.control.when(api=ApiKey.END_TXN).never_respond(execute_first=True)
     with pytest.raises(TransactionTimeoutError, match=r"Call commit_transaction\(\) again to learn its outcome"):
         producer.commit_transaction()
     for call in (producer.abort_transaction, producer.begin_transaction, lambda: send(producer, b"2")):
@@ -177,7 +177,7 @@ def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
 def test_close_timeout_includes_abort_of_open_transaction(caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = create_producer_in_transaction(2)
     send_and_flush(producer, b"1")
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     send(producer, b"2")
     pass_time(producer, 1)
     started = cluster.system.now()
@@ -214,7 +214,7 @@ def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
 def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_no_known_end() -> None:
     cluster, producer = create_producer_in_transaction(2, max_block_ms=1000)
     send_and_flush(producer, b"1")
-    cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
+    cluster.control.when(api=ApiKey.END_TXN, times=None).never_respond()
     producer.close()
     with pytest.raises(ProducerClosedError, match="was closed"):
         send(producer, b"2")
@@ -254,7 +254,7 @@ def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCap
 def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = create_initialized_producer(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
-    cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
+    cluster.control.when(api=ApiKey.END_TXN, times=None).never_respond()
     with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
         send(producer, b"1")
     assert str(caught.value).endswith("Call abort_transaction(), then begin a new transaction.")

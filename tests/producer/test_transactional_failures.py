@@ -227,7 +227,7 @@ def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch
     cluster, producer = create_producer_in_transaction(version, delivery_timeout_ms=500, request_timeout_ms=100)
     send_and_flush(producer, b"0")
     before = get_sender(producer).idempotence.id_and_epoch
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = send(producer, b"1")
     with pytest.raises(TransactionAbortableError, match="not acknowledged within 500 ms"):
         producer.commit_transaction()
@@ -242,7 +242,7 @@ def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch
 
 def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
     cluster, producer = create_producer_in_transaction(1, delivery_timeout_ms=500, request_timeout_ms=100)
-    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN, times=None).never_answer()
+    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN, times=None).never_respond()
     future = send(producer, b"1", key=b"k")
     with pytest.raises(TransactionAbortableError, match=r"1 record for topic t, partition 0, failed: .*Never sent"):
         producer.commit_transaction()
@@ -354,7 +354,7 @@ def test_timeout_does_not_mention_failure_that_a_retry_has_overcome(version: int
 def test_init_without_response_times_out(version: int) -> None:
     cluster = create_cluster(version)
     producer = create_producer(cluster, max_block_ms=1000)
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).never_answer()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).never_respond()
     with pytest.raises(TransactionTimeoutError):
         producer.init_transactions()
 

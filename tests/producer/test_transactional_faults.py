@@ -68,8 +68,8 @@ def test_a_request_whose_answer_is_lost_is_asked_again(version: int, api: ApiKey
 @BOTH
 @EVERY_REQUEST
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_broker_that_never_answers_is_given_up_and_asked_again(version: int, api: ApiKey, applied: bool) -> None:
-    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_answer(execute_first=applied))
+def test_a_broker_that_never_responds_is_given_up_and_asked_again(version: int, api: ApiKey, applied: bool) -> None:
+    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_respond(execute_first=applied))
 
 
 @BOTH
@@ -136,7 +136,7 @@ def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is
     send_and_flush(producer, b"2", partition=1)
     node = cluster.core.find_coordinator("x")
     assert node is not None
-    cluster.control.when(api=ApiKey.END_TXN).never_answer(execute_first=applied)
+    cluster.control.when(api=ApiKey.END_TXN).never_respond(execute_first=applied)
     cluster.system.after(20, lambda: cluster.control.stop_node(node.id))
     cluster.system.after(3000, lambda: cluster.control.start_node(node.id))
     producer.commit_transaction()
@@ -215,7 +215,7 @@ def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open
     cluster.control.move_leader("t", 0, 0)
     cluster.control.move_coordinator("x", 1)
     send_and_flush(producer, b"0")
-    cluster.control.when(api=ApiKey.PRODUCE, times=2).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=2).never_respond()
     started = cluster.system.now()
     late = send(producer, b"late")
     pass_time(producer, 600)

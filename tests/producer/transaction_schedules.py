@@ -103,7 +103,7 @@ class TransactionSchedule:
         elif verb == "cut":
             rule.cut(at=random.random())
         elif verb == "silent":
-            rule.never_answer(execute_first=random.random() < 0.7)
+            rule.never_respond(execute_first=random.random() < 0.7)
         else:
             rule.throttle(random.randint(1, 800))
 

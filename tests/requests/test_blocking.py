@@ -34,7 +34,7 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
         return NODE_TIMEOUT_MS - BELOW_CLOCK_RESOLUTION_MS if abs(unresponsive - NODE_TIMEOUT_MS) < 1 else unresponsive
 
     monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
-    cluster.control.when(api=ApiKey.METADATA).never_answer()
+    cluster.control.when(api=ApiKey.METADATA).never_respond()
     client.wait_for_topic("t", refresh=True)
     assert system.now() > 50_000 + NODE_TIMEOUT_MS
     client.close()

@@ -200,7 +200,7 @@ def test_unresponsive_node_fails_its_requests_at_its_timeout(cluster: SimulatedC
     with connect(cluster, max_in_flight_requests_per_connection=1) as client:
         node = fetch_node(client, 1)
         describe_all_topics(client, node)  # connects
-        cluster.control.when(api=ApiKey.METADATA, node=1).never_answer()
+        cluster.control.when(api=ApiKey.METADATA, node=1).never_respond()
         started_ms = client.now()
         for call in begin_calls(client, node, 2):
             with pytest.raises(DisconnectedError, match=r"^broker 1 \(broker1:9093\) did not respond within 1500 ms"):
@@ -213,7 +213,7 @@ def test_timeout_of_node_is_the_first_one_again_after_a_response(cluster: Simula
         node = fetch_node(client, 1)
         for _ in range(2):
             describe_all_topics(client, node)
-            cluster.control.when(api=ApiKey.METADATA, node=1).never_answer()
+            cluster.control.when(api=ApiKey.METADATA, node=1).never_respond()
             started_ms = client.now()
             with pytest.raises(DisconnectedError):
                 describe_all_topics(client, node)

@@ -32,8 +32,8 @@ def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_
         lambda faults: faults.produce_fails("NOT_ENOUGH_REPLICAS", times=3),
         lambda faults: faults.produce_fails("REQUEST_TIMED_OUT", stored=True),
         lambda faults: faults.drops_connections(),
-        lambda faults: faults.loses_answers(times=2),
-        lambda faults: faults.garbles_answers(),
+        lambda faults: faults.loses_responses(times=2),
+        lambda faults: faults.garbles_responses(),
         lambda faults: faults.slow(1, 5),
         lambda faults: faults.throttles(1),
     ],
@@ -46,8 +46,8 @@ def test_writes_record_exactly_once_despite_fault(broker: EmbeddedBroker, add_fa
     assert broker.topic("t").read().num_rows == 1
 
 
-def test_producer_retries_after_request_timeout_when_broker_never_answers(broker: EmbeddedBroker) -> None:
-    rule = broker.faults.never_answers()
+def test_producer_retries_after_request_timeout_when_broker_never_responds(broker: EmbeddedBroker) -> None:
+    rule = broker.faults.never_responds()
     send(broker, request_timeout_ms=200)
     assert rule.affected_count == 1
     assert broker.topic("t").read().num_rows == 1
@@ -60,8 +60,8 @@ def test_fatal_error_is_raised_with_its_name(broker: EmbeddedBroker) -> None:
 
 
 def test_on_selects_requests_of_fault(broker: EmbeddedBroker) -> None:
-    other_topic = broker.faults.on(topic="other").loses_answers()
-    second = broker.faults.on(nth=2).loses_answers()
+    other_topic = broker.faults.on(topic="other").loses_responses()
+    second = broker.faults.on(nth=2).loses_responses()
     producer_id_rule = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()
     all_requests = broker.faults.on(request=None).slow(1)
     send(broker)

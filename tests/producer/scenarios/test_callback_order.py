@@ -86,7 +86,7 @@ def test_stored_record_completes_before_later_record_that_fails_in_same_round() 
     )
     wait_for_result(producer, producer.send(ProducerRecord("t", b"first")))
     cluster.control.when(api=ApiKey.PRODUCE, nth=1).delay(998)  # its response arrives when the other request times out
-    cluster.control.when(api=ApiKey.PRODUCE, nth=2).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).never_respond()
     seen = Seen()
     stored, lost = (producer.send(ProducerRecord("t", b"v" * 120), seen.note(n)) for n in range(2))
     run_until(producer, lambda: stored.done() and lost.done())

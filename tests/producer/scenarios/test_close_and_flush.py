@@ -62,7 +62,7 @@ class ProducerCase:
         return sum(len(state.in_flight_batches) for state in get_sender(self.producer).idempotence)
 
     def silent(self) -> ProducerCase:
-        self.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+        self.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
         return self
 
     def brokers_gone(self) -> ProducerCase:

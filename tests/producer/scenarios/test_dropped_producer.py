@@ -36,7 +36,7 @@ def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
     """Create a producer with a record in flight that no broker acknowledges."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", b"v"))
     run_until(producer, lambda: producer.metric("requests-in-flight") > 0)
     return producer, get_loop(producer), future
@@ -120,7 +120,7 @@ def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logg
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 2})
     producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     futures = [producer.send("t", b"v", partition=partition) for partition in (0, 1)]
     loop = get_loop(producer)
     del producer

@@ -52,7 +52,7 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
     # Over its connection to the other broker, the producer learns of the new leader while the old one does not respond.
     cluster.control.move_leader("t", 1, 1 - old)
     wait_for_result(producer, producer.send(ProducerRecord("t", b"there", partition=1)))
-    cluster.control.when(api=ApiKey.PRODUCE).never_answer(execute_first=True)
+    cluster.control.when(api=ApiKey.PRODUCE).never_respond(execute_first=True)
     futures = [send(producer, b"1")]
     get_loop(producer).run_until(lambda: False, 3)
     cluster.control.move_leader("t", 0, 1 - old)
@@ -126,7 +126,7 @@ def test_13_records_of_deleted_topic_time_out_with_its_name() -> None:
 def test_delivers_record_sent_in_callback_of_expired_record() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
     wait_for_result(producer, send(producer, b"0"))
-    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     again: list[Future[RecordMetadata]] = []
 
     def send_again(metadata: RecordMetadata | None, error: Exception | None) -> None:

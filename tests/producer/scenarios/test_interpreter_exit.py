@@ -61,7 +61,7 @@ def test_producer_dropped_by_its_own_expression_delivers_its_record(broker: Embe
 
 def test_exit_waits_for_flush_at_exit_and_logs_undelivered_records(broker: EmbeddedBroker) -> None:
     broker.create_topic("silent")
-    rule = broker.control.when("PRODUCE", topic="silent", times=None).never_answer()
+    rule = broker.control.when("PRODUCE", topic="silent", times=None).never_respond()
     try:
         done = run(
             broker,

@@ -74,7 +74,7 @@ def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(
     broker: EmbeddedBroker, producer: ThreadedProducer, owner: type, function: str, way: str, seconds: float
 ) -> None:
     """The call holds the accumulator's lock in `create_stage`, and the topic's lock in `assign_partitions`."""
-    broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    broker.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     earlier = producer.send(ProducerRecord("t", VALUE))
     wait_until(lambda: producer.metric("requests-in-flight") > 0)
     returned: list[bool] = []
@@ -134,7 +134,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
 def test_close_in_signal_handler_returns_while_interrupted_call_holds_lock_of_a_future(
     broker: EmbeddedBroker, producer: ThreadedProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    broker.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", VALUE))
     wait_until(lambda: producer.metric("requests-in-flight") > 0)
     waits: list[bool] = []
@@ -162,7 +162,7 @@ def test_close_in_signal_handler_returns_while_interrupted_call_holds_lock_of_a_
 def test_close_that_interrupts_no_call_waits_until_remaining_records_have_failed(
     broker: EmbeddedBroker, producer: ThreadedProducer
 ) -> None:
-    broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    broker.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
     with ThreadPoolExecutor(1) as threads:  # its own functions hold no lock while they run the call
         threads.submit(producer.close, 0).result(WAIT_TIMEOUT_SECONDS)

@@ -205,7 +205,7 @@ def test_records_in_flight_are_acknowledged_when_later_call_is_interrupted() -> 
 
 def test_close_after_interruption_does_not_wait_for_unresponsive_brokers() -> None:
     case = create_case()
-    case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
     assert case.interrupt(rows_that_fill(case), Interrupting(30))

@@ -297,7 +297,7 @@ def test_without_rule_4_new_records_are_treated_as_duplicates() -> None:
 
 def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1000)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", b"1"))
     run_until(producer, future.done)  # the request was sent after the record was added, so it has not timed out yet
     assert isinstance(future.exception(0), DeliveryTimeoutError)

@@ -181,7 +181,7 @@ def test_call_blocked_on_metadata_ends_when_producer_is_closed(broker: EmbeddedB
 
 def test_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = create_producer(broker)
-    broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    broker.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     future = producer.send(ProducerRecord("t", VALUE))
     entered_waits = threading.Semaphore(0)
     original_wait = producer.thread.wait

@@ -83,7 +83,7 @@ def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() ->
     limits = {"delivery_timeout_ms": 5_000, "request_timeout_ms": 1_000, "metadata_recovery_strategy": "none"}
     producer = create_simulated_producer(cluster, linger_ms=0, batch_size=0, **limits)
     assert wait_for_result(producer, producer.send("t", b"0")).offset == 0
-    cluster.control.when("PRODUCE", times=None).never_answer()
+    cluster.control.when("PRODUCE", times=None).never_respond()
     futures = [producer.send("t", b"%d" % number) for number in range(7)]
     run_until(producer, lambda: producer.metric("requests-in-flight") == 5)
     cluster.close_connections(0)
@@ -100,7 +100,7 @@ def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() ->
 def test_error_names_unresponsive_leader_timeout_and_remedy() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = create_simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
-    cluster.control.when("PRODUCE", times=None).never_answer()
+    cluster.control.when("PRODUCE", times=None).never_respond()
     future = producer.send("t", b"v")
     run_until(producer, future.done)
     message = str(future.exception(0))

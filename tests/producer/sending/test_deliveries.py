@@ -95,7 +95,7 @@ def test_fails_expired_records_when_one_future_raises(
 ) -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=500, delivery_timeout_ms=800)
     established(producer, 0, 1, 2)
-    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     wait(producer, first, third)
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [DeliveryTimeoutError] * 3
@@ -110,7 +110,7 @@ def test_end_of_producer_fails_remaining_records_when_one_future_raises(
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     get_loop(producer).run_until(lambda: False, 10)
     producer.close(timeout=0)

@@ -96,7 +96,7 @@ def test_failed_batch_leaves_no_gap_under_the_new_epoch() -> None:
 def test_expired_batch_leaves_unresolved_sequence_until_epoch_bump() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
     established(producer)
-    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     errors = send_each(producer, b"lost")
     assert isinstance(errors[0], DeliveryTimeoutError)
     assert "may have been stored" in str(errors[0])

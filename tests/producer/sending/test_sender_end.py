@@ -105,7 +105,7 @@ def test_transactional_call_ends_with_the_sender() -> None:
 
 def test_rejected_producer_id_ends_blocking_calls() -> None:
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.METADATA, nth=2, times=None).never_answer()
+    cluster.control.when(api=ApiKey.METADATA, nth=2, times=None).never_respond()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.INVALID_REQUEST)
     future = producer.send(ProducerRecord("t", b"1"))
     call = submit_call(producer)
@@ -119,7 +119,7 @@ def test_rejected_producer_id_ends_blocking_calls() -> None:
 def test_fatal_metadata_error_ends_blocking_calls() -> None:
     cluster, producer = simulated()
     established(producer)
-    cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
+    cluster.control.when(api=ApiKey.METADATA, times=None).never_respond()
     call = submit_call(producer)
     sender = get_sender(producer)
     sender.metadata.set_fatal_error(AuthenticationError("rejected"))

@@ -114,7 +114,7 @@ def test_next_request_waits_for_response_to_expired_one_when_one_may_be_in_fligh
 def test_batches_of_several_partitions_expire_together_once() -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=1000, delivery_timeout_ms=1000)
     established(producer, 0, 1, 2)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond()
     reported: list[int] = []
     started = cluster.system.now()
     futures = [
@@ -134,7 +134,7 @@ def test_batches_of_several_partitions_expire_together_once() -> None:
 
 def test_expired_batch_is_not_mistaken_for_first_batch_of_new_epoch() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer(execute_first=True)
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_respond(execute_first=True)
     first = send(producer, b"1")
     wait(producer, first)
     assert isinstance(first.exception(0), DeliveryTimeoutError)
