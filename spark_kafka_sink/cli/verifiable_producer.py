@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments, parse_client_options
 from spark_kafka_sink.cli.signal_wait import SignalWait
+from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
@@ -69,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
+    # Kafka's tool accepts such a number, but its keys then never repeat.
+    if args.repeating_keys is not None and args.repeating_keys < 1:
+        raise ConfigurationError(f"--repeating-keys is {args.repeating_keys}, but must be at least 1")
     # As in Kafka's tool, requests are not retried unless the options say otherwise, because tests count the failures.
     options = {"acks": args.acks, "retries": 0, **parse_client_options(args)}
     events = EventWriter(args.topic)

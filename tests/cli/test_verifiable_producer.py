@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.cli.main import EXIT_FAILED, main
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.documents import blocks
 
@@ -78,6 +78,15 @@ def test_writes_requested_keys_values_and_timestamps(
     assert [(row["value"], row["key"]) for row in rows] == [(b"7.0", b"0"), (b"7.1", b"1"), (b"7.2", b"0")]
     assert rows[0]["timestamp"].timestamp() >= 1
     assert rows[0]["timestamp"].year == 1970
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_rejects_number_of_repeating_keys_below_one(
+    broker: EmbeddedBroker, options_file: Path, capsys: pytest.CaptureFixture[str], count: str
+) -> None:
+    command = arguments(broker, options_file, "--max-messages", "1", "--repeating-keys", count)
+    assert main(command) == EXIT_FAILED
+    assert capsys.readouterr() == ("", f"pykafka: --repeating-keys is {count}, but must be at least 1\n")
 
 
 def test_prints_error_of_each_failed_record(
