@@ -167,7 +167,10 @@ class OptionFaults(list["str | OptionFault"]):
 
 
 class ConfigurationError(KafkaSinkError, ValueError):
-    """Invalid options. `faults` contains one sentence for each fault, and the message contains all of them."""
+    """Invalid options. `faults` contains one sentence for each fault, and the message contains all of them.
+
+    Subclasses must keep the constructor: copies of an error and pickles pass only the faults to it.
+    """
 
     def __init__(self, faults: str | OptionFault | Sequence[str | OptionFault]) -> None:
         self._faults = (faults,) if isinstance(faults, str | OptionFault) else tuple(faults)
@@ -186,6 +189,13 @@ class ConfigurationError(KafkaSinkError, ValueError):
     def with_prefix(self, prefix: str) -> ConfigurationError:
         """Return a copy of the error in which the option names have a prefix."""
         return type(self)(self.unrendered_faults.with_prefix(prefix))
+
+    def with_option(self, option: str, text: str, **values: object) -> ConfigurationError:
+        """Return an error of the same type that is about an option, for an error raised where the option is unknown.
+
+        `text` and `values` are those of an OptionFault. `{problem}` in the text stands for the message of this error.
+        """
+        return type(self)(OptionFault(option, text, {**values, "problem": str(self)}))
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._faults,), self.__dict__

@@ -13,6 +13,7 @@ import pytest
 
 from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
 from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.sasl.oauthbearer import validate_unsecured_token
@@ -385,8 +386,15 @@ def test_rejects_configuration_without_tls_version() -> None:
         "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
         "ssl.enabled.protocols": "TLSv1.2",
     }
-    with pytest.raises(ConfigurationError, match="no suite for any of"):
+    with pytest.raises(
+        ConfigurationError, match=r"no supported cipher suite for any version in ssl\.enabled\.protocols"
+    ):
         parse_security_config(options).build_ssl_context()
+
+
+def test_rejects_cipher_suites_that_only_another_machine_supports() -> None:
+    with pytest.raises(ConfigurationError, match="no supported cipher suite"):
+        build_client_ssl_context(TlsConfig(cipher_suites=("TLS_RSA_WITH_RC4_128_MD5",)))
 
 
 @pytest.mark.parametrize(

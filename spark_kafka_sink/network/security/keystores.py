@@ -1,4 +1,4 @@
-"""Readers of keystores and truststores in PEM, PKCS#12 and JKS. All keys and certificates become PEM, as for OpenSSL.
+"""Readers of keystores and truststores in PEM, PKCS#12 and JKS. They return PEM, the form in which OpenSSL loads keys.
 
 The layout of a JKS file (big-endian; strings as written by Java's writeUTF):
 
@@ -32,7 +32,7 @@ _PRIVATE_KEY_ENTRY, _CERTIFICATE_ENTRY = 1, 2
 _SHA1_BYTES = 20
 # The object identifier 1.3.6.1.4.1.42.2.17.1.1 in the envelope of a private key.
 _JKS_PROTECTION_OID = bytes.fromhex("060a2b060104012a02110101")
-_DAMAGED_JKS_MESSAGE = "is a JKS file that is truncated or damaged"
+_DAMAGED_JKS_MESSAGE = "the JKS file is truncated or damaged"
 _PEM_BLOCK_PATTERN = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
 
@@ -69,7 +69,7 @@ def read_pem(text: str, key_password: str | None = None) -> Store:
         elif label.endswith("PRIVATE KEY"):
             keys.append(_format_pem(label, body))
     if len(keys) > 1:
-        raise ConfigurationError("has more than one private key")
+        raise ConfigurationError("it contains more than one private key")
     all_certificates = "".join(certificates)
     return Store("".join(keys), all_certificates, all_certificates, key_password)
 
@@ -97,7 +97,7 @@ def _detect_store_type(data: bytes, type_name: str | None) -> str:
         return "PKCS12"
     if b"-----BEGIN " in data and type_name is None:
         return "PEM"
-    raise ConfigurationError(f"is not a {type_name or 'PEM, PKCS12 or JKS'} file")
+    raise ConfigurationError(f"it is not a {type_name or 'PEM, PKCS12 or JKS'} file")
 
 
 class _JksReader:
@@ -107,24 +107,24 @@ class _JksReader:
         self._data = data
         self.position = 0
 
-    def next_bytes(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         if size < 0 or self.position + size > len(self._data):
             raise ConfigurationError(_DAMAGED_JKS_MESSAGE)
         self.position += size
         return self._data[self.position - size : self.position]
 
-    def next_integer(self, layout: str = ">I") -> int:
-        integer: int = struct.unpack(layout, self.next_bytes(struct.calcsize(layout)))[0]
+    def read_integer(self, layout: str = ">I") -> int:
+        integer: int = struct.unpack(layout, self.read_bytes(struct.calcsize(layout)))[0]
         return integer
 
     def read_string(self) -> bytes:
-        return self.next_bytes(self.next_integer(">H"))
+        return self.read_bytes(self.read_integer(">H"))
 
     def read_certificate(self, version: int) -> str:
         """Read a certificate of an entry, as PEM."""
         if version == 2 and self.read_string() != b"X.509":
-            raise ConfigurationError("has a certificate that is not X.509")
-        return _der_to_pem("CERTIFICATE", self.next_bytes(self.next_integer()))
+            raise ConfigurationError("it contains a certificate that is not X.509")
+        return _der_to_pem("CERTIFICATE", self.read_bytes(self.read_integer()))
 
 
 def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Store:
@@ -132,21 +132,21 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
     if password is not None:
         _verify_jks_digest(data, password)
     reader = _JksReader(data[:-_SHA1_BYTES])
-    magic = reader.next_integer()
-    version = reader.next_integer()
+    magic = reader.read_integer()
+    version = reader.read_integer()
     if magic != _JKS_MAGIC or version not in (1, 2):
-        raise ConfigurationError("is a JKS file of an unknown version")
+        raise ConfigurationError("the version of the JKS file is unknown")
     key_entries: list[tuple[bytes, str]] = []  # envelope, certificate chain
     authorities = ""
-    for _ in range(reader.next_integer()):
-        entry_type = reader.next_integer()
+    for _ in range(reader.read_integer()):
+        entry_type = reader.read_integer()
         reader.read_string()  # alias
-        reader.next_integer(">Q")  # time
+        reader.read_integer(">Q")  # time
         if entry_type == _CERTIFICATE_ENTRY:
             authorities += reader.read_certificate(version)
         elif entry_type == _PRIVATE_KEY_ENTRY:
-            envelope = reader.next_bytes(reader.next_integer())
-            chain = "".join(reader.read_certificate(version) for _ in range(reader.next_integer()))
+            envelope = reader.read_bytes(reader.read_integer())
+            chain = "".join(reader.read_certificate(version) for _ in range(reader.read_integer()))
             key_entries.append((envelope, chain))
         else:
             raise ConfigurationError(_DAMAGED_JKS_MESSAGE)
@@ -159,19 +159,19 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
 def _verify_jks_digest(data: bytes, password: str) -> None:
     digest = hashlib.sha1(_to_utf16(password) + _JKS_WHITENER + data[:-_SHA1_BYTES], usedforsecurity=False).digest()
     if not hmac.compare_digest(digest, data[-_SHA1_BYTES:]):
-        raise ConfigurationError("has another password, or is damaged")
+        raise ConfigurationError("the password is wrong, or the JKS file is damaged")
 
 
 def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
     """Decrypt a private key and return it as PEM. Raise ConfigurationError if the password is missing or wrong."""
     if password is None:
-        raise ConfigurationError("needs a password for its private key")
+        raise ConfigurationError("its private key needs a password, and none is set")
     oid_start = envelope.find(_JKS_PROTECTION_OID)
     # The object identifier is followed by NULL (05 00) and by the octet string with the encrypted key.
     start = envelope.find(b"\x04", oid_start + len(_JKS_PROTECTION_OID)) if oid_start >= 0 else -1
     protected = _read_der_content(envelope, start) if start >= 0 else b""
     if len(protected) < 2 * _SHA1_BYTES:
-        raise ConfigurationError("has a private key whose encryption is not that of the JKS format")
+        raise ConfigurationError("its private key is not encrypted as in the JKS format")
     salt, encrypted_key = protected[:_SHA1_BYTES], protected[_SHA1_BYTES:-_SHA1_BYTES]
     stored_digest = protected[-_SHA1_BYTES:]
     secret, key = _to_utf16(password), bytearray()
@@ -182,7 +182,7 @@ def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
         key += bytes(a ^ b for a, b in zip(encrypted_block, stream_block, strict=False))
     digest = hashlib.sha1(secret + key, usedforsecurity=False).digest()
     if not hmac.compare_digest(digest, stored_digest):
-        raise ConfigurationError("has another password for its private key")
+        raise ConfigurationError("the password of its private key is wrong")
     return _der_to_pem("PRIVATE KEY", bytes(key))
 
 
@@ -207,7 +207,7 @@ def _read_pkcs12(data: bytes, password: str | None) -> Store:
     try:
         pkcs12 = _import_cryptography("serialization.pkcs12").load_pkcs12(data, (password or "").encode())
     except ValueError as error:
-        raise ConfigurationError("has another password, or is not a readable PKCS#12 file") from error
+        raise ConfigurationError("the password is wrong, or the PKCS#12 file is damaged") from error
     pem = serialization.Encoding.PEM
     certificate = pkcs12.cert.certificate.public_bytes(pem).decode() if pkcs12.cert else ""
     additional_certificates = "".join(cert.certificate.public_bytes(pem).decode() for cert in pkcs12.additional_certs)
@@ -224,6 +224,6 @@ def _import_cryptography(module: str) -> Any:
         return importlib.import_module(f"cryptography.hazmat.primitives.{module}")
     except ImportError as error:
         raise MissingDependencyError(
-            "is a PKCS#12 file: install spark-kafka-sink[pkcs12], or convert it: "
-            "openssl pkcs12 -in store.p12 -out store.pem"
+            "the package that reads PKCS#12 files is not installed. Install spark-kafka-sink[pkcs12], or convert the "
+            "file: openssl pkcs12 -in store.p12 -out store.pem"
         ) from error

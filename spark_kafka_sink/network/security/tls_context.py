@@ -57,10 +57,9 @@ class StoreConfig:
                 OptionFault(option, "is {file}, which cannot be read: {reason}.", placeholders)
             ) from error
         except ConfigurationError as error:
-            # keystores.py words every problem as a verb phrase, such as "has more than one private key". The type of
-            # the error is kept, because it may be a MissingDependencyError.
-            placeholders = {"file": self.location or "PEM text", "problem": str(error)}
-            raise type(error)(OptionFault(option, "is {file}, which {problem}.", placeholders)) from error
+            raise error.with_option(
+                option, "is {file}, which cannot be used: {problem}.", file=self.location or "PEM text"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -130,15 +129,20 @@ def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None
     """Set the TLS versions and cipher suites. As in Java, a TLS version without an allowed suite is disabled."""
     versions = set(config.versions)
     if config.cipher_suites:
-        tls12_suites = [find_openssl_suite(name) for name in config.cipher_suites if name not in TLS13_SUITES]
-        if tls12_suites:
-            context.set_ciphers(":".join(name for name in tls12_suites if name))
+        # A suite may be supported on the machine that parsed the options but not on this one. Such suites are ignored.
+        openssl_names = [find_openssl_suite(name) for name in config.cipher_suites if name not in TLS13_SUITES]
+        supported_names = [name for name in openssl_names if name is not None]
+        if supported_names:
+            context.set_ciphers(":".join(supported_names))
         else:
             versions.discard("TLSv1.2")
         if not TLS13_SUITES & set(config.cipher_suites):
             versions.discard("TLSv1.3")
     if not versions:
-        raise ConfigurationError(OptionFault("ssl.cipher.suites", "has no suite for any of {ssl.enabled.protocols}."))
+        # OptionFault replaces the braces with the user's spelling of the option name.
+        text = "has no supported cipher suite for any version in {ssl.enabled.protocols}."
+        raise ConfigurationError(OptionFault("ssl.cipher.suites", text))
+    # With only two versions, no disabled version can lie between the lowest and the highest enabled one.
     tls_versions = sorted(TLS_VERSIONS[name] for name in versions)
     context.minimum_version, context.maximum_version = tls_versions[0], tls_versions[-1]
 
