@@ -20,18 +20,16 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.network.security import assertions, client_mechanisms
+from spark_kafka_sink.network.security import assertions
 from spark_kafka_sink.network.security.assertions import create_assertion, read_token_file
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
-from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_part
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
+from tests.network.security.security_cases import OAUTH, OAUTH_OPTION_PREFIX, PACKAGE
 
 NOW_S = 1_800_000_000.0
-OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
-PREFIX = "sasl.oauthbearer."
-KAFKAS = "org.apache.kafka.common.security.oauthbearer."
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 SMALL_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)
@@ -60,8 +58,11 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def configured(provider: Provider, **options: object) -> SecurityConfig:
-    own = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
-    named = {PREFIX + "token.endpoint.url": provider.url, PREFIX + "client.credentials.client.id": CLIENT}
+    own = {OAUTH_OPTION_PREFIX + name.replace("_", "."): value for name, value in options.items()}
+    named = {
+        OAUTH_OPTION_PREFIX + "token.endpoint.url": provider.url,
+        OAUTH_OPTION_PREFIX + "client.credentials.client.id": CLIENT,
+    }
     return parse_security_config(OAUTH | named | own)
 
 
@@ -105,11 +106,11 @@ def test_exchanges_assertion_for_token_with_jwt_bearer_grant(provider: Provider,
     config = parse_security_config(
         OAUTH
         | {
-            PREFIX + "token.endpoint.url": provider.url,
-            PREFIX + "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever",
-            PREFIX + "assertion.private.key.file": str(key_file),
-            PREFIX + "assertion.claim.iss": CLIENT,
-            PREFIX + "scope": "kafka",
+            OAUTH_OPTION_PREFIX + "token.endpoint.url": provider.url,
+            OAUTH_OPTION_PREFIX + "jwt.retriever.class": f"{PACKAGE}.oauthbearer.JwtBearerJwtRetriever",
+            OAUTH_OPTION_PREFIX + "assertion.private.key.file": str(key_file),
+            OAUTH_OPTION_PREFIX + "assertion.claim.iss": CLIENT,
+            OAUTH_OPTION_PREFIX + "scope": "kafka",
         }
     )
     assert source(config).token() == "token-1"
@@ -284,58 +285,6 @@ def test_names_missing_oauth_extra(monkeypatch: pytest.MonkeyPatch, provider: Pr
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"client.credentials.client.id": "me"},
-            "or, without a secret, sasl.oauthbearer.assertion.private.key.file or",
-        ),
-        ({"assertion.private.key.file": "k"}, "requires the issuer of the assertion"),
-        ({"assertion.private.key.file": "k", "assertion.algorithm": "HS256"}, "must be one of RS256, ES256"),
-        ({"assertion.private.key.file": "k", "assertion.claim.jti.include": "yes"}, "must be true or false"),
-        ({"assertion.private.key.file": "k", "assertion.claim.exp.seconds": "-1"}, "must be a positive number"),
-        ({"assertion.claim.aud": "x"}, "assertion.claim.aud has no effect without"),
-        (
-            {"jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"},
-            "requires sasl.oauthbearer.assertion.private.key.file",
-        ),
-        ({"jwt.retriever.class": "com.example.Mine"}, "must be one of Kafka's own classes"),
-        ({"jwt.retriever.class": KAFKAS + "FileJwtRetriever"}, "does not support the URL"),
-        (
-            {"token.endpoint.url": "file:///t", "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"},
-            "does not support the URL",
-        ),
-        ({"token.endpoint.url": "file:relative"}, "must contain the absolute path of a file"),
-        ({"token.endpoint.url": "file:///t", "token": "x"}, "requires exactly one source of tokens"),
-        (
-            {"token.endpoint.url": None, "jwt.retriever.class": KAFKAS + "FileJwtRetriever"},
-            "requires sasl.oauthbearer.token",
-        ),
-    ],
-)
-def test_reports_each_invalid_assertion_option(options: dict[str, Any], message: str) -> None:
-    endpoint_options = {"token.endpoint.url": "https://login.example.com/token"} | options
-    with pytest.raises(ConfigurationError) as caught:
-        parse_security_config(OAUTH | {PREFIX + name: value for name, value in endpoint_options.items()})
-    assert any(message in fault for fault in caught.value.faults), caught.value.faults
-
-
-def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a token"
-    config = parse_security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
-    monkeypatch.setattr(client_mechanisms, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
-    for number in range(2):  # Kubernetes rotates a token by replacing a symbolic link
-        (tmp_path / f"{number}").write_text(build_unsecured_token({"exp": NOW_S + 10, "n": number}) + "\n")
-        path.unlink(missing_ok=True)
-        path.symlink_to(tmp_path / f"{number}")
-        first = pickle.loads(pickle.dumps(config)).create_mechanism("b").start().decode()
-        assert decode_token_part(first.partition("Bearer ")[2].partition("\x01")[0], 1)["n"] == number
-    path.unlink()
-    with pytest.raises(AuthenticationError, match="a token cannot be read on this machine: No such file"):
-        config.create_mechanism("b")
-
-
-@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"hush-6", "contains no JSON Web Token"),
@@ -378,7 +327,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def written(broker: EmbeddedBroker, **options: object) -> int:
-    own = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
+    own = {OAUTH_OPTION_PREFIX + name.replace("_", "."): value for name, value in options.items()}
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"} | own
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers} | login) as producer:
         return producer.send("orders", b"12.50").result(timeout=30).offset

@@ -1,4 +1,4 @@
-"""Both sides of PLAIN and OAUTHBEARER, tested with each other and with the clients of kafka-python."""
+"""Both sides of OAUTHBEARER, tested with each other and with the client of kafka-python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
-from kafka.net.sasl.plain import SaslMechanismPlain
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.sasl.oauthbearer import (
@@ -17,7 +16,6 @@ from spark_kafka_sink.sasl.oauthbearer import (
     find_extension_error,
     validate_unsecured_token,
 )
-from spark_kafka_sink.sasl.plain import PlainClient, PlainServer
 
 NOW_S = 1_800_000_000.0
 
@@ -28,56 +26,6 @@ def validate_token(token: str) -> AcceptedToken:
 
 def build_token(**claims: Any) -> str:
     return build_unsecured_token({"sub": "alice", "exp": NOW_S + 60} | claims)
-
-
-def test_plain_client_sends_one_message() -> None:
-    client, server = PlainClient("alice", "sécret"), PlainServer({"alice": "sécret"})
-    first = client.start()
-    assert first == b"\0alice\0s\xc3\xa9cret"
-    assert client.is_complete
-    assert server.step(first) == b""
-    assert server.is_complete
-    assert server.principal == "alice"
-    with pytest.raises(AuthenticationError):
-        client.step(b"more")
-
-
-def test_plain_server_accepts_kafka_python_client() -> None:
-    reference_client = SaslMechanismPlain(sasl_plain_username="alice", sasl_plain_password="secret")
-    server = PlainServer({"alice": "secret"})
-    reference_client.receive(server.step(reference_client.auth_bytes()))
-    assert reference_client.is_authenticated()
-    assert server.principal == "alice"
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        b"\0alice\0wrong",
-        b"\0alice\0",
-        b"\0stranger\0secret",
-        b"\0stranger\0",
-        b"bob\0alice\0secret",
-        b"alice\0secret",
-        b"\0alice\0secret\0",
-        b"",
-        b"\xff\xfe\0\xff\0\xff",
-        b"\0alice\0" + b"x" * 100_000,
-    ],
-)
-def test_plain_server_rejects_invalid_message(message: bytes) -> None:
-    server = PlainServer({"alice": "secret"})
-    with pytest.raises(AuthenticationError) as caught:
-        server.step(message)
-    assert not server.is_complete
-    assert "secret" not in str(caught.value)
-
-
-def test_plain_server_rejects_second_message() -> None:
-    server = PlainServer({"alice": "secret"})
-    server.step(b"\0alice\0secret")
-    with pytest.raises(AuthenticationError):
-        server.step(b"\0alice\0secret")
 
 
 def test_oauthbearer_client_sends_token_and_extensions() -> None:
@@ -191,5 +139,4 @@ def test_validates_names_and_values_of_extensions() -> None:
 
 
 def test_repr_omits_secrets() -> None:
-    mechanisms = (PlainClient("a", "hush"), OauthBearerClient("hush"), PlainServer({"a": "hush"}))
-    assert "hush" not in repr(mechanisms)
+    assert "hush" not in repr(OauthBearerClient("hush"))

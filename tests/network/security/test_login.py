@@ -1,0 +1,204 @@
+"""Parsing of the `sasl.*` options into a Login, and the fault of each invalid option."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.security_config import parse_security_config
+from tests.network.security.security_cases import (
+    OAUTH,
+    OAUTH_MODULE,
+    OAUTH_OPTION_PREFIX,
+    OIDC,
+    PACKAGE,
+    SCRAM,
+    build_jaas_config,
+    collect_faults,
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        OIDC | {"sasl.login.callback.handler.class": f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"},
+        OAUTH
+        | {
+            "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+            "sasl.jaas.config": f"{OAUTH_MODULE} required clientId='me' clientSecret='hush-5' scope='kafka';",
+        },
+    ],
+    ids=["since Kafka 4.1", "before"],
+)
+def test_accepts_client_credentials_from_options_or_jaas_config(options: dict[str, object]) -> None:
+    config = parse_security_config(options)
+    assert config.login is not None
+    assert config.login.oidc is not None
+    assert (config.login.oidc.client_id, config.login.oidc.client_secret) == ("me", "hush-5")
+    assert "hush" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"sasl.mechanism": "CRAM-MD5"}, "sasl.mechanism must be one of"),
+        ({"sasl.mechanism": "PLAIN"}, "names ScramLoginModule, which is not for sasl.mechanism PLAIN"),
+        ({"sasl.jaas.config": None}, "must contain a username and a password"),
+        ({"sasl.jaas.config": build_jaas_config(username="alice")}, "must contain a username and a password"),
+        ({"sasl.jaas.config": build_jaas_config(username="", password="x")}, "must contain a username and a password"),
+        ({"sasl.jaas.config": build_jaas_config(username="a", password="x\0y")}, "NUL"),
+        ({"sasl.jaas.config": "hush"}, "begin with a login module"),
+        ({"sasl.mechanism": "GSSAPI", "sasl.jaas.config": None}, "sasl.kerberos.service.name must be set"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": None}, "requires exactly one source of tokens"),
+        (OIDC | {"sasl.oauthbearer.token": "x", "sasl.jaas.config": None}, "requires exactly one source of tokens"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "http://login.example.com/"}, "must be https"),
+        (
+            OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://etc/token"},
+            "must contain the absolute path of a file",
+        ),
+        (
+            OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://[hush/token"},
+            "must contain the absolute path of a file",
+        ),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "ftp://etc/token"}, "must begin with https"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://b/\nx"}, "must not contain spaces, line breaks"),
+        (
+            OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://a:hush@b/"},
+            "must not contain a user name and password",
+        ),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://[hush"}, "is not a valid URL"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://h:99999/"}, "is not a valid URL"),
+        (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "requires sasl.oauthbearer"),
+        (OIDC | {"sasl.login.read.timeout.ms": "soon"}, "sasl.login.read.timeout.ms must be a positive number"),
+        (OIDC | {"sasl.oauthbearer.header.urlencode": "yes"}, "header.urlencode must be true or false"),
+        (OIDC | {"sasl.login.callback.handler.class": "com.example.Mine"}, "callback.handler.class cannot be set"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.callback": "name"}, "must be a callable"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{OAUTH_MODULE} required extension_auth=x;"}, "auth"),
+    ],
+)
+def test_reports_each_invalid_login_option(changed: dict[str, object], fault: str) -> None:
+    found = collect_faults(SCRAM | changed)
+    assert any(fault in message for message in found), found
+    assert "hush" not in "\n".join(found)
+
+
+def test_names_missing_kerberos_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    found = collect_faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
+    assert len(found) == 1
+    assert "pip install 'spark-kafka-sink[gssapi]'" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("credentials", "advice"),
+    [
+        (
+            {"sasl.jaas.config": build_jaas_config("plain.PlainLoginModule", username="a", password="hush")},
+            "PLAIN, as sasl.jaas.config names PlainLoginModule.",
+        ),
+        (
+            {"sasl.jaas.config": build_jaas_config(username="a", password="hush")},
+            "SCRAM-SHA-256 or SCRAM-SHA-512, as sasl.jaas.config names ScramLoginModule.",
+        ),
+        (
+            {
+                "sasl.jaas.config": build_jaas_config(username="a", password="hush"),
+                "sasl.kerberos.service.name": "kafka",
+            },
+            "SCRAM-SHA-256 or SCRAM-SHA-512, as sasl.jaas.config names ScramLoginModule.",
+        ),
+        ({"sasl.oauthbearer.token": "hush"}, "OAUTHBEARER, as sasl.oauthbearer.token is set."),
+        ({"sasl.oauthbearer.token.callback": str}, "OAUTHBEARER, as sasl.oauthbearer.token.callback is set."),
+        ({}, "the one that the listener expects, of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI."),
+    ],
+)
+def test_names_missing_mechanism_before_it_advises_gssapi(
+    credentials: dict[str, object], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    (found,) = collect_faults({"security.protocol": "SASL_SSL"} | credentials)
+    assert found == f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {advice}"
+
+
+def test_names_missing_mechanism_next_to_unreadable_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    first, second = collect_faults({"security.protocol": "SASL_SSL", "sasl.jaas.config": "hush"})
+    assert first.startswith("sasl.mechanism is not set")
+    assert second.startswith("sasl.jaas.config must begin with a login module")
+
+
+def test_uses_gssapi_for_kerberos_credentials_without_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", object())
+    module = 'com.sun.security.auth.module.Krb5LoginModule required serviceName="kafka";'
+    for credentials in ({"sasl.jaas.config": module}, {"sasl.kerberos.service.name": "kafka"}):
+        login = parse_security_config({"security.protocol": "SASL_SSL"} | credentials).login
+        assert login is not None
+        assert (login.mechanism, login.kerberos_service) == ("GSSAPI", "kafka")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"client.credentials.client.id": "me"},
+            "or, without a secret, sasl.oauthbearer.assertion.private.key.file or",
+        ),
+        ({"assertion.private.key.file": "k"}, "requires the issuer of the assertion"),
+        ({"assertion.private.key.file": "k", "assertion.algorithm": "HS256"}, "must be one of RS256, ES256"),
+        ({"assertion.private.key.file": "k", "assertion.claim.jti.include": "yes"}, "must be true or false"),
+        ({"assertion.private.key.file": "k", "assertion.claim.exp.seconds": "-1"}, "must be a positive number"),
+        ({"assertion.claim.aud": "x"}, "assertion.claim.aud has no effect without"),
+        (
+            {"jwt.retriever.class": f"{PACKAGE}.oauthbearer.JwtBearerJwtRetriever"},
+            "requires sasl.oauthbearer.assertion.private.key.file",
+        ),
+        ({"jwt.retriever.class": "com.example.Mine"}, "must be one of Kafka's own classes"),
+        ({"jwt.retriever.class": f"{PACKAGE}.oauthbearer.FileJwtRetriever"}, "does not support the URL"),
+        (
+            {"token.endpoint.url": "file:///t", "jwt.retriever.class": f"{PACKAGE}.oauthbearer.JwtBearerJwtRetriever"},
+            "does not support the URL",
+        ),
+        ({"token.endpoint.url": "file:relative"}, "must contain the absolute path of a file"),
+        ({"token.endpoint.url": "file:///t", "token": "x"}, "requires exactly one source of tokens"),
+        (
+            {"token.endpoint.url": None, "jwt.retriever.class": f"{PACKAGE}.oauthbearer.FileJwtRetriever"},
+            "requires sasl.oauthbearer.token",
+        ),
+    ],
+)
+def test_reports_each_invalid_assertion_option(options: dict[str, Any], message: str) -> None:
+    endpoint_options = {"token.endpoint.url": "https://login.example.com/token"} | options
+    with pytest.raises(ConfigurationError) as caught:
+        parse_security_config(OAUTH | {OAUTH_OPTION_PREFIX + name: value for name, value in endpoint_options.items()})
+    assert any(message in fault for fault in caught.value.faults), caught.value.faults
+
+
+def test_rejects_aws_msk_iam_and_names_options_that_replace_it() -> None:
+    (fault,) = collect_faults({"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"})
+    assert fault.startswith("sasl.mechanism AWS_MSK_IAM is available only as a Java class")
+    assert "set sasl.mechanism to OAUTHBEARER and sasl.oauthbearer.token.callback to a function" in fault
+
+
+def test_unsecured_token_has_configured_lifetime() -> None:
+    module = f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="alice" unsecuredLoginLifetimeSeconds="60";'
+    login = parse_security_config(OAUTH | {"sasl.jaas.config": module}).login
+    assert login is not None
+    assert login.unsecured_lifetime_s == 60
+
+
+@pytest.mark.parametrize("lifetime", ["0", "-1", "soon", "inf", "nan"])
+def test_rejects_invalid_lifetime_of_unsecured_token(lifetime: str) -> None:
+    claims = f'unsecuredLoginStringClaim_sub="alice" unsecuredLoginLifetimeSeconds="{lifetime}"'
+    (fault,) = collect_faults(OAUTH | {"sasl.jaas.config": f"{OAUTH_MODULE} required {claims};"})
+    assert fault == "sasl.jaas.config has an invalid unsecuredLoginLifetimeSeconds: it must be a positive number."
+
+
+def test_rejects_extension_with_reserved_name() -> None:
+    module = f"{OAUTH_MODULE} required extension_auth=x;"
+    (fault,) = collect_faults(OAUTH | {"sasl.oauthbearer.token": "abc.def", "sasl.jaas.config": module})
+    assert fault.startswith("sasl.jaas.config cannot be used: ")

@@ -1,0 +1,68 @@
+"""The ssl.SSLContext that a configuration builds: verification, TLS versions and cipher suites."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
+from spark_kafka_sink.network.security_config import parse_security_config
+
+
+def test_verifies_certificate_and_hostname_by_default() -> None:
+    context = parse_security_config({"security.protocol": "SSL"}).build_ssl_context()
+    assert context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.maximum_version == ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [
+        ({"ssl.enabled.protocols": "TLSv1.3"}, ("TLSv1_3", "TLSv1_3")),
+        ({"ssl.enabled.protocols": ["TLSv1.2"]}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl.protocol": "TLSv1.2"}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl.protocol": "TLSv1.2", "ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}, ("TLSv1_2", "TLSv1_3")),
+        ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, ("TLSv1_3", "TLSv1_3")),
+    ],
+)
+def test_sets_configured_tls_versions(options: dict[str, object], versions: tuple[str, str]) -> None:
+    context = parse_security_config({"security.protocol": "SSL"} | options).build_ssl_context()
+    assert (context.minimum_version.name, context.maximum_version.name) == versions
+
+
+def test_rejects_configuration_without_tls_version() -> None:
+    options = {
+        "security.protocol": "SSL",
+        "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+        "ssl.enabled.protocols": "TLSv1.2",
+    }
+    with pytest.raises(
+        ConfigurationError, match=r"no supported cipher suite for any version in ssl\.enabled\.protocols"
+    ):
+        parse_security_config(options).build_ssl_context()
+
+
+def test_rejects_cipher_suites_that_only_another_machine_supports() -> None:
+    with pytest.raises(ConfigurationError, match="no supported cipher suite"):
+        build_client_ssl_context(TlsConfig(cipher_suites=("TLS_RSA_WITH_RC4_128_MD5",)))
+
+
+@pytest.mark.parametrize(
+    ("iana", "openssl"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+        ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384", "DHE-RSA-AES256-GCM-SHA384"),
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    ],
+)
+def test_accepts_iana_and_openssl_names_of_cipher_suites(iana: str, openssl: str) -> None:
+    context = parse_security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).build_ssl_context()
+    older = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"]
+    assert older == [openssl]
