@@ -30,7 +30,7 @@ from spark_kafka_sink.network.frame import (
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
 from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
-from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_connect_error
+from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_if_connect_failed
 
 MAX_READ_BYTES_PER_POLL = 1024 * 1024
 """The number of bytes after which a channel stops reading, so that the other channels get their turn."""
@@ -165,7 +165,7 @@ class KafkaChannel:
 
     def finish_connect(self) -> None:
         """Complete the TCP connection. Raise OSError if the connection attempt failed."""
-        raise_connect_error(self.transport.socket)
+        raise_if_connect_failed(self.transport.socket)
         self.is_connecting = False
         self._counts.connections_opened += 1
         self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
@@ -214,9 +214,10 @@ class KafkaChannel:
             for counts in self._traffic:
                 counts.record_completed_receive()
             return NetworkReceive(self.id, frame, reserved_bytes)
-        if self._frame_memory is not None:
+        if self._frame_memory is not None:  # the caller releases only the memory of frames that it receives
             self._frame_memory.release(reserved_bytes)
         self._queue_authentication_frame(self.authenticator.handle_frame(frame, now_ms))
+        # If there is an error response, _finish_frame raises the failure once the response has been written.
         if self._authentication_writer is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
         return None
@@ -228,7 +229,7 @@ class KafkaChannel:
         """
         writer = self._select_writer(now_ms)
         if writer is None or writer.is_complete:
-            self.transport.flush()
+            self.transport.flush()  # the transport may hold ciphertext that the socket has not accepted yet
         else:
             written_bytes = self.transport.write(writer.next_segments(MAX_SEGMENTS_PER_WRITE))
             writer.advance(written_bytes)
@@ -240,7 +241,7 @@ class KafkaChannel:
         return self._finish_frame(writer)
 
     def close(self) -> None:
-        """Close the transport, drop the send's segments and release the frame's reserved memory."""
+        """Close the transport, drop the send's segments and release the memory reserved for the current frame."""
         if not self.is_connecting:  # a failed attempt was not counted as opened
             self._counts.connections_closed += 1
         self._send = self._send_writer = self._authentication_writer = None
@@ -256,6 +257,7 @@ class KafkaChannel:
         send_writer, authenticator = self._send_writer, self.authenticator
         if send_writer is not None and send_writer.written_bytes > 0:
             return send_writer
+        # Re-authentication has to read responses, so it waits until the channel is unmuted.
         can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.is_muted
         if can_reauthenticate and authenticator.is_reauthentication_due(now_ms):
             self._queue_authentication_frame(authenticator.start(now_ms))

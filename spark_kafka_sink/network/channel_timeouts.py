@@ -34,9 +34,9 @@ class ChannelTimeouts:
             channel.frame_started_ms = None
         elif channel.frame_started_ms is None:
             channel.frame_started_ms = now_ms
-        return self.deadline_ms(channel)
+        return self.compute_deadline_ms(channel)
 
-    def deadline_ms(self, channel: KafkaChannel) -> float:
+    def compute_deadline_ms(self, channel: KafkaChannel) -> float:
         """Return the time at which the channel must be closed if it makes no progress before then."""
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         idle_deadline_ms = channel.last_active_ms + self.idle_ms if self.idle_ms >= 0 else math.inf
@@ -47,12 +47,12 @@ class ChannelTimeouts:
     def find_expired(self, channels: Iterable[KafkaChannel], now_ms: float) -> list[tuple[KafkaChannel, ChannelState]]:
         """Return the channels whose deadline has passed, each with its final state."""
         return [
-            (channel, self._find_expired_state(channel, now_ms))
+            (channel, self._build_final_state(channel, now_ms))
             for channel in channels
-            if self.deadline_ms(channel) <= now_ms
+            if self.compute_deadline_ms(channel) <= now_ms
         ]
 
-    def _find_expired_state(self, channel: KafkaChannel, now_ms: float) -> ChannelState:
+    def _build_final_state(self, channel: KafkaChannel, now_ms: float) -> ChannelState:
         """Return the state to close the channel with. Its kind is EXPIRED only if the channel was merely idle."""
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
         kind = channel.state.kind

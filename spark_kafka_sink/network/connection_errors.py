@@ -15,7 +15,10 @@ FATAL_ERRORS = (IllegalStateError, AssertionError)
 
 
 def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """Convert an OSError to a DisconnectedError, or copy any other error, and set the address on the result."""
+    """Convert an OSError to a DisconnectedError, or copy any other error, and set the address on the result.
+
+    The result is chained to `error`, whose traceback is cleared, together with those of its causes.
+    """
     if isinstance(error, OSError):
         connection_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:
@@ -37,7 +40,7 @@ def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:
 
 
 def _clear_tracebacks(error: BaseException | None) -> None:
-    """Clear the tracebacks of an error and its causes: their stack frames would keep sent segments in memory."""
+    """Clear the tracebacks of an error and its causes, whose stack frames would keep sent segments in memory."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

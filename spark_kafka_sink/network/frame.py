@@ -98,18 +98,19 @@ class FrameWriter:
         """Return the next segments to write, excluding bytes that have already been written."""
         return self._segments[self._position : self._position + max_segments]
 
-    def advance(self, written: int) -> None:
-        """Record that `written` more bytes have been written."""
-        self.written_bytes += written
+    def advance(self, written_bytes: int) -> None:
+        """Record that this many more bytes have been written."""
+        self.written_bytes += written_bytes
         if self.written_bytes == self.size:  # the usual case: the whole frame in one write
             self.is_complete = True
             return
         segments, position = self._segments, self._position
-        while written >= (size := len(segments[position])):
-            written -= size
+        # Skip the segments that were written in full. If the next one was written in part, keep the rest of it.
+        while written_bytes >= (size := len(segments[position])):
+            written_bytes -= size
             position += 1
-        if written:
-            segments[position] = memoryview(segments[position])[written:]
+        if written_bytes:
+            segments[position] = memoryview(segments[position])[written_bytes:]
         self._position = position
 
 
@@ -132,9 +133,10 @@ class FrameReader:
     )
 
     def __init__(self, try_reserve: Callable[[int], bool] | None = None) -> None:
-        """`try_reserve` is called once for each long frame, with the payload size.
+        """Create the reader for a new connection.
 
-        If it returns False, the frame is not read until `resume` is called.
+        `try_reserve`: function that reserves memory and is called once for each long frame, with the payload size. If
+        it returns False, the frame is not read until `resume` is called. If it is None, memory is not limited.
         """
         self.is_waiting_for_memory = False
         """Whether the next frame is still waiting for memory. Nothing may be read until `resume` is called."""
@@ -189,6 +191,7 @@ class FrameReader:
             raise DecodeError(_describe_invalid_length(length_bytes, payload_size, max_bytes))
         payload_end = payload_start + payload_size
         if payload_end > self._unread_end:
+            # A frame that fits into the buffer stays there until it is complete. A longer one gets its own memory.
             if _LENGTH.size + payload_size > READ_AHEAD_BYTES:
                 if self._try_reserve is None or self._try_reserve(payload_size):
                     self._begin_long_frame()
@@ -210,12 +213,12 @@ class FrameReader:
             self._unread_start, self._unread_end = 0, unread_bytes
         return self._buffer[self._unread_end :]
 
-    def advance(self, received: int) -> None:
-        """Record that `received` bytes have been read into the buffer."""
+    def advance(self, received_bytes: int) -> None:
+        """Record that this many bytes have been read into the buffer."""
         if self._payload is not None:
-            self._received_payload_bytes += received
+            self._received_payload_bytes += received_bytes
         else:
-            self._unread_end += received
+            self._unread_end += received_bytes
 
     def _begin_long_frame(self) -> None:
         """Move the first bytes of a long frame from the buffer to memory of its own."""

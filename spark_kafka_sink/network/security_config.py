@@ -66,14 +66,14 @@ def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     Raise a single ConfigurationError that lists the faults of all options.
     """
     faults = OptionFaults()
-    texts = _collect_option_texts(options, faults)
-    protocol = get_option(texts, "security.protocol").upper()
+    option_texts = _collect_option_texts(options, faults)
+    protocol = get_option(option_texts, "security.protocol").upper()
     if protocol not in SECURITY_PROTOCOLS:
         faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
     # Like the Java client, accept options that the protocol does not use, without validating them.
-    tls = _parse_tls(texts, faults) if "SSL" in protocol else None
+    tls = _parse_tls(option_texts, faults) if "SSL" in protocol else None
     token_callback = options.get("sasl.oauthbearer.token.callback")
-    login = _parse_login(texts, token_callback, faults) if "SASL" in protocol else None
+    login = _parse_login(option_texts, token_callback, faults) if "SASL" in protocol else None
     if faults:
         raise ConfigurationError(faults)
     config = SecurityConfig(protocol, tls, login)
@@ -81,30 +81,31 @@ def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
     return config
 
 
-def _parse_tls(texts: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
+def _parse_tls(option_texts: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
     from spark_kafka_sink.network.security.tls_options import parse_tls
 
-    return parse_tls(texts, faults)
+    return parse_tls(option_texts, faults)
 
 
-def _parse_login(texts: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+def _parse_login(option_texts: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
     from spark_kafka_sink.network.security.login import parse_login
 
-    return parse_login(texts, token_callback, faults)
+    return parse_login(option_texts, token_callback, faults)
 
 
 def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
     """Return the text of each supported security option that is set. Add unsupported options to `faults`."""
-    texts = {}
+    option_texts = {}
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)
+        # A callable is the token callback. It has no text, and parse_security_config passes it on as it is.
         if option is None or value is None or option.ignored or callable(value):
             continue
         if option.unsupported_reason:
             faults.add(name, f"cannot be set: {option.unsupported_reason}.")
         else:
-            texts[name] = to_option_text(value)
-    return texts
+            option_texts[name] = to_option_text(value)
+    return option_texts
 
 
 def _warn_about_insecure_settings(config: SecurityConfig) -> None:
@@ -112,6 +113,7 @@ def _warn_about_insecure_settings(config: SecurityConfig) -> None:
     tls, login = config.tls, config.login
     if tls is None and login is None:
         return
+    # The other mechanisms prove that the client knows its secret without sending it.
     if login is not None and tls is None and login.mechanism in ("PLAIN", "OAUTHBEARER"):
         warn_once(
             _log,

@@ -85,7 +85,7 @@ class Selector:
         self._frame_memory = frame_memory
         self._channels: dict[str, KafkaChannel] = {}
         self._closing_channels: dict[str, KafkaChannel] = {}
-        self._channels_with_rejected_sends: set[str] = set()
+        self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels that were given a send
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
         self._deadline_bound_ms = math.inf  # no deadline is earlier; raised only after it has passed
         self._poller = system.poller()
@@ -156,7 +156,7 @@ class Selector:
         channel = self._get_channel(send.channel_id)
         if channel.id in self._closing_channels:
             # The connection has ended, so no response can arrive. The next poll reports the channel in `disconnected`.
-            self._channels_with_rejected_sends.add(channel.id)
+            self._ids_with_rejected_sends.add(channel.id)
             return
         channel.set_send(send)
         self._mark_ready(channel, EVENT_WRITE)
@@ -187,7 +187,7 @@ class Selector:
 
     def poll(self, timeout_ms: float) -> None:
         """Wait up to `timeout_ms` for the first event, then process all channels that are ready."""
-        self._clear_results()
+        self._begin_poll()
         deadline_ms = self._system.now() + timeout_ms
         while self._poll_once(timeout_ms):
             timeout_ms = deadline_ms - self._system.now()
@@ -212,20 +212,20 @@ class Selector:
         self.counts.record_select(wait_ms=now_ms - started_ms, io_ms=self._system.now() - now_ms)
         return has_only_transfers and not (self.completed_sends or self.completed_receives or self.disconnected)
 
-    def _clear_results(self) -> None:
-        """Clear the results of the previous poll, and add the next receives of closing channels."""
+    def _begin_poll(self) -> None:
+        """Clear the results of the previous poll, and start those of this poll with receives of closing channels."""
         self.connected.clear()
         self.disconnected.clear()
         self.completed_sends.clear()
         self.completed_receives.clear()
         if self._closing_channels:
             self._read_from_closing_channels(self._system.now())
-        self._channels_with_rejected_sends.clear()
+        self._ids_with_rejected_sends.clear()
 
     def _read_from_closing_channels(self, now_ms: float) -> None:
         """Read once from each closing channel, and finish closing the channels that have nothing left to return."""
         for channel in list(self._closing_channels.values()):
-            if channel.id in self._channels_with_rejected_sends or not self._read_from_closing(channel, now_ms):
+            if channel.id in self._ids_with_rejected_sends or not self._read_from_closing(channel, now_ms):
                 self._finish_close(channel)
 
     def _select(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
@@ -234,15 +234,16 @@ class Selector:
             self._resume_reading(self._frame_memory)
         ready_channels = self._ready_channels
         # The poller does not watch closing channels, but they may have receives to return.
-        has_readable_closing = any(not channel.is_muted for channel in self._closing_channels.values())
-        if ready_channels or self.completed_receives or self.disconnected or has_readable_closing:
+        has_readable_closing_channel = any(not channel.is_muted for channel in self._closing_channels.values())
+        has_results = bool(self.completed_receives or self.disconnected)
+        if ready_channels or has_results or has_readable_closing_channel:
             timeout_ms = 0
         else:
             self._may_be_waiting = True
             if self._is_wakeup_requested:
                 timeout_ms = 0
         for key, events in self._poller.select(min(timeout_ms, MAX_WAIT_MS) / 1000.0):
-            if key.data is None:
+            if key.data is None:  # the only socket that was registered without a channel
                 self._drain_waker()
             else:
                 ready_channels[key.data] = ready_channels.get(key.data, 0) | events
@@ -308,7 +309,9 @@ class Selector:
             else:
                 self._remove(channel)
                 self._finish_close(channel)
-        self._deadline_bound_ms = min(map(self._timeouts.deadline_ms, self._channels.values()), default=math.inf)
+        self._deadline_bound_ms = min(
+            map(self._timeouts.compute_deadline_ms, self._channels.values()), default=math.inf
+        )
 
     def _resume_reading(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
         """Resume the channels whose queued memory reservation has been granted."""
@@ -333,6 +336,7 @@ class Selector:
         may_have_receives = any(receive.channel_id == channel.id for receive in self.completed_receives)
         if not may_have_receives and channel.transport.is_ready and not channel.state.has_failed_authentication:
             may_have_receives = self._read_from_closing(channel, now_ms)
+        # A channel that failed before it was ready has received no frames for the caller.
         if may_have_receives and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
             self._closing_channels[channel.id] = channel
         else:

@@ -47,8 +47,8 @@ class TlsTransport:
         self._outgoing = ssl.MemoryBIO()
         self._unsent = memoryview(b"")
         self._receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
-        self._has_read = False
-        self._tls = self._wrap(context, server_hostname)
+        self._has_received_plaintext = False
+        self._tls = self._create_ssl_object(context, server_hostname)
 
     @property
     def has_output(self) -> bool:
@@ -85,7 +85,7 @@ class TlsTransport:
                 raise self._to_connection_error(error) from error
             if count == 0:
                 raise DisconnectedError("the peer closed the TLS connection")
-            self._has_read = True
+            self._has_received_plaintext = True
             return count
 
     def write(self, segments: Sequence[Buffer]) -> int:
@@ -113,8 +113,8 @@ class TlsTransport:
 
     def close(self) -> None:
         if self.is_ready and not self.has_output:
-            # Send close_notify, so that the peer can tell the end of the stream from a truncation. Do not wait for the
-            # peer's close_notify.
+            # Send close_notify, so that the peer can tell the end of the stream from a truncation. This is pointless
+            # while the socket does not accept earlier ciphertext. Do not wait for the peer's close_notify.
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
             with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ class TlsTransport:
         self._unsent = memoryview(b"")
         self.socket.close()
 
-    def _wrap(self, context: ssl.SSLContext, hostname: str | None) -> ssl.SSLObject:
+    def _create_ssl_object(self, context: ssl.SSLContext, hostname: str | None) -> ssl.SSLObject:
         """Create the SSLObject. Raise DisconnectedError if TLS cannot verify the host name."""
         if hostname is None:
             return context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -179,7 +179,7 @@ class TlsTransport:
     def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
         # A TLS 1.3 server verifies the client's certificate only after the client has completed the handshake. So an
         # alert that arrives before any data concerns authentication. A later alert is treated as a lost connection.
-        if not self._has_read and error.reason and "ALERT" in error.reason:
+        if not self._has_received_plaintext and error.reason and "ALERT" in error.reason:
             return TlsError(describe_tls_error(error, self._hostname))
         return DisconnectedError(f"the TLS connection failed: {error.reason or error}")
 

@@ -80,7 +80,7 @@ class PlaintextTransport:
         self.socket.close()
 
 
-def raise_connect_error(sock: ByteSocket) -> None:
+def raise_if_connect_failed(sock: ByteSocket) -> None:
     """Raise OSError if the connection attempt failed. Call this once the socket is writable."""
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code != 0:

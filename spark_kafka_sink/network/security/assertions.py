@@ -26,10 +26,10 @@ ALGORITHMS = ("RS256", "ES256")
 MISSING_CRYPTOGRAPHY_MESSAGE = (
     "needs the package cryptography to sign assertions: install spark-kafka-sink[oauth], also on Spark's workers"
 )
-_PREFIX = "sasl.oauthbearer.assertion"
+_OPTION_PREFIX = "sasl.oauthbearer.assertion"
 _MAX_TOKEN_BYTES = 64 * 1024
 _ES256_INTEGER_BYTES = 32
-_CLAIM_SOURCES = f"{_PREFIX}.template.file and {_PREFIX}.claim.iss, .sub and .aud"
+_CLAIM_SOURCES_TEXT = f"{_OPTION_PREFIX}.template.file and {_OPTION_PREFIX}.claim.iss, .sub and .aud"
 _MIN_RSA_BITS = 2048
 """The smallest RSA key that RFC 7518 (3.3) allows for RS256."""
 
@@ -42,14 +42,14 @@ class AssertionConfig:
     """A file with an assertion that another program signs. If it is None, assertions are signed with `key_file`."""
     key_file: str | None = None
     passphrase: str | None = field(default=None, repr=False)
-    algorithm: str = get_default(f"{_PREFIX}.algorithm")
+    algorithm: str = get_default(f"{_OPTION_PREFIX}.algorithm")
     template_file: str | None = None
     issuer: str | None = None
     subject: str | None = None
     audience: str | None = None
-    exp_seconds: int = int(get_default(f"{_PREFIX}.claim.exp.seconds"))
+    exp_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.exp.seconds"))
     """How long an assertion remains valid after it was signed."""
-    nbf_seconds: int = int(get_default(f"{_PREFIX}.claim.nbf.seconds"))
+    nbf_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.nbf.seconds"))
     """How long before it was signed an assertion becomes valid."""
     jti_include: bool = False
 
@@ -75,7 +75,7 @@ def read_token_file(path: str, option: str, now_s: float) -> str:
         ) from None
     except UnicodeDecodeError:
         text = ""
-    if text.count(".") != 2:
+    if text.count(".") != 2:  # they separate the header, the payload and the signature
         raise AuthenticationError(f"OAUTHBEARER: {option}: {sanitize(path)} contains no JSON Web Token")
     expires_at_s = parse_token_expiry_s(decode_token_part(text, 1))
     if expires_at_s is not None and expires_at_s <= now_s:
@@ -95,7 +95,7 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
     Raise AuthenticationError if the file or the key cannot be used.
     """
     if config.file is not None:
-        return read_token_file(config.file, f"{_PREFIX}.file", now_s)
+        return read_token_file(config.file, f"{_OPTION_PREFIX}.file", now_s)
     template = _read_template(config)
     issued_at_s = int(now_s)
     header = {**template.get("header", {}), "alg": config.algorithm, "typ": "JWT"}
@@ -110,9 +110,9 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
     except ValueError:  # NaN, Infinity or a lone surrogate, which JSON cannot represent; the values may be secret
         raise AuthenticationError(
             "OAUTHBEARER: the claims of the assertion cannot be written as JSON. "
-            f"Remove NaN, Infinity and unpaired surrogates from {_CLAIM_SOURCES}."
+            f"Remove NaN, Infinity and unpaired surrogates from {_CLAIM_SOURCES_TEXT}."
         ) from None
-    return f"{signing_input}.{_encode_base64(_sign(config, signing_input.encode()))}"
+    return f"{signing_input}.{_encode_base64url(_sign(config, signing_input.encode()))}"
 
 
 def describe_assertion(config: AssertionConfig) -> str:
@@ -137,7 +137,7 @@ def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
     """
     if config.template_file is None:
         return {}
-    prefix = f"OAUTHBEARER: {_PREFIX}.template.file: {sanitize(config.template_file)}"
+    prefix = f"OAUTHBEARER: {_OPTION_PREFIX}.template.file: {sanitize(config.template_file)}"
     try:
         template = json.loads(read_regular_file(config.template_file))
     except OSError as error:
@@ -150,19 +150,21 @@ def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
 
 
 def _sign(config: AssertionConfig, data: bytes) -> bytes:
-    """Sign the data with the key that the key file contains now.
+    """Sign the data with the key that the key file currently contains.
 
     Raise AuthenticationError if the key cannot be read or is not suitable for the algorithm.
     """
     assert config.key_file is not None
-    prefix = f"OAUTHBEARER: {_PREFIX}.private.key.file: {sanitize(config.key_file)}"
+    prefix = f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file: {sanitize(config.key_file)}"
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
-        raise AuthenticationError(f"OAUTHBEARER: {_PREFIX}.private.key.file {MISSING_CRYPTOGRAPHY_MESSAGE}") from None
+        raise AuthenticationError(
+            f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file {MISSING_CRYPTOGRAPHY_MESSAGE}"
+        ) from None
     try:
         passphrase = None if config.passphrase is None else config.passphrase.encode()
         key = load_pem_private_key(read_regular_file(config.key_file), passphrase)
@@ -171,7 +173,7 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # The library's message may contain a part of the file, so it is not shown.
         raise AuthenticationError(
-            f"{prefix} is not a private key in PEM, or {_PREFIX}.private.key.passphrase is wrong or missing"
+            f"{prefix} is not a private key in PEM, or {_OPTION_PREFIX}.private.key.passphrase is wrong or missing"
         ) from None
     if config.algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
         if key.key_size < _MIN_RSA_BITS:
@@ -180,15 +182,18 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
             )
         return key.sign(data, padding.PKCS1v15(), SHA256())
     if config.algorithm == "ES256" and isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
+        # JWTs contain the numbers r and s themselves (RFC 7518, 3.4). The library returns them in DER.
         r_and_s = utils.decode_dss_signature(key.sign(data, ec.ECDSA(SHA256())))
         return b"".join(number.to_bytes(_ES256_INTEGER_BYTES, "big") for number in r_and_s)
     required_key = "an RSA key" if config.algorithm == "RS256" else "a key of the curve P-256"
-    raise AuthenticationError(f"{prefix} is not {required_key}, which {_PREFIX}.algorithm {config.algorithm} requires")
+    raise AuthenticationError(
+        f"{prefix} is not {required_key}, which {_OPTION_PREFIX}.algorithm {config.algorithm} requires"
+    )
 
 
 def _encode_json(content: Mapping[str, Any]) -> str:
-    return _encode_base64(json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode())
+    return _encode_base64url(json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode())
 
 
-def _encode_base64(data: bytes) -> str:
+def _encode_base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

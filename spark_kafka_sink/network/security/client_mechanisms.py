@@ -42,12 +42,12 @@ def _get_bearer_token(login: Login) -> str:
         return login.token
     if login.token_callback is not None:
         return _call_token_callback(login.token_callback)
+    now_s = OperatingSystem().wall_ms() / 1000
     if login.token_file:
-        return read_token_file(login.token_file, ENDPOINT_URL_OPTION, OperatingSystem().wall_ms() / 1000)
+        return read_token_file(login.token_file, ENDPOINT_URL_OPTION, now_s)
     if login.oidc is not None:
-        return _get_token_source(login).token()
-    issued_s = OperatingSystem().wall_ms() / 1000
-    claims = dict(login.unsecured_claims) | {"iat": issued_s, "exp": issued_s + login.unsecured_lifetime_s}
+        return _get_token_source(login).get_token()
+    claims = dict(login.unsecured_claims) | {"iat": now_s, "exp": now_s + login.unsecured_lifetime_s}
     return build_unsecured_token(claims)
 
 

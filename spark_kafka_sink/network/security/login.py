@@ -1,7 +1,8 @@
-"""Parses the `sasl.*` options into a Login: a mechanism and its credentials."""
+"""Parser of the `sasl.*` options into a Login, which consists of a mechanism and its credentials."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -114,6 +115,7 @@ def _find_missing_mechanism_faults(options: Mapping[str, str], token_callback: o
         remedy = f"{' or '.join(module.mechanisms)}, as {{sasl.jaas.config}} names {module.name}"
     elif token_options:
         remedy = f"OAUTHBEARER, as {{{token_options[0]}}} is set"
+    # Only GSSAPI has a service name. But if sasl.jaas.config is invalid, it may be meant for another mechanism.
     elif options.get("sasl.kerberos.service.name") and not faults:
         return faults
     else:
@@ -190,7 +192,8 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
     retriever = _parse_retriever(options, url, faults)
     token_file = _parse_file_url(url, faults) if is_file else ""
     oidc = _parse_oidc_config(url, retriever, options, jaas_options, faults) if url and not is_file else None
-    if sum((bool(token), token_callback is not None, bool(url), bool(unsecured_claims))) != 1:
+    token_source_count = sum((bool(token), token_callback is not None, bool(url), bool(unsecured_claims)))
+    if token_source_count != 1:
         faults.add("sasl.mechanism", _SINGLE_TOKEN_SOURCE_MESSAGE)
     extensions = _parse_extensions(jaas_options, faults)
     lifetime_s = _parse_positive(jaas_options.get(_UNSECURED_LIFETIME_OPTION, Login.unsecured_lifetime_s))
@@ -200,6 +203,7 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
         "OAUTHBEARER",
         token=token,
         token_file=token_file,
+        # _check_callbacks has added a fault for any other object.
         token_callback=token_callback if callable(token_callback) or isinstance(token_callback, str) else None,
         oidc=oidc,
         extensions=extensions,
@@ -239,6 +243,7 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
     """
     class_name = get_option(options, _RETRIEVER_OPTION)
     retriever = class_name.rpartition(".")[2]
+    supports_url = (retriever == "FileJwtRetriever") == url.startswith("file:")
     if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
         faults.add(
             _RETRIEVER_OPTION,
@@ -247,29 +252,24 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
         )
     elif retriever != _DEFAULT_RETRIEVER and not url:
         faults.add(_RETRIEVER_OPTION, f"{retriever} requires {{sasl.oauthbearer.token.endpoint.url}}.")
-    elif retriever != _DEFAULT_RETRIEVER and (retriever == "FileJwtRetriever") != url.startswith("file:"):
+    elif retriever != _DEFAULT_RETRIEVER and not supports_url:
         text = f"{retriever} does not support the URL in {{sasl.oauthbearer.token.endpoint.url}}."
         faults.add(_RETRIEVER_OPTION, text)
     return retriever
 
 
 def _parse_file_url(url: str, faults: OptionFaults) -> str:
-    """Return the path of a file URL; empty if the URL is invalid.
+    """Return the path of a file URL, or an empty string if the URL is invalid.
 
     The file is read later, in the process that connects.
     """
-    try:
+    path, is_valid = "", False
+    with contextlib.suppress(ValueError):  # an unclosed bracket
         parts = urllib.parse.urlsplit(url)
-    except ValueError:  # an unclosed bracket
-        parts = None
-    path = "" if parts is None else urllib.parse.unquote(parts.path)
-    if (
-        parts is None
-        or parts.netloc not in ("", "localhost")
-        or not path.startswith("/")
-        or parts.query
-        or parts.fragment
-    ):
+        path = urllib.parse.unquote(parts.path)
+        is_local = parts.netloc in ("", "localhost")
+        is_valid = is_local and path.startswith("/") and not parts.query and not parts.fragment
+    if not is_valid:
         faults.add(ENDPOINT_URL_OPTION, "must contain the absolute path of a file: file:///path/to/token.")
         return ""
     return path

@@ -127,7 +127,7 @@ class TokenSource:
         self._renewal_due_at_s = 0.0
         self._is_renewing = False
 
-    def token(self) -> str:
+    def get_token(self) -> str:
         """Return a valid token, and request it first if none is cached. Raise AuthenticationError if that fails.
 
         If the cached token expires soon, start to renew it in the background.

@@ -27,7 +27,7 @@ from spark_kafka_sink.network.system import (
     System,
 )
 from spark_kafka_sink.network.tls import TlsTransport
-from spark_kafka_sink.network.transport import raise_connect_error
+from spark_kafka_sink.network.transport import raise_if_connect_failed
 
 _NO_CHECK_TIME_FLAG = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL's x509_vfy.h."""
@@ -71,6 +71,7 @@ def fetch_peer_certificate(
         if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
             raise
         verification_error = str(error)
+    # Fetch the certificate without verification, and then trust exactly this certificate, so that Python parses it.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -118,13 +119,13 @@ def _connect_and_handshake(
     transport = TlsTransport(sock, context, server_hostname=address.host)
     try:
         poller.register(sock, EVENT_WRITE)
-        _wait(poller, system, address, deadline_ms)
-        raise_connect_error(sock)
+        _wait_for_socket(poller, system, address, deadline_ms)
+        raise_if_connect_failed(sock)
         while not transport.is_ready:
             transport.handshake()
             if not transport.is_ready:
                 poller.modify(sock, EVENT_READ | (EVENT_WRITE if transport.has_output else 0))
-                _wait(poller, system, address, deadline_ms)
+                _wait_for_socket(poller, system, address, deadline_ms)
     except OSError as error:
         raise DisconnectedError(f"{address}: {error.strerror or error}") from error
     finally:
@@ -132,7 +133,7 @@ def _connect_and_handshake(
     return transport
 
 
-def _wait(poller: Poller, system: System, address: SocketAddress, deadline_ms: float) -> None:
+def _wait_for_socket(poller: Poller, system: System, address: SocketAddress, deadline_ms: float) -> None:
     """Wait until the poller reports the socket. Raise NetworkError if the deadline passes first."""
     remaining_ms = deadline_ms - system.now()
     if remaining_ms <= 0 or not poller.select(remaining_ms / 1000):

@@ -120,7 +120,7 @@ class SaslClientAuthenticator:
                 "check that the port is that of a SASL listener"
             ) from error
         except Exception as error:
-            # The token callback of a user may raise any error. Its message may contain a secret, and Spark shows
+            # The user's token callback may raise any error. Its message may contain a secret, and Spark shows
             # tracebacks to all users, so neither the message nor the traceback is kept.
             raise AuthenticationError(
                 f"SASL {self._mechanism}: failed to obtain the credentials: {type(error).__name__}"

@@ -76,13 +76,14 @@ class SaslServerAuthenticator:
         if self._session_expires_ms is None:
             return False
         if int.from_bytes(frame[:2], "big") == ApiKey.SASL_HANDSHAKE:
-            self._state = _State.HANDSHAKE
             return True
         if now_ms > self._session_expires_ms:
             raise AuthenticationError(f"the session of {self.principal} has expired and was not renewed")
         return False
 
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
+        if self.is_complete:  # the frame is a SaslHandshake, because is_authentication_frame accepts no other one
+            self._state = _State.HANDSHAKE
         try:
             if self._state is _State.TOKENS and not self._uses_authenticate_requests:
                 return [self._process_token(bytes(frame))]

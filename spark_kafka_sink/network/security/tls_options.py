@@ -25,11 +25,11 @@ _log = logging.getLogger("spark_kafka_sink.network.security_config")
 def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
     """Parse the `ssl.*` options. If this adds anything to `faults`, the returned TlsConfig must not be used."""
     return TlsConfig(
-        _parse_truststore(options, faults),
-        _parse_keystore(options, faults),
-        _parse_check_hostname(options, faults),
-        _parse_cipher_suites(options, faults),
-        _parse_versions(options, faults),
+        truststore=_parse_truststore(options, faults),
+        keystore=_parse_keystore(options, faults),
+        check_hostname=_parse_check_hostname(options, faults),
+        cipher_suites=_parse_cipher_suites(options, faults),
+        versions=_parse_versions(options, faults),
     )
 
 
@@ -42,8 +42,12 @@ def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> Store
         return None
     if location and pem:
         faults.add("ssl.truststore.location", "cannot be set together with {ssl.truststore.certificates}.")
-    password = options.get("ssl.truststore.password")
-    return StoreConfig(location, _store_type(options, "truststore"), password, None, pem or None)
+    return StoreConfig(
+        location,
+        type_name=_find_store_type(options, "truststore"),
+        password=options.get("ssl.truststore.password"),
+        pem=pem or None,
+    )
 
 
 def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
@@ -61,18 +65,22 @@ def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreCo
         )
     if not location and not (key and chain):
         faults.add("ssl.keystore.key", "must be set together with {ssl.keystore.certificate.chain}.")
-    pem = None if location else f"{key}\n{chain}"
-    store_password, key_password = options.get("ssl.keystore.password"), options.get("ssl.key.password")
-    return StoreConfig(location, _store_type(options, "keystore"), store_password, key_password, pem)
+    return StoreConfig(
+        location,
+        type_name=_find_store_type(options, "keystore"),
+        password=options.get("ssl.keystore.password"),
+        key_password=options.get("ssl.key.password"),
+        pem=None if location else f"{key}\n{chain}",
+    )
 
 
-def _store_type(options: Mapping[str, str], store: str) -> str | None:
+def _find_store_type(options: Mapping[str, str], store: str) -> str | None:
     return options[f"ssl.{store}.type"].upper() if f"ssl.{store}.type" in options else None
 
 
 def _check_store_options(options: Mapping[str, str], store: str, has_store: bool, faults: OptionFaults) -> None:
     """Check the type and the password of a store. `store` is "keystore" or "truststore"."""
-    store_type, password_option = _store_type(options, store), f"ssl.{store}.password"
+    store_type, password_option = _find_store_type(options, store), f"ssl.{store}.password"
     if store_type is not None and store_type not in _STORE_TYPES:
         faults.add(f"ssl.{store}.type", f"must be one of {', '.join(_STORE_TYPES)}.")
     if password_option in options and not has_store:
@@ -109,6 +117,7 @@ def _parse_versions(options: Mapping[str, str], faults: OptionFaults) -> tuple[s
     ssl_protocol = get_option(options, "ssl.protocol")
     if ssl_protocol not in _SSL_PROTOCOLS:
         faults.add("ssl.protocol", f"must be one of {', '.join(_SSL_PROTOCOLS)}; older versions are insecure.")
+    # ssl.protocol is the newest allowed version. Only TLSv1.2 excludes one of the default versions.
     default = ssl_protocol if ssl_protocol == "TLSv1.2" else get_default("ssl.enabled.protocols")
     versions = tuple(_split_list(options.get("ssl.enabled.protocols", "")) or _split_list(default))
     if not set(versions) <= set(TLS_VERSIONS):

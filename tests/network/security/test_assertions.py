@@ -80,7 +80,7 @@ def test_client_authenticates_with_key_without_sending_secret(
     config = configured(
         provider, assertion_private_key_file=str(key_file), assertion_algorithm=algorithm, scope="kafka"
     )
-    assert source(config).token() == "token-1"
+    assert source(config).get_token() == "token-1"
     (form,) = provider.asked
     assert set(form) == {"grant_type", "client_assertion_type", "client_assertion", "client_id", "scope"}
     assert (form["grant_type"], form["client_id"], form["scope"]) == ("client_credentials", CLIENT, "kafka")
@@ -97,7 +97,7 @@ def test_client_authenticates_with_key_without_sending_secret(
 
 def test_assertion_takes_precedence_over_secret(provider: Provider, key_file: Path) -> None:
     config = configured(provider, assertion_private_key_file=str(key_file), client_credentials_client_secret="hush-1")
-    source(config).token()
+    source(config).get_token()
     assert "client_assertion" in provider.asked[0]
     assert b"hush" not in pickle.dumps(config)
 
@@ -113,7 +113,7 @@ def test_exchanges_assertion_for_token_with_jwt_bearer_grant(provider: Provider,
             OAUTH_OPTION_PREFIX + "scope": "kafka",
         }
     )
-    assert source(config).token() == "token-1"
+    assert source(config).get_token() == "token-1"
     (form,) = provider.asked
     assert set(form) == {"grant_type", "assertion", "scope"}
     assert form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -125,13 +125,13 @@ def test_creates_new_assertion_id_for_each_request(provider: Provider, key_file:
         source(configured(provider, assertion_private_key_file=str(key_file), assertion_claim_jti_include="true"))
         for _ in range(2)
     ]
-    assert [token.token() for token in tokens] == ["token-1", "token-2"]
+    assert [token.get_token() for token in tokens] == ["token-1", "token-2"]
     with pytest.raises(AuthenticationError, match="status 401: invalid_grant"):
-        source(configured(provider, assertion_private_key_file=str(key_file))).token()
+        source(configured(provider, assertion_private_key_file=str(key_file))).get_token()
     first = provider.asked[0]["client_assertion"]
     (key_file.parent / "assertion.jwt").write_text(first)
     with pytest.raises(AuthenticationError, match="invalid_grant"):  # because the id of the assertion was used before
-        source(configured(provider, assertion_file=str(key_file.parent / "assertion.jwt"))).token()
+        source(configured(provider, assertion_file=str(key_file.parent / "assertion.jwt"))).get_token()
 
 
 def test_uses_replaced_key_for_next_request(provider: Provider, key_file: Path) -> None:
@@ -140,11 +140,11 @@ def test_uses_replaced_key_for_next_request(provider: Provider, key_file: Path) 
     assert config.login is not None
     assert config.login.oidc is not None
     tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, sleep=lambda _: None)
-    tokens.token()
+    tokens.get_token()
     key_file.write_bytes(pem(OTHER_RSA))
     provider.keys = [OTHER_RSA.public_key()]
     clock.now_s = provider.now_s = NOW_S + 101
-    assert tokens.token() == "token-2"
+    assert tokens.get_token() == "token-2"
 
 
 def test_reads_assertion_file_for_each_request(provider: Provider, key_file: Path, tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ def test_reads_assertion_file_for_each_request(provider: Provider, key_file: Pat
     tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, sleep=lambda _: None)
     for number in range(2):
         path.write_text(create_assertion(made.oidc.assertion, clock.now_s) + "\n")
-        assert tokens.token() == f"token-{number + 1}"
+        assert tokens.get_token() == f"token-{number + 1}"
         clock.now_s = provider.now_s = clock.now_s + 101
     clock.now_s = provider.now_s = clock.now_s + 1_000
     with pytest.raises(AuthenticationError, match=r"assertion.jwt expired \d+ s ago by the clock of this machine"):
-        tokens.token()
+        tokens.get_token()
 
 
 def test_template_adds_headers_and_claims(provider: Provider, key_file: Path, tmp_path: Path) -> None:
@@ -177,13 +177,13 @@ def test_template_adds_headers_and_claims(provider: Provider, key_file: Path, tm
         assertion_template_file=str(template),
         assertion_claim_aud="you",
     )
-    source(config).token()
+    source(config).get_token()
     assert provider.header == {"kid": "k-1", "alg": "RS256", "typ": "JWT"}
     assert provider.claims["tenant"] == 7
     for wrong in ("[]", "{", '{"payload": 1}'):
         template.write_text(wrong)
         with pytest.raises(AuthenticationError, match=r'must be JSON: \{"header"'):
-            source(config).token()
+            source(config).get_token()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_error_describes_rejected_assertion_and_clock_skew(
     for name, value in changed.items():
         setattr(provider, name, value)
     with pytest.raises(AuthenticationError, match=message) as caught:
-        source(configured(provider, assertion_private_key_file=str(key_file))).token()
+        source(configured(provider, assertion_private_key_file=str(key_file))).get_token()
     assert len(provider.asked) == 1, "a refusal is final"
     assert "hush" not in str(caught.value)
     assert provider.asked[0]["client_assertion"] not in str(caught.value)
@@ -214,7 +214,7 @@ def test_error_does_not_mention_small_clock_skew(provider: Provider, key_file: P
     provider.audience = "someone else"
     provider.now_s = NOW_S + 20
     with pytest.raises(AuthenticationError) as caught:
-        source(configured(provider, assertion_private_key_file=str(key_file))).token()
+        source(configured(provider, assertion_private_key_file=str(key_file))).get_token()
     assert "clock" not in str(caught.value)
 
 
@@ -233,7 +233,7 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
     file.write_text(template)
     config = configured(provider, assertion_private_key_file=str(key_file), assertion_template_file=str(file))
     with pytest.raises(AuthenticationError, match="cannot be written as JSON"):
-        source(config).token()
+        source(config).get_token()
     assert provider.asked == []
 
 
@@ -262,7 +262,7 @@ def test_rejects_unusable_key_without_showing_its_content(
     if content is not None:
         key_file.write_bytes(content)
     with pytest.raises(AuthenticationError, match=message) as caught:
-        source(configured(provider, assertion_private_key_file=str(key_file), **options)).token()
+        source(configured(provider, assertion_private_key_file=str(key_file), **options)).get_token()
     assert provider.asked == []
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
@@ -270,7 +270,7 @@ def test_rejects_unusable_key_without_showing_its_content(
 def test_signs_with_encrypted_key(provider: Provider, key_file: Path) -> None:
     key_file.write_bytes(pem(RSA, "hush-5"))
     config = configured(provider, assertion_private_key_file=str(key_file), assertion_private_key_passphrase="hush-5")
-    assert source(config).token() == "token-1"
+    assert source(config).get_token() == "token-1"
     assert "hush" not in repr(config)
 
 
@@ -278,7 +278,7 @@ def test_names_missing_oauth_extra(monkeypatch: pytest.MonkeyPatch, provider: Pr
     config = configured(provider, assertion_private_key_file=str(key_file))
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     with pytest.raises(AuthenticationError, match=r"install spark-kafka-sink\[oauth\], also on Spark's workers"):
-        source(config).token()
+        source(config).get_token()
     monkeypatch.setattr(assertions, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"install spark-kafka-sink\[oauth\]"):
         configured(provider, assertion_private_key_file=str(key_file))
@@ -311,7 +311,7 @@ def test_repr_pickle_and_log_contain_no_secret_of_assertions(
     caplog.set_level(logging.DEBUG)
     config = configured(provider, assertion_private_key_file=str(key_file))
     tokens = source(config)
-    tokens.token()
+    tokens.get_token()
     key = key_file.read_text().splitlines()[1]
     for text in (repr(config), repr(tokens), caplog.text, pickle.dumps(config).decode("latin1")):
         assert key not in text

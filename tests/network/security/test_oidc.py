@@ -87,7 +87,7 @@ def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> To
 
 def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "abc.def", "expires_in": 300})
-    assert source(endpoint).token() == "abc.def"
+    assert source(endpoint).get_token() == "abc.def"
     ((path, headers, body),) = endpoint.asked
     assert path == "/realms/k/token?x=1"
     assert body == "grant_type=client_credentials&scope=kafka+produce"
@@ -96,7 +96,7 @@ def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> Non
 
 def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "t"})
-    source(endpoint, header_urlencode=True, scope=None).token()
+    source(endpoint, header_urlencode=True, scope=None).get_token()
     ((_, headers, body),) = endpoint.asked
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush%3A1"
     assert body == "grant_type=client_credentials"
@@ -107,14 +107,14 @@ def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
     tokens = source(endpoint, clock)
-    assert [tokens.token() for _ in range(3)] == ["first"] * 3
+    assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
     clock.seconds += 79
-    assert tokens.token() == "first"
+    assert tokens.get_token() == "first"
     clock.seconds += 2
-    assert [tokens.token() for _ in range(3)] == ["first"] * 3
+    assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
     assert len(endpoint.asked) == 1, "a thread that authenticates does not wait for the endpoint"
     clock.run_thread()
-    assert tokens.token() == "second"
+    assert tokens.get_token() == "second"
     assert (len(endpoint.asked), clock.later) == (2, [])
 
 
@@ -131,13 +131,13 @@ def test_renews_token_in_separate_thread(endpoint: Endpoint) -> None:
         return clock.seconds
 
     tokens = TokenSource(config, now_s=now_s)
-    tokens.token()
+    tokens.get_token()
     clock.seconds += 80
-    assert tokens.token() == "first"
+    assert tokens.get_token() == "first"
     asking.wait()
-    assert tokens.token() == "first", "the endpoint does not answer"
+    assert tokens.get_token() == "first", "the endpoint does not answer"
     answered.set()
-    wait_until(lambda: tokens.token() == "second")
+    wait_until(lambda: tokens.get_token() == "second")
 
 
 def test_requests_token_at_expiry_when_renewal_hangs(endpoint: Endpoint) -> None:
@@ -145,12 +145,12 @@ def test_requests_token_at_expiry_when_renewal_hangs(endpoint: Endpoint) -> None
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
     tokens = source(endpoint, clock)
-    tokens.token()
+    tokens.get_token()
     clock.seconds += 80
-    tokens.token()
+    tokens.get_token()
     assert len(clock.later) == 1
     clock.seconds += 20
-    assert tokens.token() == "second"
+    assert tokens.get_token() == "second"
 
 
 def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,40 +158,40 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"error": "temporarily_unavailable"}, status=503)
     tokens = source(endpoint, clock)
-    tokens.token()
+    tokens.get_token()
     clock.seconds += 80
-    tokens.token()
+    tokens.get_token()
     clock.run_thread()
-    assert [tokens.token() for _ in range(3)] == ["first"] * 3
+    assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
     assert len(endpoint.asked) == 2, "neither for each connection nor several times"
     assert "which expires in at most 20 s. OAUTHBEARER: the token request failed" in caplog.text
     clock.seconds += 11
-    tokens.token()
+    tokens.get_token()
     clock.run_thread()
     assert len(endpoint.asked) == 3
     clock.seconds += 10
     with pytest.raises(AuthenticationError, match="status 503"):
-        tokens.token()
+        tokens.get_token()
     assert len(endpoint.asked) == 3 + MAX_ATTEMPTS
     endpoint.answers = []
     endpoint.answer({"access_token": "second", "expires_in": 100})
-    assert tokens.token() == "second"
+    assert tokens.get_token() == "second"
 
 
 def test_reads_lifetime_from_token_without_expires_in(endpoint: Endpoint) -> None:
     clock = Clock()
     endpoint.answer({"access_token": build_unsecured_token({"exp": clock.seconds + 100})})
     tokens = source(endpoint, clock)
-    tokens.token()
+    tokens.get_token()
     clock.seconds += 79
-    tokens.token()
+    tokens.get_token()
     assert len(endpoint.asked) == 1
 
 
 def test_requests_token_without_lifetime_each_time(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "opaque"})
     tokens = source(endpoint)
-    assert [tokens.token(), tokens.token()] == ["opaque"] * 2
+    assert [tokens.get_token(), tokens.get_token()] == ["opaque"] * 2
     assert len(endpoint.asked) == 2
 
 
@@ -200,7 +200,7 @@ def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, capl
     endpoint.answer(b"", 503)
     endpoint.answer(b"", 429)
     endpoint.answer({"access_token": "t"})
-    assert source(endpoint, clock).token() == "t"
+    assert source(endpoint, clock).get_token() == "t"
     assert clock.waits == [0.1, 0.2]
     assert "returned status 503). Retrying in 0.1 s." in caplog.text
     assert "returned status 429). Retrying in 0.2 s." in caplog.text
@@ -209,14 +209,14 @@ def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, capl
 def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
     endpoint.answer(b"hush-2", 500)
     with pytest.raises(AuthenticationError, match="status 500") as caught:
-        source(endpoint).token()
+        source(endpoint).get_token()
     assert len(endpoint.asked) == 3
     assert "hush" not in str(caught.value)
 
 
 def test_unreachable_endpoint_is_an_authentication_error() -> None:
     with pytest.raises(AuthenticationError, match="the token request failed"):
-        source(Endpoint("http://127.0.0.1:9/")).token()
+        source(Endpoint("http://127.0.0.1:9/")).get_token()
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_does_not_retry_or_show_response_without_token(
 ) -> None:
     endpoint.answer(content, status)
     with pytest.raises(AuthenticationError, match=message) as caught:
-        source(endpoint).token()
+        source(endpoint).get_token()
     assert "hush" not in str(caught.value)
     assert len(endpoint.asked) == 1
 
@@ -250,7 +250,7 @@ def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, mo
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
     endpoint.answer(b"")
     with pytest.raises(AuthenticationError, match="the token request failed: BadStatusLine") as caught:
-        source(endpoint, Clock()).token()
+        source(endpoint, Clock()).get_token()
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -258,7 +258,7 @@ def test_does_not_follow_redirects(endpoint: Endpoint) -> None:
     endpoint.headers["Location"] = endpoint.url + "&again"
     endpoint.answer(b"", 302)
     with pytest.raises(AuthenticationError, match="status 302"):
-        source(endpoint).token()
+        source(endpoint).get_token()
     assert len(endpoint.asked) == 1
 
 
@@ -298,7 +298,7 @@ def test_slow_token_response_fails_at_read_timeout() -> None:
     config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
     try:
         with pytest.raises(AuthenticationError, match="the token request failed"):
-            TokenSource(config, sleep=lambda _: None).token()
+            TokenSource(config, sleep=lambda _: None).get_token()
     finally:
         gone.set()
         server.shutdown()
