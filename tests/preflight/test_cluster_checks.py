@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.options import parse_client_config
-from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
     Check,
     Outcome,
     Target,
-    build_preflight_error,
     cluster_checks,
-    preflight,
     run,
 )
 from spark_kafka_sink.preflight.cluster_checks import CLOCK, FIRST_EPOCH, IDEMPOTENT_WRITE, TRANSACTIONS
-from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
@@ -32,24 +25,17 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, Metada
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.topics import DescribeTopics
 from tests.fake_system import FakeSystem
+from tests.preflight.preflight_cases import (
+    create_cluster,
+    run_interactive_checks,
+)
 from tests.simulated_cluster import SimulatedCluster
-
-
-def simulated(**options: Any) -> SimulatedCluster:
-    return SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2}, **options)
-
-
-def run_checks(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
-    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
-    checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=thorough, system=cluster.system)
-    assert not cluster.system.open_sockets, "checks close their connections"
-    return {check.name: check for check in checks}
 
 
 def test_checks_only_permissions_that_the_write_needs() -> None:
     names = {IDEMPOTENT_WRITE, TRANSACTIONS}
-    assert not names & {*run_checks(simulated(), Target(["t"]))}
-    checks = run_checks(simulated(), Target(["t"], idempotent=True, transactional_id="an-id"))
+    assert not names & {*run_interactive_checks(create_cluster(), Target(["t"]))}
+    checks = run_interactive_checks(create_cluster(), Target(["t"], idempotent=True, transactional_id="an-id"))
     assert {checks[name].outcome for name in names} == {Outcome.PASSED}
 
 
@@ -60,8 +46,8 @@ def test_size_check_is_skipped_if_the_response_has_no_setting() -> None:
 
 
 def test_checks_change_nothing_in_the_cluster() -> None:
-    cluster = simulated()
-    run_checks(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
+    cluster = create_cluster()
+    run_interactive_checks(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
     assert cluster.core.coordinator.transactions == {}
     assert [cluster.core.log("t", partition).log_end_offset for partition in (0, 1)] == [0, 0]
 
@@ -98,9 +84,9 @@ def test_checks_change_nothing_in_the_cluster() -> None:
 def test_rejection_fails_only_its_check_with_remedy(
     api: ApiKey, code: int, name: str, outcome: Outcome, message: str
 ) -> None:
-    cluster = simulated()
+    cluster = create_cluster()
     cluster.control.when(api=api, times=None).fail(code)
-    checks = run_checks(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
+    checks = run_interactive_checks(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
     assert checks[name].outcome is outcome
     assert message in str(checks[name])
     others = {check.outcome for other, check in checks.items() if other != name}
@@ -108,54 +94,21 @@ def test_rejection_fails_only_its_check_with_remedy(
 
 
 def test_remedy_names_prefix_of_transactional_ids() -> None:
-    cluster = simulated()
+    cluster = create_cluster()
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
-    assert str(run_checks(cluster, target)[TRANSACTIONS]) == (
+    assert str(run_interactive_checks(cluster, target)[TRANSACTIONS]) == (
         "transactions: this user is not authorized to use the transactional id orders-driver. Grant this user the "
         "Write and Describe permissions on all transactional ids with the prefix orders."
     )
 
 
-def test_retries_init_producer_id_while_coordinator_loads() -> None:
-    cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=2).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-    assert run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
-
-
-def test_warns_when_retriable_error_persists() -> None:
-    cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-    started = cluster.system.now()
-    check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
-    assert (check.outcome, check.detail) == (Outcome.WARNING, "COORDINATOR_LOAD_IN_PROGRESS")
-    assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
-
-
-def test_retries_request_at_another_node_after_connection_loss() -> None:
-    cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(execute_first=False)
-    started = cluster.system.now()
-    assert run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
-    assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.retry_ms
-
-
-def test_skips_check_early_when_all_connections_are_lost() -> None:
-    cluster = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).drop(execute_first=False)
-    started = cluster.system.now()
-    check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
-    assert check.outcome is Outcome.SKIPPED
-    assert re.match(r"no response: .*closed the connection", check.detail)
-    assert cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
-
-
 def test_compares_clock_with_middle_of_successful_exchange() -> None:
     """The time of a retry must not count as clock skew."""
-    cluster = simulated()
+    cluster = create_cluster()
     cluster.control.when(api=ApiKey.DESCRIBE_QUORUM).fail(error_codes.LEADER_NOT_AVAILABLE)
     cluster.control.when(api=ApiKey.DESCRIBE_QUORUM, nth=2).delay(600)
-    check = run_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
+    check = run_interactive_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is Outcome.PASSED
     assert "is 0.3 s" in check.detail
 
@@ -170,22 +123,22 @@ def test_new_check_needs_one_function_and_table_entry(monkeypatch: pytest.Monkey
         yield RequestCheck("cluster size", DescribeTopics([]), evaluate)
 
     monkeypatch.setattr(run, "THOROUGH_CHECKS", (*cluster_checks.THOROUGH_CHECKS, cluster_size))
-    assert run_checks(simulated(), Target(["t"]), thorough=True)["cluster size"].detail == "2 brokers"
-    assert "cluster size" not in run_checks(simulated(), Target(["t"]))
+    assert run_interactive_checks(create_cluster(), Target(["t"]), thorough=True)["cluster size"].detail == "2 brokers"
+    assert "cluster size" not in run_interactive_checks(create_cluster(), Target(["t"]))
 
 
 def test_skips_check_of_unsupported_api_with_reason() -> None:
-    cluster = simulated(version_limits={ApiKey.DESCRIBE_QUORUM: VersionRange(0, -1)})
-    check = run_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
+    cluster = create_cluster(version_limits={ApiKey.DESCRIBE_QUORUM: VersionRange(0, -1)})
+    check = run_interactive_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is Outcome.SKIPPED
     assert "DESCRIBE_QUORUM" in check.detail
 
 
 def test_skips_check_when_response_times_out() -> None:
-    cluster = simulated()
+    cluster = create_cluster()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).never_respond()
     started = cluster.system.now()
-    check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    check = run_interactive_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED
     assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.response_ms + 1_000
 
@@ -200,106 +153,40 @@ def test_skips_check_when_response_times_out() -> None:
     ],
 )
 def test_warns_of_clock_skew(ahead_ms: int, outcome: Outcome, message: str) -> None:
-    cluster = simulated()
+    cluster = create_cluster()
     cluster.core.wall_ms = lambda: cluster.system.wall_ms() + ahead_ms
-    check = run_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
+    check = run_interactive_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is outcome
     assert message in check.detail
 
 
 @pytest.mark.parametrize(("max_record_bytes", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
 def test_warns_when_max_request_size_exceeds_topic_limit(max_record_bytes: int | None, outcome: Outcome) -> None:
-    check = run_checks(simulated(), Target(["t"], max_record_bytes=max_record_bytes), thorough=True)[
+    check = run_interactive_checks(create_cluster(), Target(["t"], max_record_bytes=max_record_bytes), thorough=True)[
         "largest message of t"
     ]
     assert check.outcome is outcome
     assert ("max.request.size is 5000000" in check.detail) == (outcome is Outcome.WARNING)
 
 
-@pytest.mark.parametrize("api", [ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.FETCH])
-def test_missing_api_fails_only_exactly_once(api: ApiKey) -> None:
-    cluster = simulated(version_limits={api: VersionRange(0, -1)})
-    checks = run_checks(cluster, Target(["t"], transactional_id="an-id", exactly_once=True))
-    error = build_preflight_error(checks.values())
-    assert error is not None
-    assert f"does not support the API {api.name}" in str(error)
-    assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(error)
-    assert build_preflight_error(run_checks(cluster, Target(["t"], transactional_id="an-id")).values()) is None
-
-
-def test_missing_api_fails_only_idempotent_write() -> None:
-    cluster = simulated(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
-    error = build_preflight_error(run_checks(cluster, Target(["t"], idempotent=True)).values())
-    assert error is not None
-    assert "does not support the API INIT_PRODUCER_ID" in str(error)
-    assert build_preflight_error(run_checks(cluster, Target(["t"])).values()) is None
-
-
 def test_suggests_existing_topic_for_missing_one() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"orders": 2, "events": 1})
-    checks = run_checks(cluster, Target(["ordres", "zzz"], allow_auto_topic_creation=False))
+    checks = run_interactive_checks(cluster, Target(["ordres", "zzz"], allow_auto_topic_creation=False))
     assert checks["topic ordres"].remedy.startswith("Did you mean 'orders'? Correct the name")
     assert checks["topic zzz"].remedy.startswith("Correct the name")
-
-
-def test_ip_address_needs_no_lookup() -> None:
-    config = parse_client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
-    checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
-    detail = next(check for check in checks if check.name == "names").detail
-    assert detail.startswith("127.0.0.1 needs no lookup; localhost resolves to ")
-
-
-def test_host_resolves_if_one_of_its_nodes_does() -> None:
-    nodes = [Node(1, "127.0.0.1", 0), Node(2, "127.0.0.1", 9092)]
-    check = check_name_resolution(nodes, OperatingSystem())
-    assert (check.outcome, check.detail) == (Outcome.PASSED, "127.0.0.1 needs no lookup")
-
-
-def test_warns_of_unresolvable_host() -> None:
-    cluster = simulated()
-    cluster.system.names["broker1"] = []
-    check = run_checks(cluster, Target(connect_all_brokers=True), thorough=True)["names"]
-    assert check.outcome is Outcome.WARNING
-    assert "broker1 does not resolve" in check.detail
-
-
-def test_permanent_failures_end_after_retry_time() -> None:
-    cluster = simulated()
-    for servers, topic in (("broker7:9092", "t"), (cluster.bootstrap_servers, "nope")):
-        started = cluster.system.now()
-        config = parse_client_config({"bootstrap.servers": servers})
-        target = Target([topic], allow_auto_topic_creation=False)
-        checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)
-        assert build_preflight_error(checks) is not None
-        assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
-
-
-def test_waits_full_response_time_for_silent_server() -> None:
-    cluster = simulated()
-    cluster.system.swallow("gone", 9092)
-    started = cluster.system.now()
-    config = parse_client_config({"bootstrap.servers": "gone:9092"})
-    checks = preflight(config, Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)
-    assert build_preflight_error(checks) is not None
-    assert cluster.system.now() - started >= INTERACTIVE_TIMEOUTS.response_ms
-
-
-def test_target_without_topics_passes_quickly() -> None:
-    cluster = simulated()
-    started = cluster.system.now()
-    assert build_preflight_error(run_checks(cluster, Target()).values()) is None
-    assert cluster.system.now() - started < 500
 
 
 EXACTLY_ONCE_TARGET = Target(["t"], exactly_once=True, transactional_id="p-driver", transactional_id_prefix="p")
 
 
 def test_doctor_passes_first_epoch_also_when_it_runs_again() -> None:
-    cluster = simulated()
+    cluster = create_cluster()
     for _ in range(2):
-        assert run_checks(cluster, EXACTLY_ONCE_TARGET, thorough=True)[FIRST_EPOCH].outcome is Outcome.PASSED
+        assert (
+            run_interactive_checks(cluster, EXACTLY_ONCE_TARGET, thorough=True)[FIRST_EPOCH].outcome is Outcome.PASSED
+        )
     assert [*cluster.core.coordinator.transactions] == ["p-doctor"]
-    assert FIRST_EPOCH not in run_checks(cluster, EXACTLY_ONCE_TARGET)
+    assert FIRST_EPOCH not in run_interactive_checks(cluster, EXACTLY_ONCE_TARGET)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +198,8 @@ def test_doctor_passes_first_epoch_also_when_it_runs_again() -> None:
     ],
 )
 def test_doctor_evaluates_rejected_first_epoch(code: int, outcome: Outcome, message: str) -> None:
-    cluster = simulated()
+    cluster = create_cluster()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(code)
-    check = run_checks(cluster, EXACTLY_ONCE_TARGET, thorough=True)[FIRST_EPOCH]
+    check = run_interactive_checks(cluster, EXACTLY_ONCE_TARGET, thorough=True)[FIRST_EPOCH]
     assert check.outcome is outcome
     assert message in str(check)

@@ -1,0 +1,235 @@
+"""Checks of connections, security, metadata, versions and topics, and the messages of their results."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.new_topic import NewTopic
+from spark_kafka_sink.client.options import parse_client_config
+from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.preflight import (
+    INTERACTIVE_TIMEOUTS,
+    Outcome,
+    PreflightTimeouts,
+    Target,
+    build_preflight_error,
+    preflight,
+)
+from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution, check_topic_metadata
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from tests.preflight.preflight_cases import (
+    SECRET,
+    build_error_message,
+    build_secured_options,
+    collect_outcomes,
+    create_cluster,
+    run_checks,
+    run_interactive_checks,
+)
+
+
+def test_names_option_of_missing_dead_letter_topic() -> None:
+    cluster = create_cluster()
+    config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    target = Target(("t", "tt"), topic_option_names=(("tt", "deadLetterTopic"),), allow_auto_topic_creation=False)
+    checks = {check.name: check for check in preflight(config, target, system=cluster.system)}
+    assert checks["topic tt"].detail == "does not exist; the option deadLetterTopic names it"
+    assert checks["topic tt"].remedy == "Create the topic, or correct deadLetterTopic."
+    assert collect_outcomes(checks)["topic t"] == "passed"
+
+
+def test_only_connection_failures_concern_the_address() -> None:
+    cluster = create_cluster()
+    cluster.system.names["nowhere"] = []
+    unresolved = run_checks(cluster, "t", servers="nowhere:9092")
+    assert [name for name, check in unresolved.items() if check.is_connectivity_failure] == ["bootstrap servers"]
+    missing = run_checks(create_cluster(), "tpoic", create=False)
+    assert collect_outcomes(missing)["topic tpoic"] == "failed"
+    assert not any(check.is_connectivity_failure for check in missing.values())
+
+
+def test_names_silent_bootstrap_server() -> None:
+    cluster = create_cluster()
+    cluster.system.swallow("gone", 9092)
+    assert "bootstrap servers: gone:9092: no response within 5 s" in build_error_message(
+        run_checks(cluster, servers="gone:9092")
+    )
+
+
+def test_warns_when_one_of_two_bootstrap_servers_fails() -> None:
+    checks = run_checks(create_cluster(), "t", servers="broker7:9092,broker0:9092")
+    assert checks["bootstrap servers"].outcome is Outcome.WARNING
+    assert "1 of 2 reachable" in checks["bootstrap servers"].detail
+    assert "broker7:9092" in checks["bootstrap servers"].detail
+    assert build_preflight_error(checks.values()) is None
+
+
+def test_names_unresolvable_advertised_address() -> None:
+    cluster = create_cluster()
+    cluster.system.names["broker1"] = []
+    checks = run_checks(cluster, "t", servers="broker0:9092")
+    assert collect_outcomes(checks)["topic t"] == "passed"
+    assert ": broker 1 (broker1:9093): the name cannot be resolved" in build_error_message(checks)
+    assert "The broker advertises this address (advertised.listeners)" in build_error_message(checks)
+    assert "broker 0" not in build_error_message(checks)
+
+
+def test_names_silent_leader() -> None:
+    cluster = create_cluster()
+    cluster.system.swallow("broker1", 9093)
+    assert ": broker 1 (broker1:9093): no response within 5 s." in build_error_message(
+        run_checks(cluster, "t", servers="broker0:9092")
+    )
+
+
+def test_missing_topic_fails_without_being_created() -> None:
+    cluster = create_cluster(auto_create_topics=True)
+    checks = run_checks(cluster, "t", "tpoic", create=False)
+    assert ": topic tpoic: does not exist.\nWhat to do: Correct the name or create the topic" in build_error_message(
+        checks
+    )
+    assert collect_outcomes(checks)["topic t"] == "passed"
+    assert [*cluster.core.topics] == ["t"]
+
+
+def test_warns_of_partition_without_leader() -> None:
+    cluster = create_cluster()
+    cluster.core.topic("t").partitions[1].leader = None
+    checks = run_checks(cluster, "t")
+    assert checks["topic t"].outcome is Outcome.WARNING
+    assert "1 of 2 partitions without a leader: 1" in checks["topic t"].detail
+    assert build_preflight_error(checks.values()) is None
+
+
+def test_missing_metadata_response_fails_metadata_check() -> None:
+    cluster = create_cluster()
+    cluster.control.when(api=ApiKey.METADATA, times=None).never_respond()
+    checks = run_checks(cluster, "t")
+    assert collect_outcomes(checks)["metadata"] == "failed"
+    assert collect_outcomes(checks)["topic t"] == "skipped"
+
+
+def test_missing_topic_that_the_writer_creates_passes() -> None:
+    cluster = create_cluster()
+    target = Target(["new"], new_topic=NewTopic("new", partitions=3))
+    check = run_interactive_checks(cluster, target)["topic new"]
+    assert (check.outcome, check.detail) == (Outcome.PASSED, "does not exist and will be created")
+    assert "new" not in cluster.core.topics, "the checks never create a topic"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (error_codes.LEADER_NOT_AVAILABLE, Outcome.WARNING),
+        (error_codes.INVALID_TOPIC_EXCEPTION, Outcome.FAILED),
+    ],
+)
+def test_topic_error_is_only_a_warning_if_it_is_retriable(code: int, outcome: Outcome) -> None:
+    check = check_topic_metadata(MetadataResponseTopic(error_code=code, name="t"), [])
+    error = error_codes.lookup_error_code(code)
+    assert (check.outcome, check.detail, check.remedy) == (outcome, error.name, error.advice)
+
+
+@pytest.mark.parametrize(
+    ("operations", "outcome"),
+    [
+        pytest.param(1 << 8 | 1 << 4, Outcome.PASSED, id="describe and write"),
+        pytest.param(1 << 8 | 1 << 3, Outcome.FAILED, id="describe and read"),
+        pytest.param(-(1 << 31), Outcome.PASSED, id="unknown"),
+    ],
+)
+def test_topic_without_write_permission_fails(operations: int, outcome: Outcome) -> None:
+    partition = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=3)
+    answered = MetadataResponseTopic(
+        error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations
+    )
+    check = check_topic_metadata(answered, [3])
+    assert check.outcome is outcome
+    assert ("Grant this user the Write permission on the topic." in str(check)) == (outcome is Outcome.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("security", "message"),
+    [
+        (None, "the listener does not use SASL: compare security.protocol and the port."),
+        (
+            ListenerSecurity("SASL_PLAINTEXT", mechanisms=("PLAIN",), users={"alice": SECRET}),
+            "the listener does not support this mechanism. It supports PLAIN: compare sasl.mechanism.",
+        ),
+    ],
+    ids=["a plaintext port", "another mechanism"],
+)
+def test_listener_mismatch_does_not_mention_password(security: ListenerSecurity | None, message: str) -> None:
+    with embedded_broker(security=security) as broker:
+        results = preflight(parse_client_config(build_secured_options(broker.bootstrap_servers)), Target(["t"]))
+    (check,) = (check for check in results if check.outcome is Outcome.FAILED)
+    assert str(check).endswith(message)
+    assert "password" not in str(check)
+
+
+def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:
+    security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
+    with embedded_broker(security=security) as broker:
+        checks = preflight(
+            parse_client_config({"bootstrap.servers": broker.bootstrap_servers}),
+            Target(["t"]),
+            timeouts=PreflightTimeouts(300, 300),
+        )
+    assert "within" not in str(build_preflight_error(checks)), "the broker closed the connection at once"
+    assert "its listener may expect another security.protocol: SASL or TLS." in str(build_preflight_error(checks))
+
+
+def test_failure_shows_address_once() -> None:
+    config = parse_client_config({"bootstrap.servers": "localhost:1"})
+    checks = {check.name: check for check in preflight(config, Target(["t"]), timeouts=PreflightTimeouts(300, 300))}
+    assert checks["bootstrap servers"].detail == "localhost:1: Connection refused"
+
+
+@pytest.mark.parametrize("api", [ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.FETCH])
+def test_missing_api_fails_only_exactly_once(api: ApiKey) -> None:
+    cluster = create_cluster(version_limits={api: VersionRange(0, -1)})
+    checks = run_interactive_checks(cluster, Target(["t"], transactional_id="an-id", exactly_once=True))
+    error = build_preflight_error(checks.values())
+    assert error is not None
+    assert f"does not support the API {api.name}" in str(error)
+    assert "Exactly-once delivery requires Kafka 3.0 or newer" in str(error)
+    assert (
+        build_preflight_error(run_interactive_checks(cluster, Target(["t"], transactional_id="an-id")).values()) is None
+    )
+
+
+def test_missing_api_fails_only_idempotent_write() -> None:
+    cluster = create_cluster(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
+    error = build_preflight_error(run_interactive_checks(cluster, Target(["t"], idempotent=True)).values())
+    assert error is not None
+    assert "does not support the API INIT_PRODUCER_ID" in str(error)
+    assert build_preflight_error(run_interactive_checks(cluster, Target(["t"])).values()) is None
+
+
+def test_ip_address_needs_no_lookup() -> None:
+    config = parse_client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
+    checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
+    detail = next(check for check in checks if check.name == "names").detail
+    assert detail.startswith("127.0.0.1 needs no lookup; localhost resolves to ")
+
+
+def test_host_resolves_if_one_of_its_nodes_does() -> None:
+    nodes = [Node(1, "127.0.0.1", 0), Node(2, "127.0.0.1", 9092)]
+    check = check_name_resolution(nodes, OperatingSystem())
+    assert (check.outcome, check.detail) == (Outcome.PASSED, "127.0.0.1 needs no lookup")
+
+
+def test_warns_of_unresolvable_host() -> None:
+    cluster = create_cluster()
+    cluster.system.names["broker1"] = []
+    check = run_interactive_checks(cluster, Target(connect_all_brokers=True), thorough=True)["names"]
+    assert check.outcome is Outcome.WARNING
+    assert "broker1 does not resolve" in check.detail
