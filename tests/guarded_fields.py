@@ -92,7 +92,7 @@ GUARDS = [
     Guard(
         BatchFiller,
         "_lock",
-        _names("_queues _incomplete stages _stages_being_filled _shared_leases _failed_batches"),
+        _names("_queues _incomplete stages _stages_in_use _shared_leases _failed_batches"),
         exempt=_names("list_topics has_failed_batches has_rows"),
     ),
     Guard(TokenSource, "_lock", _names("_token _renewal_due_at_s _is_renewing")),

@@ -60,8 +60,8 @@ class SendCall(Protocol):
     """
 
     @property
-    def bytes_per_row(self) -> int:
-        """Number of bytes of buffer.memory that are reserved for the future of each row, in addition to its record."""
+    def future_bytes_per_row(self) -> int:
+        """Number of bytes of buffer.memory reserved for each row's future; 0 if the rows share one future."""
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored these ranges, which contain `row_count` rows in total.

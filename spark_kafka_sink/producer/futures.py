@@ -178,7 +178,7 @@ class RecordFutures:
     future is first read.
     """
 
-    bytes_per_row = FUTURE_BYTES
+    future_bytes_per_row = FUTURE_BYTES
 
     def __init__(self, topic: str) -> None:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
@@ -321,7 +321,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     response are kept, and merged only when the result's `partitions` property is read.
     """
 
-    bytes_per_row = 0
+    future_bytes_per_row = 0
 
     def __init__(self, topic: str, row_count: int, *, keep_row_indices: bool = False) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Rows:
     @property
     def futures_bytes(self) -> int:
         """Bytes of buffer.memory that are reserved for the futures of these rows."""
-        return self.call.bytes_per_row * len(self)
+        return self.call.future_bytes_per_row * len(self)
 
     @property
     def highest_requested_partition(self) -> int:

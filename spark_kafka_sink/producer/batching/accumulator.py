@@ -209,17 +209,17 @@ class RecordAccumulator:
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, None if get_max_block_ms is None else get_max_block_ms())
         with self._lock:
-            if self._is_closed or check_open is not None:
-                self._ensure_open(reserved_bytes, check_open)
+            if self._is_closed or check_open is not None:  # saves the call for most records
+                self._ensure_open_or_release(reserved_bytes, check_open)
             stage = self._filler.stages.get(topic)
-            is_new = stage is None
+            is_new_stage = stage is None
             if stage is None:
                 stage = self._filler.create_stage(topic, self._clock())
             future = stage.add_record(record, size, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            has_new_due_time = is_new or (
-                not is_full and stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock)
+            has_new_due_time = is_new_stage or (
+                not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
         if is_full or has_new_due_time:
             self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
@@ -232,15 +232,15 @@ class RecordAccumulator:
 
         Return None if the topic is unknown, or if any candidate has never been written to.
         """
-        info = snapshot.topics.get(topic)
-        if info is None or not info.partitions:
+        topic_info = snapshot.topics.get(topic)
+        if topic_info is None or not topic_info.partitions:
             return None
         with self._lock:
-            lengths = self._queues.find_queue_lengths(topic, candidates)
-            if lengths is None:
+            queue_lengths = self._queues.find_queue_lengths(topic, candidates)
+            if queue_lengths is None:
                 return None
-            partitions = [info.partition(index) for index in candidates]
-            return self._node_latency_stats.find_available_partition_loads(partitions, lengths, snapshot)
+            partitions = [topic_info.partition(index) for index in candidates]
+            return self._node_latency_stats.find_available_partition_loads(partitions, queue_lengths, snapshot)
 
     def _assign_partitions(
         self,
@@ -250,7 +250,7 @@ class RecordAccumulator:
     ) -> NDArray[np.int32]:
         """Return the partitions of single records, and count the records for the metrics.
 
-        They are counted here because counting them one by one in append_record would cost as much as staging them.
+        The records are counted here because counting each in append_record would cost as much as staging it.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         find_loads = partial(self.find_partition_loads, topic, snapshot)
@@ -276,24 +276,24 @@ class RecordAccumulator:
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, max_block_ms)
         with self._lock:
-            self._ensure_open(reserved_bytes, check_open)
+            self._ensure_open_or_release(reserved_bytes, check_open)
             stage = self._filler.stages.get(topic)
-            is_new = stage is None
+            is_new_stage = stage is None
             if stage is None:
                 stage = self._filler.create_stage(topic, self._clock())
             stage.add(rows, reserved_bytes)
             max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            has_new_due_time = is_new or (
-                not is_full and stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock)
+            has_new_due_time = is_new_stage or (
+                not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
         self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
 
-    def _ensure_open(self, reserved_bytes: int, check_open: Callable[[], None] | None) -> None:
-        """If rows may no longer be staged, release their memory and raise.
+    def _ensure_open_or_release(self, reserved_bytes: int, check_open: Callable[[], None] | None) -> None:
+        """Raise if rows may no longer be staged, after releasing the memory reserved for them.
 
-        The caller must hold the lock until the rows are staged. That way `has_incomplete` covers all rows that
-        `check_open` has admitted, and no transaction ends before they are staged.
+        The caller must hold the lock until the rows are staged. Then `has_incomplete` covers all rows that `check_open`
+        has admitted, and no transaction ends before these rows are staged.
         """
         try:
             if self._is_closed:
@@ -309,7 +309,8 @@ class RecordAccumulator:
 
         `has_new_due_time`: whether the stage has a due time that the sender does not know yet.
         """
-        if (is_full and self._filler.fill_batches(topic, full_batches_only=True)) or has_new_due_time:
+        has_filled_batches = is_full and self._filler.fill_batches(topic, full_batches_only=True)
+        if has_filled_batches or has_new_due_time:
             self._wakeup()
 
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
@@ -317,8 +318,8 @@ class RecordAccumulator:
 
         `overhead_bytes`: size of the row indices and futures, which are kept until the rows' results are known.
 
-        If that exceeds the pool, return the size of the pool. Raise RecordTooLargeError if the encoded rows alone
-        exceed it.
+        The result is limited to the size of the pool, because a larger reservation could never succeed. Raise
+        RecordTooLargeError if the encoded rows alone are larger than the pool.
         """
         reserved_bytes = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)
         if reserved_bytes <= self.pool.total_bytes:
@@ -390,7 +391,7 @@ class RecordAccumulator:
         full_batches_only_by_topic, next_due_ms = self._find_due_topics(
             now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
         )
-        flushes = self._incomplete.find_unstarted_flushes()
+        flushes = self._incomplete.find_flushes_without_batches()
         if flushes:
             # A flush needs all rows to be in batches, including those of a stage from which another thread is currently
             # filling batches. Filling all topics includes these stages, because fill_batches waits for that thread.
@@ -428,10 +429,10 @@ class RecordAccumulator:
             is_due = due_ms <= now_ms
             if not is_due:
                 next_due_ms = min(next_due_ms, due_ms)
-                if stage.assignment_due_ms > now_ms:
-                    next_due_ms = min(next_due_ms, stage.assignment_due_ms)
+                if stage.record_assignment_due_ms > now_ms:
+                    next_due_ms = min(next_due_ms, stage.record_assignment_due_ms)
                     continue
-            if self._filler.is_being_filled(stage):
+            if self._filler.is_in_use(stage):
                 stage.should_recheck = True
             else:
                 full_batches_only_by_topic[stage.topic] = not is_due
@@ -447,10 +448,14 @@ class RecordAccumulator:
             return stage.oldest_row_ms
         due_ms = stage.oldest_row_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
+        # The extra linger depends on what is queued, so it is determined only when the rows would otherwise be due.
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
-        """Return the ready nodes. The caller must hold the lock. `next_due_ms`: time of the next fill or assignment."""
+        """Return the ready nodes and the delay until the next check. The caller must hold the lock.
+
+        `next_due_ms`: time of the next fill or assignment.
+        """
         delay_ms = max(0.0, min(next_due_ms, self._queues.find_next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
 
@@ -474,19 +479,19 @@ class RecordAccumulator:
                 batches = self._queues.drain_node(node_id, max_request_size, now_ms, admit)
                 if batches:
                     drained_by_node[node_id] = batches
-            unclosed_batches = [
-                batch for batch in itertools.chain.from_iterable(drained_by_node.values()) if batch.state is DRAINED
-            ]
-        for batch in unclosed_batches:
-            self._filler.close_batch(batch)
-        for batch in itertools.chain.from_iterable(drained_by_node.values()):
+        drained_batches = list(itertools.chain.from_iterable(drained_by_node.values()))
+        for batch in drained_batches:
+            if batch.state is DRAINED:  # was still open, so it must be closed; compression takes too long for the lock
+                self._filler.close_batch(batch)
+        for batch in drained_batches:
             batch.mark_in_flight(now_ms)
         return drained_by_node
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
-        """Unmute a topic-partition's queue, or all queues, because idempotence may now admit a head that it rejected.
+        """Unmute a topic-partition's queue, or all queues if it is None, so that `drain` submits their heads again.
 
-        `reenqueue`, `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
+        The caller knows that a head that was rejected may be admitted now. `reenqueue`, `split_and_reenqueue` and
+        `remove_completed` unmute the queues of their batches themselves.
         """
         with self._lock:
             now_ms = self._clock()
@@ -514,6 +519,7 @@ class RecordAccumulator:
         # Imported only here because batches are rarely split, and the import loads the decoder.
         from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 
+        # A batch that is still too large after a split is halved, because the broker's limit is below batch.size.
         max_bytes = batch.uncompressed_bytes // 2 if batch.is_split_batch else self._config.batch_size
         children = split_batch(batch, max_bytes)
         for child in children:
@@ -636,7 +642,7 @@ class RecordAccumulator:
     def complete_flushes(self) -> None:
         """Complete all flushes, including those that have just begun. Must be called after all batches were removed."""
         with self._lock:
-            self._incomplete.set_flush_batches(self._incomplete.find_unstarted_flushes())
+            self._incomplete.set_flush_batches(self._incomplete.find_flushes_without_batches())
 
     def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.

@@ -265,16 +265,16 @@ class ProducerBatch:
     def _replace_segments(self, segment: memoryview) -> None:
         """Replace all segments with one that is not shared with other batches.
 
-        The memory that the new segment needs is transferred from the shared leases to a new lease.
+        The memory that the new segment needs is transferred from the shared leases to a lease of its own.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
-        lease = shared_leases[0].create_empty()
-        lease.add_holder(self, needed_bytes)
-        owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(lease,))
+        own_lease = shared_leases[0].create_empty()
+        own_lease.add_holder(self, needed_bytes)
+        owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
         self._owned, self._pieces, self._piece_indices = owned, (), ()
         for shared_lease in sorted(shared_leases, key=lambda shared_lease: -shared_lease.reserved_bytes):
-            shared_lease.transfer(needed_bytes - lease.reserved_bytes, lease)
+            shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 
@@ -436,7 +436,7 @@ class ProducerBatch:
             return
         leases = self.leases
         if self._owned.leases:
-            self._owned = OwnedRecords(rows=self._owned.rows)
+            self._owned = OwnedRecords(rows=self._owned.rows)  # the rows are still needed, to complete their futures
         for lease in leases:
             lease.remove_holder(self)
 

@@ -16,7 +16,7 @@ the topic's fill lock.
 
 An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
 (`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, typically a
-KeyboardInterrupt, ends the producer. The stage then remains in `_stages_being_filled`, no thread fills batches for its
+KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, no thread fills batches for its
 topic any more, and the sender fails its rows together with all other incomplete batches (`fail_staged_rows`). For this
 reason, rows always move from one container to the next in a single statement: wherever the interrupt occurs, the rows
 are in one of the containers.
@@ -38,7 +38,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
-from spark_kafka_sink.producer.batching.grouping import convert_records, group_by_partition, split_into_compatible_runs
+from spark_kafka_sink.producer.batching.grouping import convert_records, group_by_partition, split_into_row_groups
 from spark_kafka_sink.producer.batching.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
@@ -68,7 +68,7 @@ AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]
 
 
 class BatchFiller:
-    """The stages of all topics. Any thread can use it to turn staged rows into queued batches."""
+    """Owns the stages of all topics, and turns staged rows into queued batches on any thread."""
 
     def __init__(  # noqa: PLR0913 - one keyword-only parameter for each component that the accumulator shares
         self,
@@ -97,8 +97,8 @@ class BatchFiller:
         self._compression_ratios = CompressionRatios()
         self._fill_locks: dict[str, threading.Lock] = {}  # by topic
         # The accumulator's lock guards all fields below.
-        self.stages: dict[str, Stage] = {}  # by topic; stages to which rows are added
-        self._stages_being_filled: dict[str, Stage] = {}  # by topic; stages taken by a thread that fills batches
+        self.stages: dict[str, Stage] = {}  # by topic; callers add rows to them
+        self._stages_in_use: dict[str, Stage] = {}  # by topic; a thread fills batches from each
         self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # leases of the encoder's buffers
         self._failed_batches: list[ProducerBatch] = []  # not yet returned by take_failed_batches
 
@@ -114,16 +114,16 @@ class BatchFiller:
 
     def list_stages(self) -> list[Stage]:
         """Return all stages, including those from which a thread is currently filling batches."""
-        return [*self.stages.values(), *self._stages_being_filled.values()]
+        return [*self.stages.values(), *self._stages_in_use.values()]
 
-    def is_being_filled(self, stage: Stage) -> bool:
+    def is_in_use(self, stage: Stage) -> bool:
         """Return whether a thread is currently filling batches from a stage."""
-        return self._stages_being_filled.get(stage.topic) is stage
+        return self._stages_in_use.get(stage.topic) is stage
 
     @property
     def has_rows(self) -> bool:
         """Whether any rows are not in batches yet."""
-        return bool(self.stages or self._stages_being_filled)
+        return bool(self.stages or self._stages_in_use)
 
     @property
     def has_failed_batches(self) -> bool:
@@ -191,17 +191,18 @@ class BatchFiller:
         """Remove a topic's rows that are in no batch yet, and return them as failed batches.
 
         The caller must hold the topic's fill lock, so no other thread can be filling a stage of the topic now. If
-        `_stages_being_filled` has an entry, an interrupted thread has left it there. It is unknown how much memory is
+        `_stages_in_use` has an entry, an interrupted thread has left it there. It is unknown how much memory is
         still reserved for that stage, so none is released. That is acceptable because the interrupt ends the producer
         anyway.
         """
         with self._lock:
             stage = self.stages.pop(topic, None)
-            interrupted_stage = self._stages_being_filled.pop(topic, None)
+            interrupted_stage = self._stages_in_use.pop(topic, None)
             failed_batches: list[ProducerBatch] = []
             if stage is not None:
                 failed_batches += stage.build_failed_batches(error)
                 self._pool.release(stage.reserved_bytes)
+            # The two are the same stage if `_take_stage` was interrupted before it removed the stage from `stages`.
             if interrupted_stage is not None and interrupted_stage is not stage:
                 failed_batches += interrupted_stage.build_failed_batches(error)
             for batch in failed_batches:
@@ -218,7 +219,7 @@ class BatchFiller:
             return
         try:
             batch.close(self._codec, self._config.compression_level)
-        except Exception as error:
+        except Exception as error:  # codec libraries raise exceptions of their own
             _log.warning("%r could not be compressed (%r). It is sent uncompressed.", batch, error)
             batch.close()
         ratio = batch.body_bytes / batch.uncompressed_bytes
@@ -238,45 +239,51 @@ class BatchFiller:
     def _take_stage(self, topic: str, *, full_batches_only: bool) -> Stage | None:
         """Take a topic's stage for exclusive use by this thread. Rows that arrive later are added to a new stage.
 
-        Return None if no rows are staged or a thread was interrupted while it was filling this topic's batches. With
-        `full_batches_only`, also return None if the stage is not full and no assignment of single records is scheduled.
+        Return None if the topic has no staged rows, or if an interrupted thread has left an entry in `_stages_in_use`.
+        With `full_batches_only`, also return None unless the stage is full or its single records are scheduled to be
+        assigned to partitions.
+
+        `_finish_stage` removes the stage from `_stages_in_use`.
         """
         with self._lock:
             stage = self.stages.get(topic)
-            if stage is None or topic in self._stages_being_filled:
+            if stage is None or topic in self._stages_in_use:
                 return None
-            has_records_to_assign = stage.assignment_due_ms < math.inf
+            has_records_to_assign = stage.record_assignment_due_ms < math.inf
             if full_batches_only and not has_records_to_assign:
                 max_body_bytes = self.compute_max_batch_body_bytes(topic)
                 if not stage.is_full(max_body_bytes):
                     return None
-            self._stages_being_filled[topic] = stage
+            self._stages_in_use[topic] = stage
             del self.stages[topic]
             return stage
 
     def _fill_batches_from(self, stage: Stage, *, full_batches_only: bool) -> bool:
-        """Fill batches from a stage that this thread has taken, and return the result of `fill_batches`."""
+        """Fill batches from a stage that this thread has taken, and return the result of `fill_batches`.
+
+        The result is True after a failure, because the sender must report the failed batches.
+        """
         try:
-            runs = self._split_into_runs(stage, full_batches_only=full_batches_only)
+            row_groups = self._split_into_row_groups(stage, full_batches_only=full_batches_only)
         except Exception as error:
             self._fail_stage(stage, error)
             return True
-        for run in runs:
+        for entries in row_groups:
             try:
-                appends, queues = self._pin_and_encode(stage, run)
+                appends, queues = self._pin_and_encode(stage, entries)
             except Exception as error:
                 self._fail_stage(stage, error)
                 return True
-            self._append_to_batches(stage, run, appends, queues)
+            self._append_to_batches(stage, entries, appends, queues)
         self._finish_stage(stage)
-        return len(runs) > 0 or stage.should_recheck
+        return len(row_groups) > 0 or stage.should_recheck
 
-    def _split_into_runs(self, stage: Stage, *, full_batches_only: bool) -> list[list[Rows]]:
-        """Assign all rows to partitions, and split them into runs. Each run's rows are encoded together.
+    def _split_into_row_groups(self, stage: Stage, *, full_batches_only: bool) -> list[list[Rows]]:
+        """Assign all rows to partitions, and split them into row groups. The rows of a group are encoded together.
 
         `full_batches_only`: after the assignment, put the rows that do not fill batches back into the topic's stage.
 
-        The memory reserved for the rows in the runs becomes the first of the stage's leases.
+        The memory reserved for the rows of all groups becomes the first of the stage's leases.
         """
         assign_partitions = partial(self._assign_partitions, stage.topic)
         stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
@@ -285,13 +292,13 @@ class BatchFiller:
         lease = MemoryLease(self._pool, stage.reserved_bytes)
         lease.add_holder(stage, 0)  # keeps the memory reserved until _finish_stage
         stage.leases.append(lease)
-        return list(split_into_compatible_runs(stage.rows))
+        return list(split_into_row_groups(stage.rows))
 
     def _return_sparse_partitions(self, stage: Stage) -> None:
         """Put the rows of sparse partitions back into the topic's stage, ahead of rows staged in the meantime.
 
-        If the stage is not full once its single records are assigned to partitions, put all rows back. Do nothing if
-        all rows should become batches.
+        Put all rows back if the stage turns out not to be full once its single records are assigned to partitions. Do
+        nothing if all rows should become batches.
         """
         max_body_bytes = self.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
@@ -304,24 +311,24 @@ class BatchFiller:
             # Together with the rows that other threads have staged in the meantime, the stage may be full. None of
             # these threads saw a full stage, so the sender must fill the batches when it next checks the stage.
             if remaining_stage.is_full(max_body_bytes):
-                remaining_stage.assignment_due_ms = self._clock()
+                remaining_stage.record_assignment_due_ms = self._clock()
                 stage.should_recheck = True
-            elif remaining_stage.schedule_assignment(max_body_bytes, self._config.linger_ms, self._clock):
+            elif remaining_stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock):
                 stage.should_recheck = True
             stage.reserved_bytes = ready_stage.reserved_bytes
             stage.entries, self.stages[stage.topic] = ready_stage.entries, remaining_stage
 
-    def _pin_and_encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
-        """Pin the open batches of the run's partitions and encode the run's rows.
+    def _pin_and_encode(self, stage: Stage, entries: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
+        """Encode the rows of a row group, and pin the open batches of its partitions.
 
         Return the encoded records with the open or new batches to append them to, and the queues of all partitions in
-        the run. `_append_to_batches` unpins or closes the batches; if the encoding fails, `_fail_stage` unpins them.
+        the group. `_append_to_batches` unpins or closes the batches; if the encoding fails, `_fail_stage` unpins them.
         """
-        grouped_rows = group_by_partition(run)
+        grouped_rows = group_by_partition(entries)
         with self._lock:
             queues = self._queues.get_many(stage.topic, grouped_rows.partitions)
             open_batches = [queue.pin_open_batch() for queue in queues]
-        timestamp_ms = self._wall_clock_ms()
+        timestamp_ms = self._wall_clock_ms()  # for rows without a timestamp of their own
         slices = split_into_batches(
             grouped_rows.sizes,
             grouped_rows.build_partition_slices(open_batches),
@@ -372,23 +379,26 @@ class BatchFiller:
         return pieces_by_buffer
 
     def _append_to_batches(
-        self, stage: Stage, run: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
+        self, stage: Stage, entries: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
     ) -> None:
-        """Append the encoded records to their batches and the new batches to their queues. Close full batches."""
+        """Append the encoded records of a row group to their batches, and the new batches to their queues.
+
+        Each batch holds the leases of the buffers that contain its records. Full batches are closed, and all other
+        batches are unpinned.
+        """
         full_batches: list[ProducerBatch] = []
         with self._lock:
-            # A single statement, so that wherever an interrupt occurs, the rows are in one of the two fields.
-            stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
-            next_piece = 0
-            for pieces in appends.pieces_by_buffer:
-                piece_range = slice(next_piece, next_piece + len(pieces))
-                next_piece = piece_range.stop
-                batches = appends.batches[piece_range]
+            # Keep this a single statement: an interrupt between two would lose the rows or fail them twice.
+            stage.entries, stage.pending_appends = stage.entries[len(entries) :], appends
+            for pieces, batches, batch_queues in appends.split_by_buffer():
                 self._shared_leases.add(pieces.lease)
-                pieces.lease.add_holders(batches, pieces.charged_bytes)
-                for piece_index, (batch, queue) in enumerate(zip(batches, appends.queues[piece_range], strict=True)):
-                    if not pieces.first_offset_deltas[piece_index]:  # the batch is new
-                        if queue.batches and queue.batches[-1].state is PINNED:  # full, since a new batch follows it
+                pieces.lease.add_holders(batches, pieces.needed_bytes)
+                for piece_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
+                    is_new_batch = pieces.first_offset_deltas[piece_index] == 0
+                    if is_new_batch:
+                        # A new batch begins only when the batch before it is full. Only a batch pinned by this thread
+                        # is closed here; any other batch has been closed already.
+                        if queue.batches and queue.batches[-1].state is PINNED:
                             full_batches.append(queue.batches[-1])
                         batch.pin()
                         queue.batches.append(batch)
@@ -397,6 +407,8 @@ class BatchFiller:
             full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)
+        # Compression takes too long for the lock. The queues are scheduled only after it, because a pinned head is not
+        # due.
         for batch in full_batches:
             self.close_batch(batch)
         if full_batches:
@@ -440,7 +452,7 @@ class BatchFiller:
         """Release the memory of the stage that no batch uses. All of its rows must be in batches or have failed."""
         for lease in stage.leases:
             lease.remove_holder(stage)
-        if not stage.leases:
+        if not stage.leases:  # the stage failed before a lease took over its memory
             self._pool.release(stage.reserved_bytes)
         with self._lock:
-            del self._stages_being_filled[stage.topic]
+            del self._stages_in_use[stage.topic]

@@ -49,10 +49,12 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     if fits_in_one_batch and columns.num_rows > 1:
         slices = build_consecutive_slices([_find_second_half(sizes), columns.num_rows])
     buffers = encode_records(columns, slices, batch.max_timestamp)
-    encoded_slices = [(encoded, index) for encoded in buffers for index in range(len(encoded.sizes))]
+    buffer_slices = [
+        (encoded_slices, index) for encoded_slices in buffers for index in range(len(encoded_slices.sizes))
+    ]
     return [
-        batch.create_child(encoded, index, first_record_index)
-        for (encoded, index), first_record_index in zip(encoded_slices, slices.starts, strict=True)
+        batch.create_child(encoded_slices, slice_index, first_record_index)
+        for (encoded_slices, slice_index), first_record_index in zip(buffer_slices, slices.starts, strict=True)
     ]
 
 

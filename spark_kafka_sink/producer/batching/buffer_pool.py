@@ -97,13 +97,13 @@ class BufferPool:
         try:
             with self._lock:
                 self._waiters.append(waiter)
-                self._serve_waiters()
+                self._serve_waiters()  # memory may have been released since try_reserve()
             wait(waiter.wake_event, max_block_ms)
         finally:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-                    self._serve_waiters()
+                    self._serve_waiters()  # the calls behind this one may need less memory
                 self.total_wait_ms += self._clock() - started_ms
         if self._is_closed:
             if waiter.is_served:
@@ -213,9 +213,13 @@ class MemoryLease:
         return MemoryLease(self._pool, 0)
 
     def transfer(self, nbytes: int, target: MemoryLease) -> None:
-        """Move `nbytes`, or all reserved bytes if there are fewer, to another lease on the same pool."""
+        """Move `nbytes`, or all reserved bytes if there are fewer, to another lease on the same pool.
+
+        `target` is not locked, so no other thread may use it yet.
+        """
         with self._lock:
             moved_bytes = max(0, min(nbytes, self._reserved_bytes))
+            # Keep this a single statement: an interrupt between two would lose the bytes or count them twice.
             self._reserved_bytes, target._reserved_bytes = (
                 self._reserved_bytes - moved_bytes,
                 target._reserved_bytes + moved_bytes,

@@ -20,10 +20,10 @@ class EncodedPieces:
     __slots__ = (
         "_byte_starts",
         "base_timestamps",
-        "charged_bytes",
         "first_offset_deltas",
         "lease",
         "max_timestamps",
+        "needed_bytes",
         "origins",
         "record_counts",
         "row_starts",
@@ -57,8 +57,8 @@ class EncodedPieces:
         self.record_counts = encoded_slices.record_counts
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
-        self.charged_bytes = origins.compute_charged_bytes(row_starts, row_stops, encoded_slices.sizes)
-        """Number of bytes of the lease that each piece needs, for its records and the overhead of their rows."""
+        self.needed_bytes = origins.compute_needed_bytes(row_starts, row_stops, encoded_slices.sizes)
+        """Number of bytes of the lease that each piece needs, for its records, row indices and futures."""
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -1,4 +1,4 @@
-"""Groups staged rows by partition, the order in which they are encoded.
+"""Groups staged rows by partition before they are encoded.
 
 A stable sort of the partition numbers brings each partition's rows together and keeps them in order. Nothing else
 reorders rows. The columns themselves are not rearranged: the encoder reads their rows in the sorted order. Single
@@ -64,48 +64,49 @@ class GroupedRows(NamedTuple):
         return PartitionSlices(self.starts[:-1], self.starts[1:], record_counts, batch_sizes, base_timestamps)
 
 
-def split_into_compatible_runs(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Split a stage's entries into runs that can be grouped together.
+def split_into_row_groups(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
+    """Split a stage's entries into row groups: lists of consecutive entries whose rows are encoded together.
 
-    Within a run, all entries with headers have the same headers type. A run has at most MAX_GROUPED_BYTES unless it
+    Within a group, all entries with headers have the same headers type. A group has at most MAX_GROUPED_BYTES unless it
     consists of a single entry.
     """
-    run: list[Rows] = []
-    run_headers_type: Any = None
-    run_bytes = 0
+    group: list[Rows] = []
+    group_headers_type: Any = None
+    group_bytes = 0
     for rows in entries:
         rows_bytes = int(np.add.reduce(rows.sizes))
         headers_type = None if rows.columns.headers is None else rows.columns.headers.type
-        has_other_type = headers_type is not None and run_headers_type is not None and headers_type != run_headers_type
-        if run and (has_other_type or run_bytes + rows_bytes > MAX_GROUPED_BYTES):
-            yield run
-            run, run_headers_type, run_bytes = [], None, 0
-        run_headers_type = run_headers_type if headers_type is None else headers_type
-        run.append(rows)
-        run_bytes += rows_bytes
-    if run:
-        yield run
+        have_both_headers = headers_type is not None and group_headers_type is not None
+        has_other_headers_type = have_both_headers and headers_type != group_headers_type
+        if group and (has_other_headers_type or group_bytes + rows_bytes > MAX_GROUPED_BYTES):
+            yield group
+            group, group_headers_type, group_bytes = [], None, 0
+        group_headers_type = group_headers_type if headers_type is None else headers_type
+        group.append(rows)
+        group_bytes += rows_bytes
+    if group:
+        yield group
 
 
-def group_by_partition(run: Sequence[Rows]) -> GroupedRows:
-    """Group a run's rows by partition, and keep each partition's rows in order.
+def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
+    """Sort the rows of a row group by partition, and keep each partition's rows in order.
 
-    This deletes the columns of the run's entries, so that the encoded records can reuse their memory.
+    The columns of the entries are deleted, so that the encoded records can reuse their memory.
     """
-    columns = RecordColumns.concat([rows.columns for rows in run])
-    for rows in run:
+    columns = RecordColumns.concat([rows.columns for rows in entries])
+    for rows in entries:
         del rows.columns
-    partitions = _concatenate([rows.partitions for rows in run])
-    row_counts = run[0].row_counts if len(run) == 1 else np.bincount(partitions)
+    partitions = _concatenate([rows.partitions for rows in entries])
+    row_counts = entries[0].row_counts if len(entries) == 1 else np.bincount(partitions)
     nonempty_partitions = row_counts.nonzero()[0]
     order = _find_order(partitions, len(row_counts)) if len(nonempty_partitions) > 1 else None
     return GroupedRows(
         columns=columns,
         order=None if order is None else order.astype(np.int32),
-        sizes=_reorder(_concatenate([rows.sizes for rows in run]), order),
+        sizes=_reorder(_concatenate([rows.sizes for rows in entries]), order),
         partitions=nonempty_partitions.tolist(),
         starts=[0, *row_counts[nonempty_partitions].cumsum().tolist()],
-        origins=_build_origins(run, order),
+        origins=_build_origins(entries, order),
     )
 
 
@@ -116,29 +117,29 @@ def _find_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[
     return to_narrowest_dtype(partitions, partition_count - 1).argsort(kind="stable")
 
 
-def _reorder(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
-    return values if order is None else values.take(order)
+def _reorder(row_values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
+    return row_values if order is None else row_values.take(order)
 
 
-def _build_origins(run: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
-    """Build the origins of a run's rows, in the order in which the rows are encoded."""
-    row_indices = _reorder(_concatenate([rows.row_indices for rows in run]), order)
-    calls = list(dict.fromkeys([rows.call for rows in run]))
+def _build_origins(entries: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
+    """Build the origins of the entries' rows, in the order in which the rows are encoded."""
+    row_indices = _reorder(_concatenate([rows.row_indices for rows in entries]), order)
+    calls = list(dict.fromkeys([rows.call for rows in entries]))  # several entries may have the same call
     if len(calls) == 1:
         return RowOrigins(row_indices, calls)
     index_by_call = {call: index for index, call in enumerate(calls)}
-    entry_call_indices = np.array([index_by_call[rows.call] for rows in run], np.int32)
-    call_indices = entry_call_indices.repeat([len(rows) for rows in run])
+    entry_call_indices = np.array([index_by_call[rows.call] for rows in entries], np.int32)
+    call_indices = entry_call_indices.repeat([len(rows) for rows in entries])
     return RowOrigins(row_indices, calls, _reorder(call_indices, order))
 
 
 def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
     """Convert single records to columns and assign them to partitions.
 
-    The sizes of the rows may be smaller than the sizes with which the records were staged, because those count every
-    varint at its maximum width.
+    The sizes of the rows may be smaller than the sizes of the staged records, which count every varint at its maximum
+    width.
     """
-    values, keys, headers, partitions, timestamps = zip(*staged_records.records, strict=True)
+    values, keys, headers, requested_partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
     timestamp_array = np.fromiter(timestamps, np.int64, record_count)
     columns = RecordColumns(
@@ -152,7 +153,7 @@ def convert_records(staged_records: StagedRecords, assign_partitions: AssignPart
         row_indices=np.arange(record_count),
         columns=columns,
         sizes=compute_record_size_bounds(columns),
-        requested_partitions=_build_requested_partitions(partitions),
+        requested_partitions=_build_requested_partitions(requested_partitions),
     )
     assigned_partitions = assign_partitions(rows, staged_records.snapshot)
     staged_records.call.set_record_fields(
@@ -180,12 +181,14 @@ def _compute_byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray
 
 
 def _build_headers_column(headers: Sequence[Headers | None]) -> pa.Array:
+    """Return a list column with the headers of each record. A record without headers gets an empty list."""
     all_headers = [header for record_headers in headers for header in record_headers or ()]
     keys = bytes_to_arrow([key.encode() for key, _ in all_headers], pa.string())
     values = bytes_to_arrow([value for _, value in all_headers], pa.binary())
-    structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
-    offsets = np.cumsum([0, *(len(record_headers or ()) for record_headers in headers)], dtype=np.int32)
-    return pa.ListArray.from_arrays(numbers_to_arrow(offsets), structs, type=HEADERS_TYPE)
+    header_structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
+    header_counts = [len(record_headers or ()) for record_headers in headers]
+    offsets = np.cumsum([0, *header_counts], dtype=np.int32)
+    return pa.ListArray.from_arrays(numbers_to_arrow(offsets), header_structs, type=HEADERS_TYPE)
 
 
 def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:

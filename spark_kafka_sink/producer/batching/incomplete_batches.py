@@ -70,7 +70,8 @@ class IncompleteBatches:
     def take_expired(self, now_ms: float) -> list[ProducerBatch]:
         """Return the batches whose deadline has passed, ordered by deadline, each only once.
 
-        A pinned batch is left for a later call, after it has been unpinned. A batch that is already DONE is skipped.
+        A pinned batch is left for a later call, because another thread is working on it without the lock. A batch that
+        is already DONE is skipped.
         """
         expired_batches = [
             batch
@@ -93,8 +94,8 @@ class IncompleteBatches:
         """
         self._flushes.discard(flush)
 
-    def find_unstarted_flushes(self) -> list[Flush]:
-        """Return the flushes whose batches are not known yet, because rows are still staged."""
+    def find_flushes_without_batches(self) -> list[Flush]:
+        """Return the flushes whose batches are not known yet, because rows were staged when the flush began."""
         return [flush for flush in self._flushes if flush.batches is None]
 
     def set_flush_batches(self, flushes: Iterable[Flush]) -> None:

@@ -186,12 +186,12 @@ class PartitionQueues:
 
         Linger is suspended while memory is short, during a flush or close, and inside `without_linger` blocks.
         """
-        if suspended and not self._is_linger_suspended:
-            self._is_linger_suspended = True
+        was_suspended, self._is_linger_suspended = self._is_linger_suspended, suspended
+        if suspended and not was_suspended:
             for queue in self._queues.values():
                 if queue.batches and not queue.is_ready:
                     self.schedule(queue, now_ms)
-        self._is_linger_suspended = suspended
+        # When a suspension ends, ready queues stay ready: `drain_node` checks again whether their heads are due.
 
     def schedule(self, queue: PartitionQueue, now_ms: float) -> None:
         """Make a queue ready, set its timer, or do neither, depending on its head's current state."""
@@ -241,8 +241,8 @@ class PartitionQueues:
         `batches`: in sequence order.
         """
         queue = self.get(batches[0].topic_partition)
-        for batch in reversed(batches):
-            if batch.leader_epoch != queue.leader_epoch:
+        for batch in reversed(batches):  # batches without a sequence are inserted at the front, so the last goes first
+            if batch.leader_epoch != queue.leader_epoch:  # the leader has changed since the batch was drained (KIP-951)
                 batch.skip_backoff()
             queue.insert_in_sequence_order(batch)
         self._muted_queues.discard(queue)
@@ -314,7 +314,7 @@ class PartitionQueues:
             batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
             if drained_batches and drained_bytes + batch_bytes > max_bytes:
                 break
-            del ready_queues[queue]  # re-added at the end if its next batch is ready
+            del ready_queues[queue]  # added again, behind the other queues, if its next batch is ready
             queue.is_ready = False
             may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.attempts > 0
             if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
@@ -339,7 +339,10 @@ class PartitionQueues:
     # -- implementation -----------------------------------------------------------------------------------------------
 
     def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
-        """Return the time from which the head may be sent: -inf if it may be sent now, inf if it waits for an event."""
+        """Return the time from which the head may be sent.
+
+        The result is -inf if the head may be sent now, and inf if only an event can make it ready.
+        """
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):
             return INFINITE_MS

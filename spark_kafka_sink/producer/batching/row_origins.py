@@ -10,7 +10,7 @@ Vocabulary of this module:
 
     row group         rows that were encoded together, sorted by partition
     range             rows [start, stop) of a row group
-    run               range of consecutive rows that came with one call
+    run               range of consecutive rows that came with one call, numbered from 0 in each row group
     stored range      range that a broker has stored at consecutive offsets (StoredRange)
     row index         index of a row in the call that it came with; arrays are named row_indices
     call index        index of a call in the calls of a row group; arrays are named call_indices
@@ -59,7 +59,7 @@ class CallRows(NamedTuple):
 class RowOrigins:
     """The call and row index of each row in a row group, in the order in which the rows are encoded."""
 
-    __slots__ = ("_calls", "_has_futures", "_run_calls", "_run_starts", "group_number", "row_indices")
+    __slots__ = ("_calls", "_reserves_futures", "_run_call_indices", "_run_starts", "group_number", "row_indices")
 
     def __init__(
         self,
@@ -68,42 +68,44 @@ class RowOrigins:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """`row_indices`: the row index of each row.
+        """Create the origins of a row group whose rows came with `calls`, in append order.
 
-        `calls`: the calls in the order in which they were appended.
-        `call_indices`: the call index of each row; None if there is only one call.
+        `row_indices`: for each row of the group, its index in the call that it came with.
+        `call_indices`: for each row of the group, the index of its call in `calls`; None if there is only one call.
         `group_number`: the number of the row group; defaults to a new number.
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Row groups are numbered in the order of their creation. If rows are copied out of several groups, the new
-        group has the number of the group with the newest of them."""
+        """Row groups are numbered in the order of their creation, in which their results are reported. A group whose
+        rows were copied out of several groups has the number of the newest of these groups."""
         self._calls = calls
-        self._has_futures = any(call.bytes_per_row for call in calls)
+        self._reserves_futures = any(call.future_bytes_per_row for call in calls)
         if call_indices is None:
-            starts = np.zeros(1, np.int64)
-            self._run_calls = np.zeros(1, np.int32)
+            starts, self._run_call_indices = np.zeros(1, np.int64), np.zeros(1, np.int32)  # a single run
         else:
-            starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(call_indices[1:] != call_indices[:-1]) + 1])
-            self._run_calls = call_indices[starts]
+            starts = _find_run_starts(call_indices)
+            self._run_call_indices = call_indices[starts]
         self._run_starts = np.append(starts, len(row_indices))
-        """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]), which came with call _run_calls[i]."""
+        """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]). They came with the call at index
+        _run_call_indices[i] of `calls`."""
 
     def compute_overhead_bytes(self, start: int, stop: int) -> int:
         """Return the number of bytes that the row indices and futures of rows [start, stop) take."""
         index_bytes = (stop - start) * self.row_indices.itemsize
-        if not self._has_futures:
+        if not self._reserves_futures:
             return index_bytes
         runs = self.split_by_call(start, stop)
-        return index_bytes + sum([call.bytes_per_row * (run_stop - run_start) for call, run_start, run_stop in runs])
+        return index_bytes + sum(
+            [call.future_bytes_per_row * (run_stop - run_start) for call, run_start, run_stop in runs]
+        )
 
-    def compute_charged_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Return the number of bytes that each range [starts[i], stops[i]) needs.
+    def compute_needed_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Return the number of bytes of buffer.memory that each range [starts[i], stops[i]) needs.
 
-        Range i needs sizes[i] bytes for its records, in addition to the overhead of its row indices and futures.
+        Range i needs sizes[i] bytes for its encoded records, and more for its row indices and futures.
         """
         ranges = zip(starts, stops, sizes, strict=True)
-        if self._has_futures:
+        if self._reserves_futures:
             return [size + self.compute_overhead_bytes(start, stop) for start, stop, size in ranges]
         row_index_bytes = self.row_indices.itemsize
         return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
@@ -114,15 +116,17 @@ class RowOrigins:
         The runs are plain tuples because this is called for each batch of single records, and creating other objects
         would cost more than finding the runs.
         """
-        calls, run_calls, run_starts = self._calls, self._run_calls.data, self._run_starts.data
+        calls = self._calls
+        # Reading single items is faster from a memoryview (`data`) than from a numpy array.
+        run_call_indices, run_starts = self._run_call_indices.data, self._run_starts.data
         run = bisect_right(run_starts, start) - 1
         run_stop = run_starts[run + 1]
         runs = []
         while run_stop < stop:
-            runs.append((calls[run_calls[run]], start, run_stop))
+            runs.append((calls[run_call_indices[run]], start, run_stop))
             run += 1
             start, run_stop = run_stop, run_starts[run + 1]
-        runs.append((calls[run_calls[run]], start, stop))
+        runs.append((calls[run_call_indices[run]], start, stop))
         return runs
 
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
@@ -159,12 +163,12 @@ class RowOrigins:
         row_counts = np.bincount(call_indices, run_stops - run_starts).astype(np.int64).tolist()
         # Once the array is sorted by call, the ranges of each call are a view of it.
         run_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
-        first_range = 0
-        for call_index, stop_range in enumerate(np.bincount(call_indices).cumsum().tolist()):
-            if first_range < stop_range:
-                call_ranges = run_ranges[first_range:stop_range]
+        call_start = 0
+        for call_index, call_stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
+            if call_start < call_stop:
+                call_ranges = run_ranges[call_start:call_stop]
                 yield StoredRows(self._calls[call_index], self.row_indices, call_ranges, row_counts[call_index])
-            first_range = stop_range
+            call_start = call_stop
 
     def _split_range_array(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split stored ranges into stored ranges of single runs.
@@ -188,7 +192,12 @@ class RowOrigins:
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)
         np.minimum(run_stops, self._run_starts[runs + 1], out=run_stops)
         offsets += run_starts * has_offset
-        return self._run_calls[runs], run_ranges
+        return self._run_call_indices[runs], run_ranges
+
+
+def _find_run_starts(call_indices: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the index of the first row of each run: row 0, and each row whose call differs from the row before it."""
+    return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(call_indices[1:] != call_indices[:-1]) + 1])
 
 
 def _count_rows(stored_ranges: Sequence[StoredRange]) -> int:
@@ -229,11 +238,11 @@ def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: i
     """
     selected_rows: list[BatchRows] = []
     for origins, range_start, range_stop, first_offset_delta in batch_rows:
-        rows_before_deltas = range_start - first_offset_delta  # a row's index in the group minus its offset delta
-        start = max(range_start, first_delta + rows_before_deltas)
-        stop = min(range_stop, stop_delta + rows_before_deltas)
+        index_minus_delta = range_start - first_offset_delta  # index in the row group minus offset delta of each row
+        start = max(range_start, first_delta + index_minus_delta)
+        stop = min(range_stop, stop_delta + index_minus_delta)
         if start < stop:
-            selected_rows.append(BatchRows(origins, start, stop, start - rows_before_deltas - first_delta))
+            selected_rows.append(BatchRows(origins, start, stop, start - index_minus_delta - first_delta))
     return tuple(selected_rows)
 
 

@@ -120,6 +120,14 @@ class BatchAppends(NamedTuple):
     batches: Sequence[ProducerBatch] = ()
     queues: Sequence[PartitionQueue] = ()
 
+    def split_by_buffer(self) -> Iterator[tuple[EncodedPieces, Sequence[ProducerBatch], Sequence[PartitionQueue]]]:
+        """Yield each buffer's pieces, with the batch and the queue of each piece."""
+        start = 0
+        for pieces in self.pieces_by_buffer:
+            stop = start + len(pieces)
+            yield pieces, self.batches[start:stop], self.queues[start:stop]
+            start = stop
+
 
 class Stage:
     """The staging buffer of one topic.
@@ -131,32 +139,33 @@ class Stage:
     __slots__ = (
         "_bytes_by_partition",
         "_cached_sparse_remainder",
-        "_has_decided_assignment",
+        "_has_decided_record_assignment",
         "_max_bytes",
         "_max_reserved_bytes",
         "_nonempty_partition_count",
         "_split_count",
         "assigned_bytes",
-        "assignment_due_ms",
         "entries",
         "largest_partition_bytes",
         "leases",
         "oldest_row_ms",
         "pending_appends",
+        "record_assignment_due_ms",
         "reserved_bytes",
         "should_recheck",
         "topic",
         "unassigned_bytes",
     )
 
-    def __init__(self, topic: str, now_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
-        """`now_ms`: arrival time of the first row.
+    def __init__(self, topic: str, oldest_row_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
+        """Create a stage without rows.
 
+        `oldest_row_ms`: arrival time of the first row, from which linger.ms is counted.
         `max_bytes`: number of bytes that the encoded rows may fill, a share of buffer.memory.
         `max_reserved_bytes`: number of bytes that may be reserved for the rows, a larger share of buffer.memory.
         """
         self.topic = topic
-        self.oldest_row_ms = now_ms
+        self.oldest_row_ms = oldest_row_ms
         self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
         self._max_reserved_bytes = max_reserved_bytes
         self._split_count = 0  # number of splits that left this stage's rows behind
@@ -171,8 +180,8 @@ class Stage:
         self._cached_sparse_remainder: tuple[int, bool] | None = None
         """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
         then."""
-        self._has_decided_assignment = False  # schedule_assignment decides only once for each stage
-        self.assignment_due_ms = math.inf
+        self._has_decided_record_assignment = False  # schedule_record_assignment decides once for each stage
+        self.record_assignment_due_ms = math.inf
         """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
         assignment is scheduled."""
         self.should_recheck = False
@@ -241,8 +250,8 @@ class Stage:
     def _update_partition_totals(self) -> None:
         """Recompute the values that depend on _bytes_by_partition.
 
-        They are cached because is_full reads them for every single record, and adding a single record does not change
-        them.
+        The values are cached because is_full reads them for every single record, and adding a single record does not
+        change them.
         """
         self.largest_partition_bytes = int(self._bytes_by_partition.max(initial=0))
         self._nonempty_partition_count = int(np.count_nonzero(self._bytes_by_partition))
@@ -274,21 +283,23 @@ class Stage:
             and total_bytes >= _FULL_STAGE_BYTES_PER_PARTITION * self._nonempty_partition_count
         )
 
-    def schedule_assignment(self, max_body_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
-        """Set `assignment_due_ms` if the single records may fill a batch. Return whether this call set it.
+    def schedule_record_assignment(self, max_body_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
+        """Schedule the assignment of the single records to partitions if the records may fill a batch.
 
         The records may fill a batch if all of them together would complete the largest partition's batch. If linger.ms
         ends earlier, nothing is scheduled, because the records are then assigned anyway.
+
+        Return whether this call has set `record_assignment_due_ms`.
         """
-        if self._has_decided_assignment or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
+        if self._has_decided_record_assignment or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
             return False
         if not self.unassigned_bytes or not self._should_release_full_batch(max_body_bytes):
             return False
-        self._has_decided_assignment = True
+        self._has_decided_record_assignment = True
         due_ms = clock() + ASSIGNMENT_DELAY_MS
         if due_ms >= self.oldest_row_ms + linger_ms:
             return False
-        self.assignment_due_ms = due_ms
+        self.record_assignment_due_ms = due_ms
         return True
 
     def _should_release_full_batch(self, max_body_bytes: int) -> bool:
@@ -337,7 +348,7 @@ class Stage:
         """
         ready_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count
-        if not partition_mask.any():
+        if not partition_mask.any():  # all rows remain, so none must be copied
             remaining_stage.extend(self)
             return ready_stage, remaining_stage
         remaining_stage._split_count += 1
@@ -385,14 +396,14 @@ class Stage:
                 failed_batches.append(
                     ProducerBatch.from_failed_rows(TopicPartition(self.topic, partition), batch_rows, error)
                 )
-        appends = self.pending_appends
-        rows_by_piece = [pieces.rows(index) for pieces in appends.pieces_by_buffer for index in range(len(pieces))]
-        for batch, piece_rows in zip(appends.batches, rows_by_piece, strict=True):
-            # A piece is appended as a whole, so it is in the batch if its first record is.
-            first_delta = piece_rows.first_offset_delta
-            is_in_batch = len(select_rows(batch.rows, first_delta, first_delta + 1)) > 0
-            if not is_in_batch:
-                failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, piece_rows, error))
+        for pieces, batches, _ in self.pending_appends.split_by_buffer():
+            for piece_index, batch in enumerate(batches):
+                piece_rows = pieces.rows(piece_index)
+                # A piece is appended as a whole, so it is in the batch if its first record is.
+                first_delta = piece_rows.first_offset_delta
+                is_in_batch = len(select_rows(batch.rows, first_delta, first_delta + 1)) > 0
+                if not is_in_batch:
+                    failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, piece_rows, error))
         return failed_batches
 
 

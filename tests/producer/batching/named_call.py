@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.futures import Callback, RecordFutures
 class NamedCall:
     """A SendCall that is equal to other calls with its name, and ignores its results."""
 
-    bytes_per_row = 0
+    future_bytes_per_row = 0
 
     def __init__(self, name: object) -> None:
         self.name = name

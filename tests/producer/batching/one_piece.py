@@ -18,5 +18,5 @@ def append_rows(
     encoded = encoded or EncodedSlices(memoryview(b""), [0], [0], [count], [0], [0])
     lease = lease or MemoryLease(BufferPool(0, Clock()), 0)
     pieces = EncodedPieces(encoded, lease, rows.origins, [rows.start], [rows.stop], [rows.first_offset_delta])
-    lease.add_holders([batch], pieces.charged_bytes)
+    lease.add_holders([batch], pieces.needed_bytes)
     batch.append(pieces, 0)

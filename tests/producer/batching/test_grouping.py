@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.batching.grouping import (
     GroupedRows,
     convert_records,
     group_by_partition,
-    split_into_compatible_runs,
+    split_into_row_groups,
 )
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords
@@ -150,16 +150,16 @@ def test_groups_rows_with_different_header_types_separately_in_order() -> None:
         staged_rows([b"4"], [0], 4, as_list),
         staged_rows([b"5"], [0], 5, as_map),
     ]
-    runs = list(split_into_compatible_runs(entries))
-    assert [[get_name(rows.call) for rows in run] for run in runs] == [[1, 2, 3], [4], [5]]
-    for run in runs:
-        assert group_by_partition(run).columns.num_rows == len(run)
+    row_groups = list(split_into_row_groups(entries))
+    assert [[get_name(rows.call) for rows in group] for group in row_groups] == [[1, 2, 3], [4], [5]]
+    for group in row_groups:
+        assert group_by_partition(group).columns.num_rows == len(group)
 
 
 def test_groups_rows_separately_when_they_exceed_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "MAX_GROUPED_BYTES", 10)
     entries = [staged_rows([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
-    assert [[get_name(rows.call) for rows in run] for run in split_into_compatible_runs(entries)] == [
+    assert [[get_name(rows.call) for rows in run] for run in split_into_row_groups(entries)] == [
         [0, 1],
         [2],
         [3],

@@ -86,12 +86,12 @@ def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     incomplete: IncompleteBatches,
 ) -> None:
     incomplete.begin_flush(first := Flush())
-    flushes = incomplete.find_unstarted_flushes()
+    flushes = incomplete.find_flushes_without_batches()
     incomplete.begin_flush(later := Flush())
     incomplete.set_flush_batches(flushes)
     assert first.done_event.is_set()
     assert not later.done_event.is_set()
-    assert incomplete.find_unstarted_flushes() == [later]
+    assert incomplete.find_flushes_without_batches() == [later]
     incomplete.end_flush(first)
     incomplete.end_flush(later)
     assert not incomplete.is_flush_in_progress
