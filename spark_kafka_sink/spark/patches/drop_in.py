@@ -155,8 +155,9 @@ def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
         return
     _log.warning(
         'Spark runs its Python workers with %s, but this program runs with %s. If a write fails with "No module named '
-        "'spark_kafka_sink'\", set PYSPARK_PYTHON to the latter before you create the session.",
+        "'spark_kafka_sink'\", set PYSPARK_PYTHON to %s before you create the session.",
         worker_path or worker_python,
+        sys.executable,
         sys.executable,
     )
 
