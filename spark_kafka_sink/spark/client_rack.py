@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Mapping
 
+from spark_kafka_sink.spark.constants import CLIENT_RACK_OPTION, RACK_AWARE_OPTION
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import LOGGER
 
@@ -27,4 +28,4 @@ def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
             platform.node(),
         )
         return options.producer_options
-    return {**options.producer_options, "partitioner.rack.aware": "true", "client.rack": rack}
+    return {**options.producer_options, RACK_AWARE_OPTION: "true", CLIENT_RACK_OPTION: rack}

@@ -1,4 +1,4 @@
-"""Constants shared by several modules: the format name, internal options and error messages."""
+"""Constants shared by several modules: the format name, option names, Spark's local properties and error messages."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ TABLE_OPTIONS_MESSAGE = (
     "on each write: INSERT INTO the_table WITH ('kafka.bootstrap.servers' = 'host:9092', 'topic' = 'orders') "
     "SELECT ..., or df.writeTo('the_table').options(**options).append()."
 )
+
+# Producer options, without the prefix `kafka.`.
+RACK_AWARE_OPTION = "partitioner.rack.aware"
+CLIENT_RACK_OPTION = "client.rack"
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"

@@ -10,12 +10,9 @@ from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_text
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
+from spark_kafka_sink.spark.constants import CLIENT_RACK_OPTION, RACK_AWARE_OPTION
 from spark_kafka_sink.spark.options.distribution import BY_PARTITION, DistributionOptions
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
-
-# Names of the producer options, without the prefix `kafka.`.
-RACK_AWARE_KEY = "partitioner.rack.aware"
-CLIENT_RACK_KEY = "client.rack"
 
 _log = logging.getLogger(__name__)
 
@@ -46,15 +43,15 @@ def select_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Ma
     """
     if CLIENT_RACK_ENV_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
-    if CLIENT_RACK_KEY in kafka_options:
+    if CLIENT_RACK_OPTION in kafka_options:
         parsed_options.faults.add(
-            CLIENT_RACK_ENV_OPTION.name, f"and {KAFKA_PREFIX}{CLIENT_RACK_KEY} are both set. Remove one of them."
+            CLIENT_RACK_ENV_OPTION.name, f"and {KAFKA_PREFIX}{CLIENT_RACK_OPTION} are both set. Remove one of them."
         )
     if not _is_rack_aware(kafka_options):
         parsed_options.faults.add(
-            CLIENT_RACK_ENV_OPTION.name, f"has no effect unless {KAFKA_PREFIX}{RACK_AWARE_KEY} is true."
+            CLIENT_RACK_ENV_OPTION.name, f"has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
         )
-    return {name: value for name, value in kafka_options.items() if name != RACK_AWARE_KEY}
+    return {name: value for name, value in kafka_options.items() if name != RACK_AWARE_OPTION}
 
 
 def check_rack_awareness(
@@ -70,14 +67,16 @@ def check_rack_awareness(
     `partitioner.rack.aware`, because `select_shared_kafka_options` has removed that option.
     """
     if not _is_rack_aware(kafka_options):
-        if CLIENT_RACK_KEY in kafka_options:
-            warning = f"{KAFKA_PREFIX}{CLIENT_RACK_KEY} has no effect unless {KAFKA_PREFIX}{RACK_AWARE_KEY} is true."
+        if CLIENT_RACK_OPTION in kafka_options:
+            warning = (
+                f"{KAFKA_PREFIX}{CLIENT_RACK_OPTION} has no effect unless {KAFKA_PREFIX}{RACK_AWARE_OPTION} is true."
+            )
             warn_once(_log, warning)
         return
     if distribution is not None and distribution.by == BY_PARTITION:
         parsed_options.faults.add(
             "distribution",
-            f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_KEY} has no effect: Spark chooses the partition of "
+            f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_OPTION} has no effect: Spark chooses the partition of "
             "each row. Remove one of them.",
         )
     has_round_robin = parsed_producer_options.values["partitioner_class"] == ROUND_ROBIN_PARTITIONER
@@ -89,4 +88,4 @@ def check_rack_awareness(
 
 
 def _is_rack_aware(kafka_options: Mapping[str, str]) -> bool:
-    return kafka_options.get(RACK_AWARE_KEY, "").strip().lower() == "true"
+    return kafka_options.get(RACK_AWARE_OPTION, "").strip().lower() == "true"
