@@ -15,6 +15,7 @@ No write waits for an event (lineage_sender.py). When the program exits, it wait
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
@@ -23,7 +24,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -75,7 +75,7 @@ class LineageWrite:
         """Return the internal option that passes the reports' folder to the write."""
         return {LINEAGE_FOLDER_OPTION: self._folder}
 
-    @contextmanager
+    @contextlib.contextmanager
     def trace_save(self) -> Iterator[None]:
         """Send START before the block, which runs the batch write, and COMPLETE, FAIL or ABORT after it."""
         try:
@@ -155,7 +155,12 @@ class LineageWrite:
 
     def _send_progress(self) -> None:
         with self._lock:
-            if self._read_reports() and not self._has_ended:
+            if self._has_ended:
+                return
+            # Some systems delete old temporary folders, and the process that commits does not recreate this one.
+            with contextlib.suppress(OSError):
+                os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            if self._read_reports():
                 self._send(RUNNING)
 
     def _send(self, event_type: str, message: str | None = None) -> None:

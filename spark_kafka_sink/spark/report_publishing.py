@@ -8,7 +8,6 @@ twice.
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 
@@ -78,11 +77,13 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
 
 
 def _save_for_lineage(folder: str, report: WriteReport) -> None:
-    """Save the report for the program that sends OpenLineage events (lineage.py), which need it for row counts."""
+    """Save the report for the program that sends OpenLineage events (lineage.py), which need it for row counts.
+
+    That program deletes the folder when its run ends, for example because the user interrupted save(). If Spark aborts
+    the write later, the folder is missing and the report is not saved.
+    """
     try:
-        # The folder may be gone, because some systems delete old temporary folders while a stream is running.
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        store.save_report(folder, report)
+        store.save_report(f"{folder}/", report)  # without the slash, a missing folder would be created as a file
     except OSError as error:
         LOGGER.debug("The report could not be saved for OpenLineage: %s", error)
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -292,6 +293,37 @@ def test_stream_sends_start_running_and_complete_with_all_rows(server: LineageSe
     assert complete["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
     for event in (running, complete):
         assert event["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 10
+
+
+def test_abort_after_the_end_of_a_run_does_not_recreate_its_folder(server: LineageServer) -> None:
+    """Spark may abort a write only after the user has interrupted save()."""
+    write = planned(server)
+    with pytest.raises(KeyboardInterrupt), write.trace_save():
+        raise KeyboardInterrupt
+    options = report_options(write)
+    abort(options, [task()])
+    assert options.lineage_folder is not None
+    assert not Path(options.lineage_folder).exists()
+
+
+def test_stream_recreates_folder_that_the_system_deleted(server: LineageServer) -> None:
+    write = planned(server, is_stream=True)
+    options = report_options(write)
+    assert options.lineage_folder is not None
+    Path(options.lineage_folder).rmdir()
+
+    class CommittingQuery(FakeQuery):
+        """A query that commits a micro-batch after the first wait."""
+
+        def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
+            has_ended = super().awaitTermination(timeout)
+            if has_ended:
+                commit(options, [task()], "batch 1")
+            return has_ended
+
+    write.watch(CommittingQuery())
+    (complete,) = events(server)
+    assert complete["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 10
 
 
 def test_failed_stream_sends_fail(server: LineageServer) -> None:
