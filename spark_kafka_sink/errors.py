@@ -50,10 +50,12 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 class KafkaSinkError(Exception):
     """Base class of all exceptions that the library raises on purpose.
 
-    `str(error)` consists of the connection's address, the message, the remedy, and a warning if the records may have
-    been stored.
+    `str(error)` consists of the records' destination, the connection's address, the message, the remedy, and a warning
+    if the records may have been stored.
     """
 
+    destination: str = ""
+    """The topic or topic-partition of the failed records, formatted by `format_partition`; "" if there is none."""
     address: str = ""
     """The failed connection's address, or "" if the error is not about a connection."""
     remedy: str = ""
@@ -62,10 +64,18 @@ class KafkaSinkError(Exception):
     """Whether the records may have been stored although their delivery failed."""
 
     def __init__(
-        self, message: str = "", *, address: str = "", remedy: str = "", possibly_stored: bool = False
+        self,
+        message: str = "",
+        *,
+        destination: str = "",
+        address: str = "",
+        remedy: str = "",
+        possibly_stored: bool = False,
     ) -> None:
         super().__init__(message)
         # The class attributes are the defaults, so that a pickled error contains only the attributes that were set.
+        if destination:
+            self.destination = destination
         if address:
             self.address = address
         if remedy:
@@ -75,12 +85,17 @@ class KafkaSinkError(Exception):
 
     @property
     def text(self) -> str:
-        """The message, the remedy and the warning, without the address."""
+        """The message, the remedy and the warning, without the destination and the address."""
         warning = "The records may have been stored." if self.possibly_stored else ""
         return " ".join(filter(None, (super().__str__(), self.remedy, warning)))
 
-    def __str__(self) -> str:
+    @property
+    def reason(self) -> str:
+        """`str(error)` without the destination, for text that names the destination elsewhere."""
         return f"{self.address}: {self.text}" if self.address else self.text
+
+    def __str__(self) -> str:
+        return f"{self.destination}: {self.reason}" if self.destination else self.reason
 
 
 def copy_error(error: ErrorT) -> ErrorT:
@@ -256,8 +271,8 @@ class UnsupportedVersionError(KafkaSinkError):
 class BrokerError(KafkaSinkError):
     """The broker returned an error. `code` is Kafka's error code, `name` its name, such as NOT_LEADER_OR_FOLLOWER."""
 
-    def __init__(self, message: str, *, code: int, name: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, code: int, name: str, destination: str = "") -> None:
+        super().__init__(message, destination=destination)
         self.code = code
         self.name = name
 

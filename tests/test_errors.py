@@ -79,8 +79,8 @@ def test_pickled_configuration_error_keeps_its_options(kind: type[ConfigurationE
 @pytest.mark.parametrize(
     "error",
     [
-        DeliveryTimeoutError("late.", address="b:9092", remedy="Wait.", possibly_stored=True),
-        TransactionTimeoutError("late.", address="b:9092", remedy="Wait.", possibly_stored=True),
+        DeliveryTimeoutError("late.", destination="topic t", address="b:9092", remedy="Wait.", possibly_stored=True),
+        TransactionTimeoutError("late.", destination="topic t", address="b:9092", remedy="Wait.", possibly_stored=True),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -88,12 +88,18 @@ def test_pickled_error_keeps_its_fields_and_message(error: KafkaSinkError) -> No
     for copied in (pickle.loads(pickle.dumps(error)), copy_error(error)):
         assert type(copied) is type(error)
         assert copied.text == "late. Wait. The records may have been stored."
-        assert str(copied) == f"b:9092: {copied.text}"
-        assert (copied.address, copied.remedy, copied.possibly_stored) == ("b:9092", "Wait.", True)
+        assert copied.reason == f"b:9092: {copied.text}"
+        assert str(copied) == f"topic t: {copied.reason}"
+        assert (copied.destination, copied.address, copied.remedy, copied.possibly_stored) == (
+            "topic t",
+            "b:9092",
+            "Wait.",
+            True,
+        )
 
 
 def test_pickled_broker_error_mentions_possibly_stored_records_once() -> None:
-    error = BrokerError("t: FAILED (99)", code=99, name="FAILED")
+    error = BrokerError("FAILED (99)", code=99, name="FAILED", destination="t")
     error.possibly_stored = True
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))
     assert str(twice) == "t: FAILED (99) The records may have been stored."

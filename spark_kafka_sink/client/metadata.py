@@ -208,13 +208,13 @@ class Metadata:
         info = self.snapshot.topics.get(topic)
         if info is None or info.error_code == error_codes.NONE:
             return None
-        return build_broker_error(info.error_code, format_partition(topic))
+        return build_broker_error(info.error_code, destination=format_partition(topic))
 
     def raise_for_topic(self, topic: str) -> None:
         """Raise the topic's error in the latest response if it is one for which waiting does not help."""
         info = self.snapshot.topics.get(topic)
         if info is not None and info.error_code in FINAL_TOPIC_ERRORS:
-            raise build_broker_error(info.error_code, format_partition(topic))
+            raise build_broker_error(info.error_code, destination=format_partition(topic))
 
     @property
     def has_connection_failures(self) -> bool:

@@ -138,7 +138,7 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
     for reason, positions in positions_by_reason.items():
         new_positions = positions[is_valid[positions]]
         is_valid[new_positions] = False
-        error = InvalidRecordError(f"{format_partition(topic)}: {reason}.")
+        error = InvalidRecordError(f"{reason}.", destination=format_partition(topic))
         failures.append(FailedRows(rows.row_indices[new_positions], error, topic))
     oversized_positions = np.flatnonzero(is_valid & (rows.sizes > max_record_bytes))
     if len(oversized_positions):
@@ -201,8 +201,9 @@ def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> Re
         exceeded_limits["buffer.memory"] = config.buffer_memory
     limits = " and ".join([f"{option} ({limit})" for option, limit in exceeded_limits.items()])
     return RecordTooLargeError(
-        f"{format_partition(topic)}: a record of up to {size} bytes exceeds {limits}. Increase "
-        f"{' and '.join(exceeded_limits)} to at least {size + HEADER_BYTES}."
+        f"a record of up to {size} bytes exceeds {limits}. Increase {' and '.join(exceeded_limits)} to at least "
+        f"{size + HEADER_BYTES}.",
+        destination=format_partition(topic),
     )
 
 

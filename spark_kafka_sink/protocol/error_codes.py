@@ -74,21 +74,26 @@ def lookup_error_code(code: int) -> ErrorCode:
 
 
 def build_broker_error(
-    code: int, context: str, advice: str | None = None, broker_message: str | None = None
+    code: int,
+    context: str = "",
+    advice: str | None = None,
+    broker_message: str | None = None,
+    *,
+    destination: str = "",
 ) -> BrokerError:
     """Build the exception for an error code in a response.
 
     `context`: the failed operation, which begins the message. `advice`: replaces the table's advice. `broker_message`:
-    the error message in the response.
+    the error message in the response. `destination`: the topic or topic-partition of the failed records.
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
     broker_sentence = f"The broker says: {broker_message}" if broker_message else ""
     explanation = " ".join(filter(None, [advice or row.advice, broker_sentence]))
-    message = f"{context}: {row.name} ({code})"
+    message = f"{context}: {row.name} ({code})" if context else f"{row.name} ({code})"
     if explanation:
         message = f"{message}. {explanation}"
-    return error_type(message, code=code, name=row.name)
+    return error_type(message, code=code, name=row.name, destination=destination)
 
 
 UNKNOWN_SERVER_ERROR = _define_error(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_kafka_sink.diagnostics.text import format_count, format_partition
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     DeliveryError,
@@ -66,7 +66,11 @@ class Failures:
 
         There must be at least one failure.
         """
-        reasons = {key: _describe_reason(key, group.error) for key, group in self._groups.items()}
+        # The line of each group names the topic and the partition, so the reason does not repeat them.
+        reasons = {
+            key: f"{type(group.error).__name__}: {add_kafka_prefix(group.error.reason)}"
+            for key, group in self._groups.items()
+        }
         first_reason = next(iter(reasons.values()))
         lines = [
             f"Not written to Kafka: {format_count(self._record_count, 'record')}, by the task of partition "
@@ -89,15 +93,6 @@ class Failures:
         error = DeliveryError("\n".join(lines))
         error.__cause__ = errors[0]
         return error
-
-
-def _describe_reason(key: _GroupKey, error: KafkaSinkError) -> str:
-    """Describe the error without its topic and partition, which the group's line already names."""
-    text = add_kafka_prefix(str(error))
-    if key.topic is not None:
-        for destination in (format_partition(key.topic, key.partition), format_partition(key.topic)):
-            text = text.removeprefix(f"{destination}: ")
-    return f"{type(error).__name__}: {text}"
 
 
 def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     DeliveryError,
     DeliveryTimeoutError,
@@ -56,11 +57,12 @@ def test_error_has_one_line_per_partition_and_cause() -> None:
         "Check that the broker is running."
     )
     for number, reason in enumerate(["Never sent.", "The last attempt:", "Never sent."]):
-        text = f"topic t, partition 3: not acknowledged within 500 ms. {reason} {dead}"
+        text = f"not acknowledged within 500 ms. {reason} {dead}"
         rows = RecordColumns(pa.array([b"v"] * 10), pa.array([b"k%d" % number] * 10))
-        error = DeliveryTimeoutError(text, possibly_stored=number == 1)
+        error = DeliveryTimeoutError(text, destination="topic t, partition 3", possibly_stored=number == 1)
         failures.add("t", 3, because(error, DisconnectedError(dead)), rows)
-    silent = because(DeliveryTimeoutError("topic t, partition 3: not acknowledged."), DisconnectedError("Silence."))
+    timeout = DeliveryTimeoutError("not acknowledged.", destination="topic t, partition 3")
+    silent = because(timeout, DisconnectedError("Silence."))
     failures.add("t", 3, silent, RecordColumns(pa.array([b"v"])))
     lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
@@ -68,6 +70,23 @@ def test_error_has_one_line_per_partition_and_cause() -> None:
         f"acknowledged within 500 ms. The last attempt: {dead} The records may have been stored.",
         "- topic 't', partition 3: 30 records, for example with key 'k0'.",
         "- topic 't', partition 3: 1 record, for example with no key. DeliveryTimeoutError: not acknowledged.",
+    ]
+
+
+def test_error_names_topic_once_even_if_it_is_named_like_an_option() -> None:
+    topic = "linger.ms"
+    failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
+    failures.add(
+        topic,
+        3,
+        DeliveryTimeoutError("not acknowledged.", destination=format_partition(topic, 3)),
+        RecordColumns(pa.array([b"v"])),
+    )
+    lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
+    assert lines == [
+        "Not written to Kafka: 1 record, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
+        "acknowledged.",
+        "- topic 'linger.ms', partition 3: 1 record, for example with no key.",
     ]
 
 

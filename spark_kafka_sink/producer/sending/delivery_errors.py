@@ -47,7 +47,7 @@ def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> Ka
     if response.cause is not None:
         return response.cause
     partition = format_partition(*batch.topic_partition)
-    return build_broker_error(response.code, partition, broker_message=response.error_message)
+    return build_broker_error(response.code, broker_message=response.error_message, destination=partition)
 
 
 def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure: Fail) -> KafkaSinkError:
@@ -56,10 +56,13 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
     if failure.timed_out:
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
     if failure.has_used_up_retries or failure.in_doubt:
-        message = f"{_to_sentence(error)} Attempts: {batch.attempts + 1}."
-        return _set_cause(DeliveryError(message, possibly_stored=failure.in_doubt), error)
+        message = f"{_to_sentence(error.reason)} Attempts: {batch.attempts + 1}."
+        delivery_error = DeliveryError(message, destination=error.destination, possibly_stored=failure.in_doubt)
+        return _set_cause(delivery_error, error)
     record_error = _RECORD_ERRORS.get(response.code) if batch.record_count == 1 else None
-    return error if record_error is None else _set_cause(record_error(str(error)), error)
+    if record_error is None:
+        return error
+    return _set_cause(record_error(error.reason, destination=error.destination), error)
 
 
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
@@ -125,8 +128,8 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_dou
         details = f" The last attempt:{cause_text}"
     else:
         details = ""
-    message = f"{partition}: not acknowledged within {timeout_ms:.0f} ms.{details}"
-    return _set_cause(DeliveryTimeoutError(message, possibly_stored=in_doubt), cause)
+    message = f"not acknowledged within {timeout_ms:.0f} ms.{details}"
+    return _set_cause(DeliveryTimeoutError(message, destination=partition, possibly_stored=in_doubt), cause)
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
@@ -136,21 +139,21 @@ def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> Kafk
     """
     partition = format_partition(*batch.topic_partition)
     message = (
-        f"{partition}: the response to these records was lost, and records before them were rejected. "
-        f"They are not sent again, because that could store them twice. The last attempt: {_to_sentence(cause)}"
+        "the response to these records was lost, and records before them were rejected. They are not sent again, "
+        f"because that could store them twice. The last attempt: {_to_sentence(cause)}"
     )
-    return _set_cause(DeliveryError(message, possibly_stored=True), cause)
+    return _set_cause(DeliveryError(message, destination=partition, possibly_stored=True), cause)
 
 
 def build_encoding_error(batch: ProducerBatch) -> KafkaSinkError:
-    message = f"{format_partition(batch.topic_partition.topic)}: the rows could not be encoded: {batch.error!r}"
-    return _set_cause(DeliveryError(message), batch.error)
+    topic = format_partition(batch.topic_partition.topic)
+    return _set_cause(DeliveryError(f"the rows could not be encoded: {batch.error!r}", destination=topic), batch.error)
 
 
 def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
     partition = format_partition(*batch.topic_partition)
-    message = f"{partition}: a batch that was rejected as too large could not be split: {error!r}"
-    return _set_cause(DeliveryError(message), error)
+    message = f"a batch that was rejected as too large could not be split: {error!r}"
+    return _set_cause(DeliveryError(message, destination=partition), error)
 
 
 def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
@@ -173,17 +176,18 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
     for index, message in messages.items():
         reason = message or response.error_message or code_name
         errors_by_index[index] = InvalidRecordError(
-            f"{partition}: the broker rejected this record: {reason} ({code_name})"
+            f"the broker rejected this record: {reason} ({code_name})", destination=partition
         )
     remaining_error = BatchRefusedError(
-        f"{partition}: not stored, because {len(errors_by_index)} other records of the same batch were rejected "
-        f"({code_name}). This record may be sent again."
+        f"not stored, because {len(errors_by_index)} other records of the same batch were rejected ({code_name}). "
+        "This record may be sent again.",
+        destination=partition,
     )
     return RecordErrors(errors_by_index, remaining_error)
 
 
-def _to_sentence(error: Exception | None) -> str:
-    """Return the error's message, ending in a period so that another sentence can follow."""
+def _to_sentence(error: Exception | str | None) -> str:
+    """Return an error or its message as text that ends in a period, so that another sentence can follow."""
     message = str(error)
     return message if message.endswith(".") else f"{message}."
 
