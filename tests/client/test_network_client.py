@@ -1,4 +1,4 @@
-"""Successful requests of the network client. Failures are in the other files test_network_client_*.py."""
+"""Successful requests of the network client. Failures are in test_network_client_*.py and test_connections_*.py."""
 
 from __future__ import annotations
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, UnsupportedVersionError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.client.rig import Rig
+from tests.client.rig import BOOTSTRAP, Rig
+from tests.client.scripted_broker import ScriptedBroker
 
 
 def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> None:
     """Make the selector report a failed authentication, as it does for every mechanism."""
+    end_channel(rig, node_id, ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error))
+
+
+def end_channel(rig: Rig, node_id: int, final_state: ChannelState) -> None:
+    """Make the selector report the end of a channel in this state."""
     rig.selector.close_channel(str(node_id))
     original = rig.selector.poll
 
     def poll(timeout_ms: float) -> None:
         original(0)
-        rig.selector.disconnected[str(node_id)] = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+        rig.selector.disconnected[str(node_id)] = final_state
         rig.selector.poll = original  # type: ignore[method-assign]
 
     rig.selector.poll = poll  # type: ignore[method-assign]
@@ -63,6 +72,58 @@ def test_rejection_is_not_final_while_one_broker_accepts_credentials() -> None:
         rig.make_ready(node_id)
         fail_authentication(rig, node_id, AuthenticationError("no"))
     rig.metadata.raise_if_fatal()
+
+
+def rig_with_rejecting_bootstrap_server() -> Rig:
+    """Build a Rig with two bootstrap servers. The first is connected and does not respond to metadata requests."""
+    rig = Rig(1, bootstrap=(BOOTSTRAP, Node(-2, "b1", 9092)))
+    rig.system.refuse("b1", 9092)
+    rig.broker.on_request = lambda received: received.api_key is ApiKey.METADATA
+    rig.client.ready(rig.node(-1), rig.now)
+    rig.poll_until(lambda: bool(rig.broker.find_requests(ApiKey.API_VERSIONS)), step_ms=1)
+    return rig
+
+
+def test_rejection_is_final_if_other_bootstrap_servers_are_unreachable() -> None:
+    rig = rig_with_rejecting_bootstrap_server()
+    rig.client.ready(rig.node(-2), rig.now)
+    rig.poll_until(lambda: rig.client.connection_failed(-2), step_ms=1)
+    fail_authentication(rig, -1, AuthenticationError("b0:9092: wrong password"))
+    with pytest.raises(AuthenticationError, match="wrong password"):
+        rig.metadata.raise_if_fatal()
+
+
+def test_rejection_is_not_final_if_another_bootstrap_server_is_reachable() -> None:
+    rig = rig_with_rejecting_bootstrap_server()
+    rig.system.listen("b1", 9092, ScriptedBroker())
+    fail_authentication(rig, -1, AuthenticationError("b0:9092: wrong password"))
+    rig.metadata.raise_if_fatal()
+
+
+def test_logs_rejected_credentials_once_as_error(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(1).bootstrap()
+    rig.broker.on_request = lambda received: received.api_key is ApiKey.API_VERSIONS
+    for _ in range(2):
+        rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now) or rig.selector.is_channel_ready("0"))
+        fail_authentication(rig, 0, AuthenticationError("b0:9092: wrong password"))
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert errors == ["broker 0 (b0:9092): authentication failed: b0:9092: wrong password"]
+
+
+def test_connection_lost_during_handshake_names_security_protocol() -> None:
+    rig = Rig(1).bootstrap()
+    rig.make_ready()
+    end_channel(rig, 0, ChannelState(ChannelStateKind.AUTHENTICATE, DisconnectedError("b0:9092: connection reset")))
+    assert "during the TLS or SASL handshake: check security.protocol" in rig.metadata.describe_connection_failures()
+
+
+def test_keeps_loss_of_node_until_it_is_connected_again() -> None:
+    rig = Rig(1).bootstrap()
+    rig.make_ready()
+    fail_authentication(rig, 0, AuthenticationError("b0:9092: wrong password"))
+    assert rig.client.losses[0].reason == "b0:9092: wrong password"
+    rig.make_ready()
+    assert 0 not in rig.client.losses
 
 
 def test_authentication_failure_ends_metadata_query_in_flight() -> None:
