@@ -66,7 +66,8 @@ def _verify_topic(
 
     A partition that does not exist counts as empty. Raise ConfigurationError if an open transaction hides records.
     """
-    from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
+    from spark_kafka_sink.reader.fetch import READ_UNCOMMITTED
+    from spark_kafka_sink.reader.reader import TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, compare_topic
 
     found_records = {partition: FoundRecords() for partition in written_ranges}
@@ -99,7 +100,8 @@ def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: d
 
     `stable_offsets`: the end offset of each partition for such readers.
     """
-    from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
+    from spark_kafka_sink.reader.fetch import READ_UNCOMMITTED
+    from spark_kafka_sink.reader.reader import TopicReader
 
     with TopicReader(config, isolation=READ_UNCOMMITTED) as reader:
         end_offsets = reader.end_offsets(topic, stable_offsets)

@@ -59,8 +59,10 @@ from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopi
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, build_claim_key, split_record_key
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
+from spark_kafka_sink.reader.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
+from spark_kafka_sink.reader.fetch_loop import prefetch_stored_batches, read_stored_batches
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
-from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
+from spark_kafka_sink.reader.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
@@ -180,7 +182,6 @@ class DecisionLog:
         self._client = client
         self._log_topic = LogTopic(client, topic)
         self._partitions_read: set[tuple[object, ...]] = set()
-        self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
@@ -223,9 +224,8 @@ class DecisionLog:
         An entry that cannot be decoded is logged and omitted. `describe_driver_ids`: takes the numbers of the driver
         ids to describe for each prefix. Prefixes that it omits are omitted from the result as well.
         """
-        partition_states = [
-            (partition, self._read_partition(partition, None)) for partition in self._reader.partitions(self.topic)
-        ]
+        partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
+        partition_states = [(partition.index, self._read_partition(partition.index, None)) for partition in partitions]
         numbers_by_prefix = {
             key.decode("utf-8", "replace"): {
                 FIRST_DRIVER_NUMBER,
@@ -265,12 +265,12 @@ class DecisionLog:
         if state is not None and is_first_read:
             # The previous batch was probably decided a moment ago, so fetch its records while the broker looks up the
             # end offset.
-            fetch_call = self._reader.prefetch(self.topic, partition, state.next_offset)
+            fetch_call = prefetch_stored_batches(self._client, self.topic, partition, state.next_offset)
         self._partitions_read.add(cache_key)
         end_offset = self._fetch_end_offset(partition)
         if state is None or state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
-                self._reader.abandon(fetch_call)
+                self._client.abandon(fetch_call)
             state, fetch_call = self._create_state(partition), None
         try:
             self._read_until(state, partition, key, end_offset, fetch_call)
@@ -289,10 +289,14 @@ class DecisionLog:
         return state
 
     def _fetch_end_offset(self, partition: int) -> int:
-        return self._reader.end_offsets(self.topic, [partition])[partition]
+        return self._look_up_offset(partition, LATEST_TIMESTAMP)
 
     def _create_state(self, partition: int) -> _PartitionState:
-        return _PartitionState(self._reader.beginning_offsets(self.topic, [partition])[partition])
+        return _PartitionState(self._look_up_offset(partition, EARLIEST_TIMESTAMP))
+
+    def _look_up_offset(self, partition: int, timestamp: int) -> int:
+        isolation = ISOLATION_LEVELS[READ_UNCOMMITTED]
+        return list_offsets(self._client, self.topic, [partition], timestamp, isolation)[partition]
 
     def _read_until(
         self,
@@ -303,8 +307,8 @@ class DecisionLog:
         fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
         """Add all batches before `end_offset` to the state. `fetch_call`: a fetch in flight from the state's offset."""
-        for batch in self._reader.read_stored_batches(
-            self.topic, partition, start=state.next_offset, stop=end_offset, fetch_call=fetch_call
+        for batch in read_stored_batches(
+            self._client, self.topic, partition, start=state.next_offset, stop=end_offset, fetch_call=fetch_call
         ):
             state.add_batch(batch, key)
         state.next_offset = end_offset

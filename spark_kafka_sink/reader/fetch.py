@@ -26,6 +26,10 @@ MAX_FETCH_BYTES = 50 * 1024 * 1024
 MAX_PARTITION_BYTES = 8 * 1024 * 1024
 MAX_FETCH_WAIT_MS = 500
 
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
+"""The isolation levels in requests, by Kafka's name."""
+
 _VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
 """The versions with topic names. Later versions have topic ids instead."""
 
@@ -34,7 +38,7 @@ _VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
 class Fetch(Request[FetchResponse]):
     """Fetch records of one topic. The keys are partition numbers.
 
-    `isolation`: 0 for read_uncommitted, 1 for read_committed.
+    `isolation`: one of ISOLATION_LEVELS.
     """
 
     api_key = ApiKey.FETCH

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction
+from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction, FetchResponsePartitionData
 from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, decode_records, iterate_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader
 
@@ -124,6 +124,12 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
             chunk_bytes = 0
             tables.clear()
     yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
+
+
+def get_records(data: FetchResponsePartitionData) -> memoryview | bytes | None:
+    """Return a partition's fetched batches in one piece; None if there are none."""
+    assert not isinstance(data.records, list | tuple)
+    return data.records  # type: ignore[return-value]  # A list of segments is for writing only.
 
 
 def iterate_stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:

@@ -14,6 +14,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
@@ -36,7 +37,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
     timestamp: int
     """Milliseconds since the epoch, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP."""
     isolation: int
-    """0 for read_uncommitted, 1 for read_committed."""
+    """One of ISOLATION_LEVELS."""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -92,6 +93,15 @@ class ListOffsets(Request[ListOffsetsResponse]):
 
     def describe_subject(self, key: str) -> str:
         return format_partition(self.topic, int(key))
+
+
+def list_offsets(
+    client: BlockingClient, topic: str, partitions: Sequence[int], timestamp: int, isolation: int
+) -> dict[int, int]:
+    """Look up one offset of each partition. For the parameters and the result, see ListOffsets."""
+    client.wait_for_topic(topic)  # raises if the topic does not exist
+    request = ListOffsets(topic, partitions, timestamp, isolation)
+    return request.parse_offsets(client.send_all([request]))
 
 
 def _iterate_partitions(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:

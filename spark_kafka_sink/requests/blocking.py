@@ -79,7 +79,7 @@ class BlockingClient:
     ) -> None:
         self._system = system if system is not None else OperatingSystem()
         self._timeout_ms = timeout_ms
-        self._backoff_ms = config.retry_backoff_ms
+        self.retry_backoff_ms = config.retry_backoff_ms
         self._max_node_timeout_ms = float(config.request_timeout_ms)
         self._node_timeout_ms = min(self._max_node_timeout_ms, node_timeout_ms or self._max_node_timeout_ms)
         self._queues: dict[int, _NodeQueue] = {}
@@ -119,7 +119,7 @@ class BlockingClient:
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
                     raise build_broker_error(topic_info.error_code, format_partition(topic))
                 self.metadata.request_update()
-            deadline.wait(self.metadata.topic_error(topic), self._backoff_ms)
+            deadline.wait(self.metadata.topic_error(topic), self.retry_backoff_ms)
 
     def find_leader(self, topic: str, partition: int) -> Node | None:
         """Return the partition's leader. If the leader is unknown, request a metadata update and return None."""
@@ -137,7 +137,7 @@ class BlockingClient:
         if last_version is None:
             last_version = self.metadata.request_update(reset_backoff=True)
         while self.metadata.version <= last_version:
-            deadline.wait(None, self._backoff_ms)
+            deadline.wait(None, self.retry_backoff_ms)
         return list(self.metadata.snapshot.nodes.values())
 
     def choose_node(self) -> Node | None:
@@ -322,7 +322,7 @@ class BlockingClient:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
         snapshot = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
-        until_next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
+        until_next_check_ms = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *snapshot.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
             timeout_ms = self._compute_node_timeout_ms(node_id)

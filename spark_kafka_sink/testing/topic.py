@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_kafka_sink.reader.reader import MAX_READ_BYTES, READ_COMMITTED, read_topic_table
+from spark_kafka_sink.reader.fetch import READ_COMMITTED
+from spark_kafka_sink.reader.reader import MAX_READ_BYTES, read_topic_table
 
 
 @dataclass(frozen=True)

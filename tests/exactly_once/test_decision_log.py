@@ -23,8 +23,8 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
-from spark_kafka_sink.reader import fetched, reader
-from spark_kafka_sink.reader.reader import TopicReader
+from spark_kafka_sink.reader import fetch_loop, fetched
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -99,13 +99,13 @@ def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, transactio
 
 def test_does_not_read_cached_records_again(transactions: QueryTransactions) -> None:
     read_offsets: list[int] = []
-    original = TopicReader.read_stored_batches
+    original = fetch_loop.read_stored_batches
 
-    def read_stored_batches(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
+    def read_stored_batches(*partition: Any, start: int, **options: Any) -> Any:
         read_offsets.append(start)
-        return original(reader, topic, partition, start=start, **rest)
+        return original(*partition, start=start, **options)
 
-    with patch.object(TopicReader, "read_stored_batches", read_stored_batches):
+    with patch.object(decision_log, "read_stored_batches", read_stored_batches):
         state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
         assert transactions.read_entry().generation == 1
         state = transactions.write(state, Entry(PREFIX, generation=2))
@@ -119,13 +119,16 @@ def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, transactio
     transactions.read_entry()
     state = transactions.write(state, Entry(PREFIX, generation=2))
     prefetched_offsets: list[int] = []
-    original = TopicReader.prefetch
+    original = fetch_loop.prefetch_stored_batches
 
-    def prefetch(reader: TopicReader, topic: str, partition: int, start: int) -> Call[FetchResponse]:
+    def prefetch(client: BlockingClient, topic: str, partition: int, start: int) -> Call[FetchResponse]:
         prefetched_offsets.append(start)
-        return original(reader, topic, partition, start)
+        return original(client, topic, partition, start)
 
-    with patch.object(TopicReader, "prefetch", prefetch), open_query_transactions(broker) as next_start:
+    with (
+        patch.object(decision_log, "prefetch_stored_batches", prefetch),
+        open_query_transactions(broker) as next_start,
+    ):
         next_start.describe_driver_id()
         for _ in range(3):
             assert next_start.read_entry().generation == 2
@@ -388,7 +391,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
 
     decision_log._partition_cache.clear()
     with (
-        patch.object(reader, "iterate_stored_batches", stored_batches),
+        patch.object(fetch_loop, "iterate_stored_batches", stored_batches),
         open_query_transactions(broker) as transactions,
     ):
         transactions._ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))

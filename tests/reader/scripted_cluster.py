@@ -25,6 +25,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.requests.blocking import BlockingClient
 from tests.client.metadata_responses import ID_1, metadata_response, partition, topic
 from tests.client.scripted_broker import ReceivedRequest, ScriptedBroker
 from tests.fake_system import FakeSystem
@@ -61,6 +62,9 @@ class Cluster:
 
     def reader(self, **options: object) -> TopicReader:
         return TopicReader(ClientConfig(("b0:9092",)), system=self.system, **options)  # type: ignore[arg-type]
+
+    def client(self) -> BlockingClient:
+        return BlockingClient(ClientConfig(("b0:9092",)), system=self.system)
 
     def describe(self) -> MetadataResponse:
         partitions = [partition(index, log.leader) for index, log in enumerate(self.logs)]

@@ -9,10 +9,10 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
 from tests.exactly_once.embedded_query import (
@@ -120,16 +120,16 @@ def test_reads_log_again_after_records_were_deleted_during_the_read(
 ) -> None:
     """The records are deleted after the driver has looked up the start and end offset, and before it fetches."""
     state = transactions.write(fence_driver_id(transactions), Entry(PREFIX, generation=1))
-    beginning_offsets = TopicReader.beginning_offsets
+    create_state = DecisionLog._create_state
 
-    def then_deleted(reader: TopicReader, *of_log: Any) -> dict[int, int]:
-        monkeypatch.setattr(TopicReader, "beginning_offsets", beginning_offsets)
-        offsets = reader.beginning_offsets(*of_log)
+    def create_state_and_delete_records(log: DecisionLog, partition: int) -> Any:
+        monkeypatch.setattr(DecisionLog, "_create_state", create_state)
+        partition_state = create_state(log, partition)
         delete_log_records(broker)
         transactions.write(state, Entry(PREFIX, generation=2))
-        return offsets
+        return partition_state
 
-    monkeypatch.setattr(TopicReader, "beginning_offsets", then_deleted)
+    monkeypatch.setattr(DecisionLog, "_create_state", create_state_and_delete_records)
     with open_query_transactions(broker) as next_start:
         next_start.describe_driver_id()
         assert next_start.read_entry().generation == 2
