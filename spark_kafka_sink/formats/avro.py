@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
@@ -29,6 +30,7 @@ from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
+    apply_mask,
     build_element_mask,
     build_valid_mask,
     combine_masks,
@@ -44,6 +46,8 @@ ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
 It does not validate rows that the mask does not select. The caller discards their bytes.
 """
+RowWriter = Callable[[Sequence[pa.Array], Mask], list[Piece]]
+"""Function that returns pieces of rows, given all columns of the rows."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,13 @@ class AvroFormat:
 
 
 @lru_cache(maxsize=64)
-def build_record_writer(
-    schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]
-) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
+def build_record_writer(schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]) -> RowWriter:
     """Build a writer for columns with these names and types. Raise SchemaError if they do not fit the schema."""
     parsed_schema = parse_record_schema(schema)
     builder = _RecordWriterBuilder(NamedTypes(parsed_schema))
-    return builder.build_fields_writer(parsed_schema, "", names, types, "")
+    return builder.build_fields_writer(
+        parsed_schema, namespace="", column_names=names, column_types=types, path_prefix=""
+    )
 
 
 class _NullableWriter(NamedTuple):
@@ -93,36 +97,34 @@ class _RecordWriterBuilder:
         namespace: str,
         column_names: Sequence[str],
         column_types: Sequence[pa.DataType],
-        path: str,
-    ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
+        path_prefix: str,
+    ) -> RowWriter:
         """Build a writer for records whose fields are matched with columns by name. Fields without a column are null.
 
-        Raise SchemaError if a column has no field, if its type does not fit, or if a field without a column does not
-        allow null.
+        Raise SchemaError if a column has no matching field or an incompatible type, or if a field without a column does
+        not allow null.
         """
         _, inner_namespace = self._named_types.resolve(schema, namespace)
         fields_by_name = {field["name"]: field for field in schema["fields"]}
         unknown_columns = [name for name in column_names if name not in fields_by_name]
         if unknown_columns:
-            raise SchemaError(f"the Avro schema has no field for the column {path}{unknown_columns[0]}")
-        field_writers: list[tuple[str, int | None, ColumnWriter]] = []
+            raise SchemaError(f"the Avro schema has no field for the column {path_prefix}{unknown_columns[0]}")
+        positions = {name: column_names.index(name) for name in column_names}
+        field_writers: dict[str, RowWriter] = {}
         for name, field in fields_by_name.items():
-            if name in column_names:
-                position = column_names.index(name)
-                data_type = column_types[position]
-                writer = self.build_value_writer(field["type"], inner_namespace, data_type, f"{path}{name}")
-                field_writers.append((name, position, writer))
+            path = f"{path_prefix}{name}"
+            if name in positions:
+                position = positions[name]
+                write_column = self.build_value_writer(field["type"], inner_namespace, column_types[position], path)
+                field_writers[path] = _select_column(position, write_column)
             else:
-                writer = self._build_default_writer(field, inner_namespace, f"{path}{name}")
-                field_writers.append((name, None, writer))
+                field_writers[path] = self._build_null_writer(field, inner_namespace, path)
 
         def write_fields(columns: Sequence[pa.Array], mask: Mask) -> list[Piece]:
             pieces: list[Piece] = []
-            for name, position, write_field in field_writers:
-                # A field without a column has a writer that ignores its argument.
-                column = pa.nulls(0) if position is None else columns[position]
-                with convert_arrow_errors(f"{path}{name}"):
-                    pieces += write_field(column, mask)
+            for path, write_field in field_writers.items():
+                with convert_arrow_errors(path):
+                    pieces += write_field(columns, mask)
             return pieces
 
         return write_fields
@@ -138,7 +140,7 @@ class _RecordWriterBuilder:
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
             valid_mask = build_valid_mask(column)
             if valid_mask is not None and nullable_writer.null_branch is None:
-                _reject_nulls(valid_mask if mask is None else valid_mask | ~mask, path)
+                _reject_nulls(apply_mask(~valid_mask, mask), path)
             pieces = nullable_writer.write(column, combine_masks(mask, valid_mask))
             if nullable_writer.value_branch is None:
                 return pieces
@@ -176,18 +178,14 @@ class _RecordWriterBuilder:
         """Build a writer for a column in which no selected row is null."""
         types = pa.types
         avro_type = get_avro_type(schema)
-        if isinstance(avro_type, (Mapping, list)):
+        if isinstance(avro_type, (Mapping, list)):  # an object whose type is a whole schema: {"type": {"type": ...}}
             return self.build_value_writer(avro_type, namespace, data_type, path)
         if avro_type == "record" and types.is_struct(data_type):
             return self._build_struct_writer(schema, namespace, data_type, path)
         if avro_type == "array" and types.is_list(data_type):
             write_element = self.build_value_writer(schema["items"], namespace, data_type.value_type, f"{path}.element")
             return lambda column, mask: _write_arrays(column, mask, write_element)
-        if (
-            avro_type == "map"
-            and types.is_map(data_type)
-            and (is_string_type(data_type.key_type) or types.is_null(data_type.key_type))
-        ):
+        if avro_type == "map" and _is_map_with_string_keys(data_type):
             write_value = self.build_value_writer(schema["values"], namespace, data_type.item_type, f"{path}.value")
             return lambda column, mask: _write_maps(column, mask, write_value)
         return build_scalar_writer(schema, data_type, path)
@@ -199,19 +197,32 @@ class _RecordWriterBuilder:
             namespace,
             column_names=[data_type.field(position).name for position in positions],
             column_types=[data_type.field(position).type for position in positions],
-            path=f"{path}.",
+            path_prefix=f"{path}.",
         )
         return lambda column, mask: write_struct([column.field(position) for position in positions], mask)
 
-    def _build_default_writer(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
+    def _build_null_writer(self, field: Mapping[str, Any], namespace: str, path: str) -> RowWriter:
         """Build a writer that writes null for a field without a column. Raise SchemaError if null is not allowed."""
         schema, _ = self._named_types.resolve(field["type"], namespace)
         if schema == "null":
-            return lambda column, mask: []
+            return lambda columns, mask: []
         if isinstance(schema, list) and "null" in schema:
             null_piece = build_constant_field(encode_varint(schema.index("null")))
-            return lambda column, mask: [null_piece]
+            return lambda columns, mask: [null_piece]
         raise SchemaError(f"there is no column for the field {path} of the Avro schema, and the field cannot be null")
+
+
+def _select_column(position: int, write_column: ColumnWriter) -> RowWriter:
+    """Return a writer that calls `write_column` with the column at this position."""
+    return lambda columns, mask: write_column(columns[position], mask)
+
+
+def _is_map_with_string_keys(data_type: pa.DataType) -> bool:
+    """Return whether this is a map that Avro can represent, whose keys are always strings."""
+    # The keys of Spark's empty map, map(), have the type null.
+    return bool(pa.types.is_map(data_type)) and (
+        is_string_type(data_type.key_type) or bool(pa.types.is_null(data_type.key_type))
+    )
 
 
 def _encode_null_branch(schema: Any, path: str) -> bytes:
@@ -223,12 +234,12 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
     return b""
 
 
-def _reject_nulls(valid_or_unselected: Any, path: str) -> None:
-    """Raise InvalidRecordError if a selected row is null. `valid_or_unselected` is False for exactly these rows."""
-    if not valid_or_unselected.all():
-        null_count = np.count_nonzero(~valid_or_unselected)
+def _reject_nulls(invalid_mask: NDArray[np.bool_], path: str) -> None:
+    """Raise InvalidRecordError if the mask, which is True for selected rows that are null, selects any row."""
+    if invalid_mask.any():
+        null_count = np.count_nonzero(invalid_mask)
         raise InvalidRecordError(
-            f"column {path} is null in {null_count} of {len(valid_or_unselected)} rows, but the schema does "
+            f"column {path} is null in {null_count} of {len(invalid_mask)} rows, but the schema does "
             "not allow null. Filter these rows out, or make the field a union with null."
         )
 

@@ -28,7 +28,7 @@ _DECIMAL_BYTES = 16
 
 
 def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
-    """Build a column writer. Raise SchemaError if the column's type does not fit the Avro type."""
+    """Build a writer for a column of a scalar Avro type. Raise SchemaError if the column's type does not fit."""
     avro_type = get_avro_type(schema)
     logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
     build = _WRITER_BUILDERS.get(avro_type)

@@ -54,7 +54,7 @@ class ColumnsEncoder:
         return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
-        """Encode each row of a batch to a binary value. A row in which the struct is null becomes null.
+        """Encode each row of a batch to a binary value. If fields of a struct are encoded, a null struct becomes null.
 
         A large batch results in several chunks, whose rows keep their order. Raise RecordTooLargeError if a single row
         is too large to encode.
@@ -64,6 +64,7 @@ class ColumnsEncoder:
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
         if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
             return self._encode_halves(batch)
+        # A small batch can still exceed the limit, because a format may need many more bytes for a value than Arrow.
         try:
             with convert_arrow_errors(*self.names):
                 return [self._encode_rows(batch)]

@@ -26,7 +26,7 @@ GUID_MAGIC_BYTE = b"\1"
 
 
 class SchemaOptions(NamedTuple):
-    """The user's schema, if any, and the name of the record or message."""
+    """The user's schema, and the name of the record or message. Without a schema, one is derived from the columns."""
 
     text: str | None = None
     name: str | None = None

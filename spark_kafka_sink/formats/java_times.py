@@ -76,9 +76,10 @@ def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[n
     # leap day is the last day of a year, and 400 years are a cycle of 146,097 days. Four years have 1,461 days and a
     # century has 36,524.
     cycle, day = np.divmod(days + 719_468, 146_097)
+    # The terms remove the leap days before `day`: one in four years, but only one in four centuries.
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
+    month = (5 * day + 2) // 153  # 0 for March: from March on, five months have 153 days (31, 30, 31, 30, 31)
     day -= (153 * month + 2) // 5 - 1
     month += np.where(month < 10, 3, -9)
     year += 400 * cycle + (month <= 2)

@@ -150,7 +150,8 @@ def _encode_objects(
     """Return one JSON object per row, preceded by `prefix`. Fields that are null in all rows are skipped."""
     builder = _ObjectBuilder(prefix + b"{")
     for name, field in zip(names, fields, strict=True):
-        if row_count and field.values.null_count < row_count:
+        is_null_in_all_rows = field.values.null_count == row_count  # also if there are no rows
+        if not is_null_in_all_rows:
             builder.add_field(_escape_name(name), field)
     return builder.build(row_count)
 
@@ -237,7 +238,7 @@ def _encode_maps(column: pa.Array) -> pa.Array:
 def _join_elements(
     elements: pa.Array, element_offsets: NDArray[np.int64], column: pa.Array, opening: bytes, closing: bytes
 ) -> pa.Array:
-    """Join the elements of each list with commas and enclose them in brackets. Null rows of `column` stay null."""
+    """Join the elements of each row with commas, between `opening` and `closing`. Null rows of `column` stay null."""
     lists = pa.ListArray.from_arrays(numbers_to_arrow(element_offsets.astype(np.int32)), elements)
     joined_elements = pc.binary_join(lists, build_binary_scalar(b","))
     return copy_nulls(join(build_binary_scalar(opening), joined_elements, build_binary_scalar(closing)), column)

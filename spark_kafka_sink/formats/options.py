@@ -112,36 +112,36 @@ def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, 
 
 def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | None:
     """Return one part's options, or None if its column is written without a format or the format is invalid."""
-    values = parsed_options.values
+    option_values = parsed_options.values
     format_option = f"{part}Format"
     if format_option not in parsed_options.raw_values and f"{part}Columns" in parsed_options.raw_values:
         format_option = "valueFormat"  # also the format of key columns without a format of their own
     if format_option in parsed_options.invalid_fields:
         return None
-    format_name: str | None = values[format_option]
+    format_name: str | None = option_values[format_option]
     if format_name is None:
         part_options = (option for option in FORMAT_OPTIONS if option.name.startswith(part))
         parsed_options.reject_unused(part_options, f"{{{part}Format}} is one of {_list_formats()}")
         return None
     if part == "key" and "keyColumns" not in parsed_options.raw_values:
         parsed_options.faults.add("keyFormat", "needs {keyColumns}, which names the columns of the key.")
-    subject = values[f"{part}Subject"]
+    subject = option_values[f"{part}Subject"]
     if subject and format_name not in REGISTRY_FORMATS:
         parsed_options.faults.add(
             f"{part}Subject", f"has no effect, because the format '{format_name}' does not use a schema registry."
         )
     schema = _parse_schema_options(parsed_options, part, format_name)
-    return FormatOptions(part, format_name, values[f"{part}Columns"], schema, subject)
+    return FormatOptions(part, format_name, option_values[f"{part}Columns"], schema, subject)
 
 
 def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name: str) -> SchemaOptions:
-    """Return one part's schema, which is read from its file if SchemaFile is set. Add errors to the faults."""
-    values = parsed_options.values
-    options = [f"{part}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
-    text, path, schema_name = (values[option] for option in options)
+    """Return one part's schema. If the part's SchemaFile option is set, read the file. Add errors to the faults."""
+    option_values = parsed_options.values
+    option_names = [f"{part}{suffix}" for suffix in ("Schema", "SchemaFile", "SchemaName")]
+    text, path, schema_name = (option_values[name] for name in option_names)
     if format_name not in SCHEMA_FORMATS:
         # One fault is enough, so only the first of these options is reported.
-        useless_option = next((option for option in options if values[option]), None)
+        useless_option = next((name for name in option_names if option_values[name]), None)
         if useless_option is not None:
             problem = f"has no effect, because the format '{format_name}' has no schema."
             parsed_options.faults.add(useless_option, problem)

@@ -80,7 +80,10 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _parse_files(data: bytes) -> list[Any]:
-    """Return the file descriptors from a FileDescriptorSet (protoc) or a single FileDescriptorProto (registry)."""
+    """Parse the bytes of a FileDescriptorSet (from protoc) or FileDescriptorProto (from a registry).
+
+    Return the file descriptors. Raise SchemaError if the bytes are neither, or if no file has a message.
+    """
     try:
         from google.protobuf import descriptor_pb2
         from google.protobuf.message import DecodeError
@@ -106,6 +109,7 @@ def _find_message(files: Sequence[Any], name: str | None) -> Any:
     from google.protobuf import descriptor_pool, timestamp_pb2
 
     pool = descriptor_pool.DescriptorPool()
+    # A schema from a registry is a single file without its imports, so add Timestamp's file, which it may import.
     if not any(file.name == timestamp_pb2.DESCRIPTOR.name for file in files):
         pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     try:

@@ -108,10 +108,13 @@ class RegistryConfig:
 
 
 class _FailedAttempt(NamedTuple):
-    """A failed request to one URL. `backoff_s`: the minimum delay before a retry, or infinity if it is useless."""
+    """A failed request to one URL.
+
+    `min_backoff_s`: the minimum delay before a retry, or None if a retry cannot succeed.
+    """
 
     message: str
-    backoff_s: float = 0.0
+    min_backoff_s: float | None = 0.0
 
 
 class SchemaRegistryClient:
@@ -190,21 +193,20 @@ class SchemaRegistryClient:
     def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
         """Query the registry and check the response. Raise SchemaRegistryError if the schema cannot be used.
 
-        `operation` is register, lookup, latest or serialized (latest, with a serialized descriptor). The last two have
-        no schema.
+        `operation` is "register" or "lookup" for a given schema, and "latest" or "serialized" (the latest schema as a
+        serialized descriptor) without one.
         """
-        path = _build_subject_path(subject)
         if schema is None:
             query = "?format=serialized" if operation == "serialized" else ""
             response = self._fetch_latest_version(subject, query)
         else:
-            path += "/versions" if operation == "register" else ""
+            path = _build_subject_path(subject) + ("/versions" if operation == "register" else "")
             query = "?normalize=true" if self._config.normalize else ""
             response = self._request("POST", path + query, schema, subject)
         version = response
         if "schema" not in response and "ruleSet" not in response:
-            # A follower of the registry forwards a registration to the leader and may see the new version a moment
-            # later, so 404 is retried.
+            # The response contains only the id, so fetch the rules. A follower of the registry forwards a registration
+            # to the leader and may see the new version a moment later, so 404 is retried.
             version = self._fetch_latest_version(
                 subject, retriable_statuses=(HTTPStatus.NOT_FOUND, *_RETRIABLE_STATUSES)
             )
@@ -254,14 +256,15 @@ class SchemaRegistryClient:
     ) -> Mapping[str, Any]:
         """Send a request to each URL in turn, with retries, until one succeeds or the timeout expires.
 
-        An attempt tries all URLs and divides the remaining time among them. Return the JSON object of the response.
-        Raise SchemaRegistryError if the registry rejects the request or the last attempt fails.
+        An attempt tries all URLs, and divides the remaining time among those that it has not tried yet. Return the JSON
+        object of the response. Raise SchemaRegistryError if the registry rejects the request or the last attempt fails.
         """
         deadline_s = self._now_s() + self._config.timeout_ms / 1000
         for attempt in range(1, MAX_RETRIES + 2):
             failures: list[_FailedAttempt] = []
             for index, url in enumerate(self._config.urls):
-                timeout_s = (deadline_s - self._now_s()) / (len(self._config.urls) - index)
+                untried_count = len(self._config.urls) - index
+                timeout_s = (deadline_s - self._now_s()) / untried_count
                 result = self._try_request(method, url, path, schema, timeout_s, retriable_statuses)
                 if isinstance(result, _FailedAttempt):
                     failures.append(result)
@@ -270,15 +273,16 @@ class SchemaRegistryClient:
                 else:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in failures)
-            # The next attempt tries all URLs, after the longest finite backoff. If no backoff is finite, give up.
-            finite_backoffs_s = [failure.backoff_s for failure in failures if failure.backoff_s < math.inf]
+            # The next attempt tries all URLs, so it has to wait for the longest of their backoffs.
+            min_backoffs_s = [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
+            can_retry = attempt <= MAX_RETRIES and bool(min_backoffs_s)
+            backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *min_backoffs_s])
             remaining_s = deadline_s - self._now_s()
-            backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *finite_backoffs_s])
-            if attempt > MAX_RETRIES or not finite_backoffs_s or backoff_s >= remaining_s:
+            if not can_retry or backoff_s >= remaining_s:
                 break
             _log.warning("The request to the schema registry failed (%s). Retrying in %.1f s.", message, backoff_s)
             self._sleep(backoff_s)
-        requested_backoff_s = max(finite_backoffs_s, default=0.0)
+        requested_backoff_s = max(min_backoffs_s, default=0.0)
         remaining_s = max(0.0, remaining_s)
         if requested_backoff_s > remaining_s:
             message += f"; the requested backoff is {requested_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
@@ -311,7 +315,7 @@ class SchemaRegistryClient:
                 max_bytes=MAX_RESPONSE_BYTES,
             )
         except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
-            return _FailedAttempt(f"{url}: {describe_http_error(error)}", math.inf)
+            return _FailedAttempt(f"{url}: {describe_http_error(error)}", min_backoff_s=None)
         except (OSError, http.client.HTTPException) as error:
             return _FailedAttempt(f"{url}: {describe_http_error(error)}")
         if response.status not in retriable_statuses:
