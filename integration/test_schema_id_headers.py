@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import SchemaRegistryError
 from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.formats.fake_registry import FakeRegistry, fake_registry
-from tests.formats.test_protobuf import compile_proto, message_class
+from tests.formats.protobuf_reference import compile_proto, message_class
 
 ORDERS = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"name {number}" for number in range(10)]})
 ROWS = ORDERS.to_pylist()

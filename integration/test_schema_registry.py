@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.spark.arrow_types import to_arrow_field
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.formats.protobuf_reference import compile_proto, message_class
 from tests.formats.registry_contract import RegistryContract
-from tests.formats.test_protobuf import compile_proto, message_class
 from tests.waiting import REQUEST_TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.needs("registry", "connector")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import pickle
-from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -16,84 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import InvalidRecordError, RecordTooLargeError, SchemaError
-from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema, parse_full_record_name
-from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.avro import build_record_writer
+from spark_kafka_sink.formats.avro_schema import derive_schema
 from spark_kafka_sink.records import joined_rows
 from tests.formats.arrow_strategies import batches
+from tests.formats.avro_reference import (
+    encode,
+    encode_with_fastavro,
+    field_schema,
+    logical_schema,
+    record_schema,
+)
 
 AVRO_NAMES = st.lists(st.sampled_from(["a", "b", "_c", "d1", "Ee"]), min_size=1, max_size=4, unique=True)
-
-
-def encode(schema: str, batch: pa.RecordBatch) -> list[bytes | None]:
-    encoder = ColumnsEncoder(AvroFormat(schema), tuple(batch.schema), tuple(range(batch.num_columns)))
-    rows: list[bytes | None] = pickle.loads(pickle.dumps(encoder)).encode(batch).to_pylist()
-    return rows
-
-
-def maps_to_dicts(value: Any, data_type: pa.DataType) -> Any:
-    """Convert maps from lists of tuples to dicts. pyarrow 19 has no option for that."""
-    if value is None:
-        return None
-    if pa.types.is_map(data_type):
-        return {key: maps_to_dicts(item, data_type.item_type) for key, item in value}
-    if pa.types.is_list(data_type):
-        return [maps_to_dicts(item, data_type.value_type) for item in value]
-    if pa.types.is_struct(data_type):
-        return {field.name: maps_to_dicts(value[field.name], field.type) for field in data_type}
-    return value
-
-
-def encode_with_fastavro(schema: str, batch: pa.RecordBatch) -> list[bytes]:
-    parsed = fastavro.parse_schema(json.loads(schema))
-    rows = []
-    for row in batch.to_pylist():
-        buffer = io.BytesIO()
-        fastavro.schemaless_writer(
-            buffer, parsed, {field.name: maps_to_dicts(row[field.name], field.type) for field in batch.schema}
-        )
-        rows.append(buffer.getvalue())
-    return rows
 
 
 @given(batches(names=AVRO_NAMES), st.booleans())
 def test_encoded_rows_equal_fastavro(batch: pa.RecordBatch, null_first: bool) -> None:
     schema = derive_schema(list(batch.schema), None, null_first=null_first)
-    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
-
-
-def record_schema(*fields: dict[str, Any], **attributes: Any) -> str:
-    return json.dumps({"type": "record", "name": "r", "fields": fields, **attributes})
-
-
-def field_schema(name: str, avro_type: Any, **attributes: Any) -> dict[str, Any]:
-    return {"name": name, "type": avro_type, **attributes}
-
-
-def logical_schema(avro_type: str, name: str, **attributes: Any) -> dict[str, Any]:
-    return {"type": avro_type, "logicalType": name, **attributes}
-
-
-@given(st.lists(st.none() | st.decimals(-(10**18), 10**18, places=4), min_size=1, max_size=6))
-def test_decimals_have_minimum_size_or_size_of_fixed_type(values: list[Decimal | None]) -> None:
-    batch = pa.record_batch({"a": pa.array(values, pa.decimal128(38, 4))})
-    fixed = {"type": "fixed", "name": "f", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 4}
-    for avro_type in (logical_schema("bytes", "decimal", precision=38, scale=4), fixed):
-        schema = record_schema(field_schema("a", ["null", avro_type]))
-        assert encode(schema, batch) == encode_with_fastavro(schema, batch)
-
-
-def test_encodes_decimals_of_every_size() -> None:
-    edges = [sign * (2**bits + attributes) for bits in range(126) for attributes in (-1, 0, 1) for sign in (1, -1)]
-    batch = pa.record_batch({"a": pa.array([Decimal(edge) for edge in edges], pa.decimal128(38, 0))})
-    schema = record_schema(field_schema("a", logical_schema("bytes", "decimal", precision=38, scale=0)))
-    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
-
-
-def test_encodes_integers_of_every_size() -> None:
-    edges = [sign * 2**bits + attributes for bits in range(63) for attributes in (-1, 0) for sign in (1, -1)]
-    batch = pa.record_batch({"a": pa.array([*edges, -(2**63), 2**63 - 1], pa.int64())})
-    schema = record_schema(field_schema("a", "long"))
     assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
@@ -145,29 +83,6 @@ def test_writes_fields_in_schema_order_with_null_for_missing_columns() -> None:
     schema = record_schema(field_schema("b", "string"), field_schema("gone", ["null", "int"]), field_schema("a", "int"))
     batch = pa.record_batch({"a": pa.array([1], pa.int32()), "b": ["x"]})
     assert encode(schema, batch) == encode_with_fastavro(schema, batch)
-
-
-def test_resolves_references_to_named_types() -> None:
-    point = {"type": "record", "name": "Point", "namespace": "geo", "fields": [field_schema("x", "int")]}
-    schema = record_schema(
-        field_schema("a", point),
-        field_schema("b", ["null", "geo.Point"]),
-        field_schema("c", {"type": "array", "items": "geo.Point"}),
-    )
-    data_type = pa.struct([("x", pa.int32())])
-    batch = pa.record_batch(
-        {
-            "a": pa.array([{"x": 1}], data_type),
-            "b": pa.array([{"x": 2}], data_type),
-            "c": pa.array([[{"x": 3}]], pa.list_(data_type)),
-        }
-    )
-    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
-    schema_with_namespace = record_schema(
-        field_schema("a", {"type": "enum", "name": "E", "symbols": ["A"]}), field_schema("b", "E"), namespace="n.s"
-    )
-    texts = pa.record_batch({"a": ["A"], "b": ["A"]})
-    assert encode(schema_with_namespace, texts) == encode_with_fastavro(schema_with_namespace, texts)
 
 
 def test_ignores_fields_of_null_structs() -> None:
@@ -223,83 +138,6 @@ def test_rejects_rows_that_violate_schema(avro: Any, values: list[str], message:
     with pytest.raises(InvalidRecordError) as caught:
         encode(record_schema(field_schema("a", avro)), pa.record_batch({"a": values}))
     assert message in str(caught.value)
-
-
-def test_rejects_enum_value_that_is_not_utf8_and_shows_it() -> None:
-    invalid = pa.array([b"\xff"], pa.binary()).view(pa.string())
-    with pytest.raises(InvalidRecordError, match=r"is not a symbol of the enum e") as caught:
-        encode(
-            record_schema(field_schema("a", {"type": "enum", "name": "e", "symbols": ["A"]})),
-            pa.record_batch({"a": invalid}),
-        )
-    assert "\\xff" in str(caught.value)
-
-
-def test_rejects_bytes_whose_size_differs_from_fixed_type() -> None:
-    with pytest.raises(InvalidRecordError, match="the schema's fixed type has 3 bytes"):
-        encode(
-            record_schema(field_schema("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]})
-        )
-
-
-@pytest.mark.parametrize("is_nullable", [False, True])
-def test_rejects_fixed_type_that_is_too_small_for_decimals(is_nullable: bool) -> None:
-    """For example, 9,999,999,999 does not fit into four bytes."""
-    for size, precision in ((4, 10), (0, 1), (16, 39), (16, 2**31 - 1)):
-        digits = {"logicalType": "decimal", "precision": precision, "scale": 0}
-        avro_type = {"type": "fixed", "name": "f", "size": size, **digits}
-        with pytest.raises(SchemaError, match=rf"column a: .* {size} bytes .*precision {precision}"):
-            build_record_writer(
-                record_schema(field_schema("a", ["null", avro_type] if is_nullable else avro_type)),
-                ("a",),
-                (pa.decimal128(1, 0),),
-            )
-    build_record_writer(
-        record_schema(field_schema("a", fixed_decimal_schema("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),)
-    )
-
-
-def fixed_decimal_schema(path: str, size: int, precision: int, scale: int) -> dict[str, Any]:
-    digits = {"logicalType": "decimal", "precision": precision, "scale": scale}
-    return {"type": "fixed", "name": "fixed", "namespace": f"topLevelRecord.{path}", "size": size, **digits}
-
-
-def test_derived_schema_equals_spark_to_avro() -> None:
-    fields = [
-        pa.field("id", pa.int64(), False),
-        pa.field("price", pa.decimal128(10, 2)),
-        pa.field("s", pa.struct([pa.field("d", pa.decimal128(5, 1), False)])),
-        pa.field("l", pa.list_(pa.field("element", pa.string(), True)), False),
-    ]
-    inner = {"type": "record", "name": "s", "fields": [field_schema("d", fixed_decimal_schema("s.d", 3, 5, 1))]}
-    assert json.loads(derive_schema(fields, None, null_first=False)) == {
-        "type": "record",
-        "name": "topLevelRecord",
-        "fields": [
-            field_schema("id", "long"),
-            field_schema("price", [fixed_decimal_schema("price", 5, 10, 2), "null"]),
-            field_schema("s", [{**inner, "namespace": "topLevelRecord"}, "null"]),
-            field_schema("l", {"type": "array", "items": ["string", "null"]}),
-        ],
-    }
-
-
-def test_derived_registry_schema_has_null_first_and_as_default() -> None:
-    schema = json.loads(derive_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
-    assert schema == {
-        "type": "record",
-        "name": "Order",
-        "namespace": "com.acme",
-        "fields": [{"name": "a", "type": ["null", "int"], "default": None}],
-    }
-    assert parse_full_record_name(json.dumps(schema)) == "com.acme.Order"
-
-
-def test_rejects_names_and_types_that_avro_does_not_support() -> None:
-    with pytest.raises(SchemaError, match="column a b is not a valid Avro name"):
-        derive_schema([pa.field("a b", pa.int32())], None, null_first=False)
-    with pytest.raises(SchemaError, match=r"column m of type .* has no corresponding Avro type"):
-        derive_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
 
 
 def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from spark_kafka_sink.formats.schema_registry import get_registry_client
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.formats.fake_registry import FakeRegistry, fake_registry
-from tests.formats.test_protobuf import compile_proto
+from tests.formats.protobuf_reference import compile_proto
 
 ROWS, PARTITIONS = 40, 6
 ORDERS = pa.table({"id": pa.array(range(ROWS), pa.int64()), "name": [f"name {number}" for number in range(ROWS)]})

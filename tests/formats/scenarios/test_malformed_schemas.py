@@ -16,7 +16,7 @@ from spark_kafka_sink.formats import avro
 from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
 from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
 from spark_kafka_sink.formats.schema_json import MAX_NESTING
-from tests.formats.test_protobuf import compile_proto
+from tests.formats.protobuf_reference import compile_proto
 
 ID = [pa.field("id", pa.int64())]
 FIELDS = [

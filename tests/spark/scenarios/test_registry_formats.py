@@ -29,7 +29,7 @@ from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.testing import embedded_broker, read_topic
 from tests.formats.fake_registry import FakeRegistry, fake_registry
-from tests.formats.test_protobuf import compile_proto, message_class
+from tests.formats.protobuf_reference import compile_proto, message_class
 from tests.spark.planned import planned
 from tests.waiting import REQUEST_TIMEOUT_SECONDS
 

@@ -1,0 +1,104 @@
+"""Writers of Avro's scalar types, compared with fastavro."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.formats.avro import build_record_writer
+from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
+from tests.formats.avro_reference import (
+    encode,
+    encode_with_fastavro,
+    field_schema,
+    fixed_decimal_schema,
+    logical_schema,
+    record_schema,
+)
+
+
+@given(st.lists(st.none() | st.decimals(-(10**18), 10**18, places=4), min_size=1, max_size=6))
+def test_decimals_have_minimum_size_or_size_of_fixed_type(values: list[Decimal | None]) -> None:
+    batch = pa.record_batch({"a": pa.array(values, pa.decimal128(38, 4))})
+    fixed = {"type": "fixed", "name": "f", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 4}
+    for avro_type in (logical_schema("bytes", "decimal", precision=38, scale=4), fixed):
+        schema = record_schema(field_schema("a", ["null", avro_type]))
+        assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+def test_encodes_decimals_of_every_size() -> None:
+    edges = [sign * (2**bits + attributes) for bits in range(126) for attributes in (-1, 0, 1) for sign in (1, -1)]
+    batch = pa.record_batch({"a": pa.array([Decimal(edge) for edge in edges], pa.decimal128(38, 0))})
+    schema = record_schema(field_schema("a", logical_schema("bytes", "decimal", precision=38, scale=0)))
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+def test_encodes_integers_of_every_size() -> None:
+    edges = [sign * 2**bits + attributes for bits in range(63) for attributes in (-1, 0) for sign in (1, -1)]
+    batch = pa.record_batch({"a": pa.array([*edges, -(2**63), 2**63 - 1], pa.int64())})
+    schema = record_schema(field_schema("a", "long"))
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+
+
+def test_rejects_enum_value_that_is_not_utf8_and_shows_it() -> None:
+    invalid = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(InvalidRecordError, match=r"is not a symbol of the enum e") as caught:
+        encode(
+            record_schema(field_schema("a", {"type": "enum", "name": "e", "symbols": ["A"]})),
+            pa.record_batch({"a": invalid}),
+        )
+    assert "\\xff" in str(caught.value)
+
+
+def test_rejects_bytes_whose_size_differs_from_fixed_type() -> None:
+    with pytest.raises(InvalidRecordError, match="the schema's fixed type has 3 bytes"):
+        encode(
+            record_schema(field_schema("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]})
+        )
+
+
+@pytest.mark.parametrize("is_nullable", [False, True])
+def test_rejects_fixed_type_that_is_too_small_for_decimals(is_nullable: bool) -> None:
+    """For example, 9,999,999,999 does not fit into four bytes."""
+    for size, precision in ((4, 10), (0, 1), (16, 39), (16, 2**31 - 1)):
+        digits = {"logicalType": "decimal", "precision": precision, "scale": 0}
+        avro_type = {"type": "fixed", "name": "f", "size": size, **digits}
+        with pytest.raises(SchemaError, match=rf"column a: .* {size} bytes .*precision {precision}"):
+            build_record_writer(
+                record_schema(field_schema("a", ["null", avro_type] if is_nullable else avro_type)),
+                ("a",),
+                (pa.decimal128(1, 0),),
+            )
+    build_record_writer(
+        record_schema(field_schema("a", fixed_decimal_schema("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "data_type"),
+    [
+        ("boolean", pa.int32()),
+        ("float", pa.float64()),
+        ("string", pa.int64()),
+        ("bytes", pa.string()),
+        ({"type": "fixed", "name": "f", "size": 3}, pa.string()),
+        ({"type": "enum", "name": "e", "symbols": ["A"]}, pa.binary()),
+        (logical_schema("bytes", "decimal", precision=5, scale=2), pa.int64()),
+        (logical_schema("bytes", "decimal", precision=5, scale=2), pa.decimal128(5, 1)),
+        (logical_schema("bytes", "decimal", precision=5, scale=2), pa.decimal128(6, 2)),
+        (fixed_decimal_schema("a", 16, 5, 2), pa.int64()),
+        (logical_schema("long", "timestamp-micros"), pa.timestamp("us")),
+        (logical_schema("long", "local-timestamp-micros"), pa.timestamp("us", "UTC")),
+        (logical_schema("long", "timestamp-micros"), pa.time64("ns")),
+    ],
+    ids=str,
+)
+def test_rejects_column_whose_type_does_not_fit(schema: Any, data_type: pa.DataType) -> None:
+    with pytest.raises(SchemaError, match=r"column a of type .* does not fit the schema's type"):
+        build_scalar_writer(schema, data_type, "a")

@@ -1,0 +1,66 @@
+"""Descriptors that users give: the message that they select, and columns that do not fit it."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from grpc_tools import protoc
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.protobuf_descriptor import encode_message_indexes, parse_descriptor
+from tests.documents import command_lines
+from tests.formats.protobuf_reference import (
+    EVERY_TYPE_PROTO,
+    ONEOF_PROTO,
+    compile_proto,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "indexes"), [(None, b"\0"), ("First", b"\0"), ("Order", b"\2\2"), ("Order.Line.Part", b"\6\2\0\0")]
+)
+def test_message_indexes_identify_message_in_file(name: str | None, indexes: bytes) -> None:
+    schema = base64.b64encode(compile_proto(ONEOF_PROTO)).decode()
+    columns = [pa.field("id", pa.int64())] if name == "Order" else []
+    assert parse_descriptor(schema, name, columns).message_indexes == indexes
+    assert encode_message_indexes([3]) == b"\2\6"
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (pa.field("a", pa.string()), "column a of type string does not fit the Protobuf type int32"),
+        (pa.field("n", pa.int64()), "column n of type int64 does not fit a repeated Protobuf field"),
+        (pa.field("zz", pa.int64()), "the message M has no field for the column zz"),
+    ],
+)
+def test_rejects_columns_that_do_not_fit_message(field: pa.Field, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        parse_descriptor(base64.b64encode(compile_proto(EVERY_TYPE_PROTO)).decode(), None, [field])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("bm9wZQ==", None, "the Protobuf schema"),
+        (base64.b64encode(compile_proto(ONEOF_PROTO)).decode(), "Nope", "has no message Nope"),
+        (base64.b64encode(compile_proto(ONEOF_PROTO)).decode(), "Order", "no column for the required field id"),
+    ],
+)
+def test_rejects_descriptor_without_matching_message(text: str, name: str | None, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        parse_descriptor(text, name, [])
+    assert message in str(caught.value)
+
+
+def test_accepts_schema_from_documented_protoc_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = (line for line in command_lines("docs/registry.md") if line.startswith("protoc"))
+    (tmp_path / "order.proto").write_text('syntax = "proto3"; message Order { int64 id = 1; }')
+    monkeypatch.chdir(tmp_path)
+    assert protoc.main(line.split()) == 0
+    text = base64.b64encode((tmp_path / "order.desc").read_bytes()).decode()
+    assert parse_descriptor(text, None, [pa.field("id", pa.int64())]).name == "Order"

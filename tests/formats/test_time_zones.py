@@ -1,0 +1,56 @@
+"""Offsets of time zones: their changes, fixed offsets, and years after the last computed one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.java_times import format_timestamps
+from tests.formats.time_reference import EPOCH, ZONES, format_micros, reference_timestamp
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_offset_changes_at_the_right_second(zone: str) -> None:
+    zone_info = ZoneInfo(zone)
+    for year in (1883, 2024, 2399):
+        hours = [dt.datetime(year, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(hours=hour) for hour in range(366 * 24)]
+        offsets = [time.astimezone(zone_info).utcoffset() for time in hours]
+        change_indices = [i for i in range(1, len(hours)) if offsets[i] != offsets[i - 1]]
+        micros_near_changes = [
+            round((hours[i] - EPOCH).total_seconds() + second) * 1_000_000
+            for i in change_indices
+            for second in (-3600, -3599, -1801, -1800, -1, 0, 1)
+        ]
+        expected = [reference_timestamp(zone, micros) for micros in micros_near_changes]
+        assert format_micros(zone, *micros_near_changes) == expected
+
+
+def test_time_zone_rules_repeat_after_last_computed_year() -> None:
+    for year in (2400, 2799, 2800, 2803, 3603, 9998):
+        for month in range(1, 13):
+            time = dt.datetime(year, month, 4, tzinfo=dt.timezone.utc)
+            micros = round((time - EPOCH).total_seconds()) * 1_000_000
+            assert format_micros("America/New_York", micros) == [reference_timestamp("America/New_York", micros)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        ("UTC", "1970-01-01T00:00:00.000Z"),
+        ("+05:30", "1970-01-01T05:30:00.000+05:30"),
+        ("GMT-8", "1969-12-31T16:00:00.000-08:00"),
+        ("UTC+01:00", "1970-01-01T01:00:00.000+01:00"),
+    ],
+)
+def test_zone_can_be_a_fixed_offset(zone: str, text: str) -> None:
+    array = pa.array([0]).view(pa.timestamp("us", zone))
+    assert format_timestamps(array).to_pylist() == [text.encode()]
+
+
+def test_error_names_unknown_zone_and_setting() -> None:
+    with pytest.raises(SchemaError, match=r"'Mars/Olympus' of a timestamp column is unknown .* spark\.sql\.session"):
+        format_micros("Mars/Olympus", 0)
