@@ -162,7 +162,7 @@ class EmbeddedCluster:
                     self.coordinator.abort_timed_out(now_ms)
                     self.save_transactions()
                 except ApiError as error:
-                    _log.warning("Could not abort timed-out transactions; trying again later: %s", error)
+                    _log.warning("Could not abort timed-out transactions. Retrying later: %s", error)
                     self._next_timeout_ms = now_ms + ABORT_RETRY_MS
 
     # --- topics
@@ -187,10 +187,7 @@ class EmbeddedCluster:
         with self.lock:
             partitions = self.topic(topic).partitions
             if not 0 <= index < len(partitions):
-                raise KeyError(
-                    f"Partition {index} of topic {topic} does not exist; "
-                    f"the topic has {len(partitions)} partitions, numbered from 0."
-                )
+                raise KeyError(f"Topic {topic} has no partition {index}: it has {len(partitions)}, numbered from 0.")
             return partitions[index]
 
     def log(self, topic: str, partition: int) -> PartitionLog:
@@ -262,7 +259,9 @@ class EmbeddedCluster:
         """Create a topic without saving the cluster. Raise ConfigurationError if the definition is invalid."""
         name = definition.name
         if not is_topic_name(name):
-            raise ConfigurationError(f"{name[:300]!r} is not a valid topic name. Use {TOPIC_NAME_RULE}.")
+            raise ConfigurationError(
+                f"{name[:300]!r} is not a valid topic name. A topic name consists of {TOPIC_NAME_RULE}."
+            )
         if name in self.topics:
             raise ConfigurationError(f"Topic {name} already exists.")
         if definition.partitions < 1:
@@ -421,5 +420,5 @@ def _check_available(requested: int, available: int, max_partitions: int) -> Non
     if requested > available:
         raise ConfigurationError(
             f"Cannot create {requested} partitions: the embedded broker has at most {max_partitions} in all topics "
-            f"together, and {available} can still be created."
+            f"together, so {available} more can be created."
         )

@@ -106,9 +106,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
     }
     for flag, value in numbers.items():
         if value < 1:
-            raise ConfigurationError(f"{flag} is {value}, but must be at least 1")
+            raise ConfigurationError(f"{flag} must be at least 1, not {value}")
     if args.rate is not None and args.rate <= 0:
-        raise ConfigurationError(f"--rate is {args.rate}, but must be more than 0")
+        raise ConfigurationError(f"--rate must be more than 0, not {args.rate}")
 
 
 class _CallTimer:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     columns = _parse_columns(args.columns, args.format)
     if args.max_messages is not None and args.max_messages < 0:
-        raise ConfigurationError(f"--max-messages is {args.max_messages}, but must be at least 0")
+        raise ConfigurationError(f"--max-messages must be at least 0, not {args.max_messages}")
     config = build_reader_config(parse_client_options(args))
     start = _parse_start(args.start)
     check_topics_readable(config, args.topic)
@@ -111,7 +111,7 @@ def _parse_start(text: str) -> str | int | datetime:
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise ConfigurationError(f"--from is {text!r}, but must be {_START_FORMS}") from None
+        raise ConfigurationError(f"--from must be {_START_FORMS}, not {text!r}") from None
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.rows < 1:
-        raise ConfigurationError(f"--rows is {args.rows}, but must be at least 1")
+        raise ConfigurationError(f"--rows must be at least 1, not {args.rows}")
     require_spark()
     from spark_kafka_sink.cli.demo_job import Demo  # imports pyspark
 
@@ -64,7 +64,7 @@ def require_spark() -> None:
     if shutil.which(f"{java_home}/bin/java" if java_home else "java") is None:
         problem = f"JAVA_HOME is {java_home}, which has no bin/java" if java_home else "there is no java on the PATH"
         raise MissingDependencyError(
-            f"Spark requires Java 17 or later, but {problem}. Install Java, or set JAVA_HOME to its directory."
+            f"Spark requires Java 17 or newer, but {problem}. Install Java, or set JAVA_HOME to its directory."
         )
 
 

@@ -146,7 +146,7 @@ def create_topic(config: ClientConfig, bootstrap_servers: str, topic: str) -> No
         with BlockingClient(config, timeout_ms=RESPONSE_TIMEOUT_MS) as client:
             create_if_missing(client, NewTopic(topic, PARTITIONS))
     except NetworkError as error:
-        raise NetworkError(f"no Kafka at {bootstrap_servers}: {error}") from error
+        raise NetworkError(f"could not connect to Kafka at {bootstrap_servers}: {error}") from error
 
 
 @contextlib.contextmanager

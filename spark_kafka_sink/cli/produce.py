@@ -95,7 +95,8 @@ def _check_partition(producer: KafkaProducer, args: argparse.Namespace) -> None:
     partition_count = len(producer.partitions_for(args.topic))
     if not 0 <= args.partition < partition_count:
         raise ConfigurationError(
-            f"--partition: topic {args.topic} has the partitions 0 to {partition_count - 1}, not {args.partition}"
+            f"--partition: topic {args.topic} has no partition {args.partition}: it has {partition_count}, numbered "
+            "from 0"
         )
 
 

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.reports.write_report import get_query_id
 
     if args.last < 1:
-        raise ConfigurationError(f"--last is {args.last}, but must be at least 1")
+        raise ConfigurationError(f"--last must be at least 1, not {args.last}")
     if args.job is None:
         reports = read_reports(args.path, max_reports=args.last)
     else:

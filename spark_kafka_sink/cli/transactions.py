@@ -108,7 +108,7 @@ def _describe_action(status: PrefixStatus, action: str, transactional_ids: Seque
 
 def _is_confirmed() -> bool:
     """Ask for confirmation. Anything except an explicit yes, including the end of the input, means no."""
-    sys.stdout.write("Go on? [y/N] ")
+    sys.stdout.write("Continue? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

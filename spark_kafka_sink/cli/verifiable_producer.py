@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
     # Kafka's tool accepts such a number, but its keys then never repeat.
     if args.repeating_keys is not None and args.repeating_keys < 1:
-        raise ConfigurationError(f"--repeating-keys is {args.repeating_keys}, but must be at least 1")
+        raise ConfigurationError(f"--repeating-keys must be at least 1, not {args.repeating_keys}")
     # As in Kafka's tool, requests are not retried unless the options say otherwise, because tests count the failures.
     options = {"acks": args.acks, "retries": 0, **parse_client_options(args)}
     events = EventWriter(args.topic)

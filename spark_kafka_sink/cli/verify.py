@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.reports.write_report import get_query_id, merge_report_ranges
 
     if args.last is not None and args.last < 1:
-        raise ConfigurationError(f"--last is {args.last}, but must be at least 1")
+        raise ConfigurationError(f"--last must be at least 1, not {args.last}")
     reports = [report for report in read_reports(args.path) if args.job in (None, get_query_id(report))]
     ranges = merge_report_ranges(reports[-args.last :] if args.last else reports)
     if not ranges:

@@ -200,7 +200,7 @@ def _check_bootstrap_servers(parsed_options: ParsedOptions) -> None:
     if "bootstrap_servers" in parsed_options.invalid_fields:
         return
     if not servers:
-        parsed_options.faults.add("bootstrap.servers", "is not set: give host:port of at least one broker.")
+        parsed_options.faults.add("bootstrap.servers", "is not set. Set it to host:port of at least one broker.")
         return
     try:
         parse_bootstrap_servers(servers)

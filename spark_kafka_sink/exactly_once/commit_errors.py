@@ -24,8 +24,8 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
         "causes and remedies:\n"
         "- The brokers ended the transactions, because more than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
-        "smaller, or raise the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). "
-        "Then start again.\n"
+        "smaller, or increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is "
+        "set). Then start again.\n"
         "- Somebody ended the transactions with a tool such as kafka-transactions.sh. Start again.\n"
         "- Spark ran a stage again, and a second attempt of a task aborted the first attempt's transaction. Start "
         "again."
@@ -47,10 +47,9 @@ def build_too_little_time_error(
     return ExactlyOnceError(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
         f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
-        "commit it safely. The batch was not decided, and nothing of it is visible. Make batches smaller, or let "
-        "transactions last longer by raising the brokers' transaction.max.timeout.ms (and "
-        "kafka.transaction.timeout.ms, if it is set). If this machine's clock and the brokers' clocks differ by more "
-        "than a few seconds, synchronize them."
+        "commit it safely. The batch was not decided, and nothing of it is visible. Make batches smaller, or increase "
+        "the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). If this machine's "
+        "clock and the brokers' clocks differ by more than a few seconds, synchronize them."
     )
 
 
@@ -129,7 +128,7 @@ def build_not_yet_committed_error(entry: Entry, rejections: Mapping[str, BrokerE
     open_errors = {transactional_id: error for transactional_id, error in rejections.items() if not is_lost(error)}
     lost_ids = sorted(rejections.keys() - open_errors.keys())
     lines = [f"{transactional_id}: {error}" for transactional_id, error in sorted(open_errors.items())]
-    loss = f"Lost for good are: {', '.join(lost_ids)}. Nothing was given up." if lost_ids else "Nothing is lost."
+    loss = f"Permanently lost: {', '.join(lost_ids)}. Nothing was given up." if lost_ids else "Nothing is lost."
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_errors)} of its {len(entry.transactions)} "
         f"transactions could not be committed now:\n{_format_list(lines)}\nThey are still open. {loss} "

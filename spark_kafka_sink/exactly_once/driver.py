@@ -217,7 +217,7 @@ class Driver:
         """
         previous_entry = entry
         if entry.state is EntryState.DECIDED:
-            _log.info("prefix %s: %s is decided but not done; finishing it", entry.prefix, entry.batch)
+            _log.info("Finishing %s, which is decided but not done (prefix %s)", entry.batch, entry.prefix)
             self._commit_transactions(entry, identity)
             entry = entry.as_done()
         claim = entry.with_claim(

@@ -74,10 +74,10 @@ def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: Batc
         with create_client(config, timeout_ms=timeout_ms) as client:
             description = describe_transactions(client, [start.driver_id]).get(start.driver_id)
     except KafkaSinkError as failure:
-        _log.warning("prefix %s: could not find out whether there is a newer driver: %s", start.prefix, failure)
+        _log.warning("Could not find out whether there is a newer driver (prefix %s): %s", start.prefix, failure)
         return
     if not start.is_waiting_for_tasks(description):
-        raise precommit_errors.build_late_attempt_error(start.prefix, "What it wrote is not committed.") from error
+        raise precommit_errors.build_late_attempt_error(start.prefix, "Its rows are not committed.") from error
 
 
 def _is_fencing_error(error: BaseException | None) -> bool:

@@ -41,18 +41,18 @@ def build_timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -
 
 
 _USER_TIMEOUT_REMEDY = (
-    "Lower kafka.transaction.timeout.ms, or omit it to use the longest timeout that the brokers grant."
+    "Decrease kafka.transaction.timeout.ms, or omit it to use the longest timeout that the brokers grant."
 )
 _GRANTED_TOO_LITTLE_REMEDY = (
-    "kafka.transaction.timeout.ms is not set, and the brokers grant a shorter timeout than the sink needs. Raise their "
-    "transaction.max.timeout.ms. If it was lowered while this query was running, start the query again: it then "
-    "requests a new timeout."
+    "kafka.transaction.timeout.ms is not set, and the brokers grant a shorter timeout than the sink needs. Increase "
+    "their transaction.max.timeout.ms. If it was decreased while this query was running, start the query again: it "
+    "then requests a new timeout."
 )
 _GRANTED_LESS_REMEDY = (
     "kafka.transaction.timeout.ms is not set, so this write uses the longest timeout that the brokers granted when it "
     "began, but one of them now grants only a shorter one. Start again: the sink then requests a new timeout. If the "
-    "brokers have different values of transaction.max.timeout.ms, for example during a rolling restart that lowers it, "
-    "set kafka.transaction.timeout.ms to the lowest of these values."
+    "brokers have different values of transaction.max.timeout.ms, for example during a rolling restart that decreases "
+    "it, set kafka.transaction.timeout.ms to the lowest of these values."
 )
 
 
@@ -95,7 +95,8 @@ def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
 def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"Several drivers started under the prefix {prefix} at the same time, and this driver, {driver_name}, has "
-        "given way. Nothing was written. Start only one driver, and give each query its own transactionalIdPrefix."
+        "stopped in favor of another driver. Nothing was written. Start only one driver, and give each query its own "
+        "transactionalIdPrefix."
     )
 
 

@@ -201,7 +201,7 @@ class QueryTransactions:
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
-                _log.info("prefix %s: the driver was fenced and starts again (%s)", self.prefix, error)
+                _log.info("The driver was fenced and starts again (prefix %s): %s", self.prefix, error)
                 description, entry_hint = self.describe_driver_id_when_ended(), None
 
     def fence(

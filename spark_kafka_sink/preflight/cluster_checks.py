@@ -146,8 +146,8 @@ def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int
         return Check(name, Outcome.PASSED, detail)
     detail += f", and max.request.size is {max_record_bytes}"
     remedy = (
-        f"The broker rejects records between the two sizes. Raise {_MAX_MESSAGE_BYTES_CONFIG} of the topic, or lower "
-        "max.request.size."
+        f"The broker rejects records between the two sizes. Increase {_MAX_MESSAGE_BYTES_CONFIG} of the topic, or "
+        "decrease max.request.size."
     )
     return Check(name, Outcome.WARNING, detail, remedy)
 

@@ -203,7 +203,7 @@ def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]
     """Yield groups of APIs that the write requires, each with a remedy for brokers that lack one of its APIs."""
     yield (
         (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
-        "Use brokers of Kafka 2.8 or later.",
+        "Use brokers of Kafka 2.8 or newer.",
     )
     if target.exactly_once:
         yield (
@@ -288,7 +288,7 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
         )
         return Check(name, Outcome.FAILED, TOPIC_DOES_NOT_EXIST, remedy)
     if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-        remedy = "Grant this user the Describe and Write permissions on the topic."
+        remedy = "Grant this user the Write and Describe permissions on the topic."
         detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
         return Check(name, Outcome.FAILED, detail, remedy)
     if topic.error_code != error_codes.NONE:

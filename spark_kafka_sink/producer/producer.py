@@ -487,7 +487,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             return error
         return BufferExhaustedError(
             f"buffer.memory ({self.config.buffer_memory} bytes) is full. send() cannot wait in a callback, which runs "
-            "on the thread that frees memory. Send from another thread, or raise buffer.memory."
+            "on the thread that frees memory. Send from another thread, or increase buffer.memory."
         )
 
     def _call_record_partitioner(

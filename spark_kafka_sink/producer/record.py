@@ -95,7 +95,7 @@ def _encode_headers(headers: Any) -> Any:
 def check_topic(topic: object) -> str:
     """Return the name of a topic. Raise InvalidRecordError for a name that Kafka does not allow."""
     if not isinstance(topic, str) or not is_topic_name(topic):
-        raise InvalidRecordError(f"{topic!r} is not a topic name. A topic name consists of {TOPIC_NAME_RULE}.")
+        raise InvalidRecordError(f"{topic!r} is not a valid topic name. A topic name consists of {TOPIC_NAME_RULE}.")
     return topic
 
 

@@ -202,8 +202,8 @@ def _check_serializer(part: str, serializer: Serializer | HeaderSerializer | Non
             _check_accepts_topic_and_object(part, serializer)
         return serializer
     raise ConfigurationError(
-        f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with "
-        "a method serialize(topic, headers, data)."
+        f"{part}_serializer must be a function of (topic, object), or an object with a method serialize(topic, "
+        f"headers, data), not {serializer!r:.100}."
     )
 
 

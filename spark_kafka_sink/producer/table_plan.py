@@ -244,8 +244,8 @@ def _find_column_positions(
         name = field_name if argument is None else argument
         if column_names.count(name) > 1:
             faults.append(
-                f"{field_name}: {column_names.count(name)} columns have the name '{sanitize(name)}'. Rename or drop "
-                "all but one."
+                f"{field_name}: there are {column_names.count(name)} columns named '{sanitize(name)}'. Rename or drop "
+                "all but one of them."
             )
         elif name in column_names:
             positions[field_name] = column_names.index(name)

@@ -175,7 +175,7 @@ class ProducerTransactions:
         try:
             self.abort()
         except KafkaSinkError as error:
-            _log.warning("%r: aborting the transaction failed: %s", self.manager, error)
+            _log.warning("%r: could not abort the transaction: %s", self.manager, error)
             return False
         return True
 

@@ -88,7 +88,7 @@ def build_broker_error(
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
-    broker_sentence = f"The broker says: {broker_message}" if broker_message else ""
+    broker_sentence = f"The broker's message: {broker_message}" if broker_message else ""
     explanation = " ".join(filter(None, [advice or row.advice, broker_sentence]))
     message = f"{context}: {row.name} ({code})" if context else f"{row.name} ({code})"
     if explanation:
@@ -218,7 +218,8 @@ CLUSTER_AUTHORIZATION_FAILED = _define_error(
     31,
     "CLUSTER_AUTHORIZATION_FAILED",
     FATAL,
-    "Grant this user IdempotentWrite on the cluster (before Kafka 2.8), or set enable.idempotence=false.",
+    "Grant this user the IdempotentWrite permission on the cluster (before Kafka 2.8), or set "
+    "enable.idempotence=false.",
 )
 INVALID_TIMESTAMP = _define_error(
     32,
@@ -259,7 +260,7 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT = _define_error(
     43,
     "UNSUPPORTED_FOR_MESSAGE_FORMAT",
     OTHER,
-    "The topic has a record format from before Kafka 0.11. Raise its message.format.version.",
+    "The topic has a record format from before Kafka 0.11. Increase its message.format.version.",
 )
 POLICY_VIOLATION = _define_error(
     44, "POLICY_VIOLATION", OTHER, "A policy of the cluster forbids the request. Ask its administrator."

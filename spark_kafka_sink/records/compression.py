@@ -81,8 +81,8 @@ def require_codec(codec: Codec) -> None:
             raise MissingDependencyError(
                 OptionFault(
                     "compression.type",
-                    "is lz4, which needs the Python package lz4. It is not installed in this Python ({python}): run "
-                    "`pip install lz4`, or choose zstd, snappy or gzip.",
+                    "is lz4, which requires the package lz4. It is not installed in this Python ({python}). Install "
+                    "it with `pip install lz4`, or choose zstd, snappy or gzip.",
                     {"python": sys.executable},
                 )
             ) from error
@@ -132,8 +132,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
         return decompressor(data, max_bytes)  # type: ignore[no-any-return]
     except ImportError as error:  # only lz4 is imported on first use
         raise MissingDependencyError(
-            f"Cannot read an lz4-compressed batch: the package lz4 is not installed for {sys.executable}. "
-            "Run `pip install lz4`."
+            "An lz4-compressed batch cannot be read: the package lz4 is not installed in this Python "
+            f"({sys.executable}). Install it with `pip install lz4`."
         ) from error
     except _MALFORMED_DATA_ERRORS as error:
         raise DecodeError(f"{Codec(codec).name.lower()}: {error}") from error

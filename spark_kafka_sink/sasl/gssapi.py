@@ -82,8 +82,8 @@ def import_gssapi() -> Any:
         raise MissingDependencyError(
             OptionFault(
                 "sasl.mechanism",
-                "is GSSAPI, which needs the package gssapi. Install it with pip install 'spark-kafka-sink[gssapi]', "
-                "and MIT Kerberos or Heimdal on the machine",
+                "is GSSAPI, which requires MIT Kerberos or Heimdal on the machine, and the package gssapi: "
+                'pip install "spark-kafka-sink[gssapi]".',
             )
         ) from error
 

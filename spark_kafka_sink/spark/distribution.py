@@ -128,14 +128,16 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
 def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
     names = schema.fieldNames()
     if column not in names:
-        yield f"orderBy: there is no column '{column}'. {describe_missing_column(column, names)}"
+        alternatives = describe_missing_column(column, names)
+        yield f"Option 'orderBy' names a column '{column}', which does not exist. {alternatives}"
     elif names.count(column) > 1:
         yield (
-            f"orderBy: there are {names.count(column)} columns named '{column}'. Rename or drop all but one of them."
+            f"Option 'orderBy' names the column '{column}', which occurs more than once. Rename or drop all but one of "
+            "them."
         )
     elif not _can_hash_and_sort(schema[column].dataType):
         data_type = sanitize(schema[column].dataType.simpleString(), MAX_NAME_CHARACTERS)
-        yield f"orderBy: Spark cannot sort by the column '{column}' of type {data_type}."
+        yield f"Option 'orderBy' names the column '{column}' of type {data_type}, by which Spark cannot sort."
 
 
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:

@@ -267,7 +267,7 @@ def _consume_reports(folder: str) -> Iterator[WriteReport]:
                 os.unlink(path)
                 yield parse_report(text)
         except (OSError, ConfigurationError) as error:
-            LOGGER.debug("A report could not be read for OpenLineage: %s", error)
+            LOGGER.debug("Could not read a report for OpenLineage: %s", error)
 
 
 def _count_rows_by_topic(report: WriteReport, topic: str | None) -> dict[str, int]:

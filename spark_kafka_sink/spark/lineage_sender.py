@@ -112,11 +112,11 @@ class EventSender:
         except Exception as error:  # any error of a transport or of a user's token provider
             cause = describe_error(error)
             if self._has_warned:
-                LOGGER.debug("An OpenLineage event could not be sent to %s: %s", self._target, cause)
+                LOGGER.debug("Could not send an OpenLineage event to %s: %s", self._target, cause)
                 return
             self._has_warned = True
             LOGGER.warning(
-                "An OpenLineage event could not be sent to %s: %s. Writes are not affected, but their lineage is "
+                "Could not send an OpenLineage event to %s: %s. Writes are not affected, but their lineage is "
                 "incomplete. Check the server and spark.openlineage.transport.*. Later errors are logged at DEBUG.",
                 self._target,
                 cause,

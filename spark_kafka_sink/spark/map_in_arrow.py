@@ -104,4 +104,4 @@ def _abort(writer: KafkaBatchWriter, reports: Sequence[WriterCommitMessage]) -> 
     try:
         writer.abort_job(reports)
     except KafkaSinkError as error:
-        LOGGER.warning("The failed write could not be aborted: %s", error)
+        LOGGER.warning("Could not abort the failed write: %s", error)

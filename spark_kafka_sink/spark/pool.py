@@ -71,5 +71,5 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION_PATTERN.fullmatch(text.strip().lower())
     if match is None:
-        raise ConfigurationError(f"{IDLE_TIMEOUT_CONF} must be a duration such as 30s, 10m or 1h. It is {text!r}.")
+        raise ConfigurationError(f"{IDLE_TIMEOUT_CONF} must be a duration such as 30s, 10m or 1h, not {text!r}.")
     return int(match[1]) * _SECONDS_BY_UNIT[match[2] or "ms"]

@@ -114,7 +114,7 @@ def _import_pandas() -> Any:
         import pandas
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            "With pyspark 4.0 and older, distribution = 'partition' needs pandas on the driver and on the workers. "
+            "With pyspark 4.0 and older, distribution = 'partition' requires pandas on the driver and on the workers. "
             "Install pandas, set distribution to 'key', or use pyspark 4.1 or newer."
         ) from error
     return pandas

@@ -85,7 +85,7 @@ def _save_for_lineage(folder: str, report: WriteReport) -> None:
     try:
         store.save_report(f"{folder}/", report)  # without the slash, a missing folder would be created as a file
     except OSError as error:
-        LOGGER.debug("The report could not be saved for OpenLineage: %s", error)
+        LOGGER.debug("Could not save a report for OpenLineage: %s", error)
 
 
 def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:

@@ -71,7 +71,7 @@ def test_prints_error_when_all_records_fail(capsys: Output, broker: EmbeddedBrok
 )
 def test_rejects_numbers_below_minimum(capsys: Output, broker: EmbeddedBroker, arguments: list[str]) -> None:
     assert bench(broker, *arguments) == 1
-    assert f"pykafka: {arguments[0]} is " in capsys.readouterr().err
+    assert f"pykafka: {arguments[0]} must be " in capsys.readouterr().err
 
 
 def test_rows_are_reproducible_json_of_requested_size() -> None:

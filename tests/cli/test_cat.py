@@ -119,8 +119,8 @@ def test_reads_options_from_arguments_and_file(output: Output, bootstrap: str, t
         (["--option", "sasl.pasword=hunter2"], "sasl.pasword is not an option"),
         (["--option", "hunter2"], "NAME=VALUE"),
         (["--command-config", "/nowhere"], "/nowhere"),
-        (["--from=soon"], "--from is 'soon'"),
-        (["--partition", "7"], "topic t has the partitions [0, 1], but not [7]"),
+        (["--from=soon"], "time such as 2026-05-01T12:00, not 'soon'"),
+        (["--partition", "7"], "topic t has no partition 7: it has 2, numbered from 0"),
     ],
 )
 def test_prints_error_in_one_line_without_secrets(
@@ -214,4 +214,4 @@ def test_interrupt_ends_follow_without_traceback(bootstrap: str) -> None:
 def test_rejects_negative_number_of_messages(output: Output, bootstrap: str) -> None:
     assert cat(output, bootstrap, "-f", "-n", "0") == []
     assert main(["cat", "--bootstrap-server", bootstrap, "t", "-n", "-1"]) == 1
-    assert b"--max-messages is -1" in output.readouterr().err
+    assert b"--max-messages must be at least 0, not -1" in output.readouterr().err

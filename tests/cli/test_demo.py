@@ -22,7 +22,7 @@ def test_prints_remedy_without_java(
     monkeypatch.setenv("JAVA_HOME", home)
     assert main(["demo"]) == 1
     output = capsys.readouterr().err
-    assert output.startswith("pykafka: Spark requires Java 17 or later, but ")
+    assert output.startswith("pykafka: Spark requires Java 17 or newer, but ")
     assert message in output
     assert "set JAVA_HOME" in output
     assert len(output.splitlines()) == 1
@@ -36,7 +36,7 @@ def test_prints_remedy_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rejects_number_of_rows_below_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--rows", "0"]) == 1
-    assert "--rows is 0" in capsys.readouterr().err
+    assert "--rows must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_run_broker_process_ends_with_the_demo() -> None:

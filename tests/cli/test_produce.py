@@ -91,8 +91,8 @@ def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> No
         (["--file", "/nowhere.txt"], "is not a .parquet, .csv or .tsv file"),
         (["--file", "rows.csv", "--key-separator", ":"], "Use --key-column instead"),
         (["-X", "acsk=1"], "acsk is not an option"),
-        (["--partition", "7"], "has the partitions 0 to 1, not 7"),
-        (["--partition", "-1"], "has the partitions 0 to 1, not -1"),
+        (["--partition", "7"], "topic t has no partition 7: it has 2, numbered from 0"),
+        (["--partition", "-1"], "topic t has no partition -1: it has 2, numbered from 0"),
     ],
 )
 def test_prints_error_for_invalid_arguments(

@@ -100,7 +100,7 @@ def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFi
     [
         (["missing.jsonl"], "cannot be read: no such file or folder"),
         (["ftp://host/x"], "Supported are"),
-        (["{path}", "--last", "0"], "--last is 0, but must be at least 1"),
+        (["{path}", "--last", "0"], "--last must be at least 1, not 0"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
     ],
 )

@@ -111,7 +111,7 @@ def test_does_nothing_without_confirmation(
     out = capsys.readouterr().out
     assert "This commits the decided transactions of batch 0 of query query-1" in out
     assert all(f"  {name}\n" in out for name in decided)
-    assert out.endswith("Go on? [y/N] Nothing was done.\n")
+    assert out.endswith("Continue? [y/N] Nothing was done.\n")
     assert list_open_ids(query.broker) == decided
 
 

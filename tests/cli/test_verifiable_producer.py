@@ -86,7 +86,7 @@ def test_rejects_number_of_repeating_keys_below_one(
 ) -> None:
     command = arguments(broker, options_file, "--max-messages", "1", "--repeating-keys", count)
     assert main(command) == EXIT_FAILED
-    assert capsys.readouterr() == ("", f"pykafka: --repeating-keys is {count}, but must be at least 1\n")
+    assert capsys.readouterr() == ("", f"pykafka: --repeating-keys must be at least 1, not {count}\n")
 
 
 def test_prints_error_of_each_failed_record(

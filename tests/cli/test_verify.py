@@ -137,7 +137,7 @@ def test_reads_committed_records_only_by_default(broker: EmbeddedBroker, path: s
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("--last", "0"), "--last is 0"), (("--job", "other"), "no report of a write with rows")],
+    [(("--last", "0"), "--last must be at least 1, not 0"), (("--job", "other"), "no report of a write with rows")],
 )
 def test_rejects_arguments_without_reports(
     broker: EmbeddedBroker, path: str, capsys: Output, arguments: tuple[str, ...], message: str

@@ -85,7 +85,7 @@ def current_driver_does_not_give_up(simulation: Simulation) -> None:
     entries = [entry for entry in simulation.read_entries() if entry.driver_name != LAST_DRIVER]
     current = simulation.find_actor(entries[-1]) if entries else ""
     error = simulation.errors.get(current)
-    gave_up = error is not None and any(text in str(error) for text in ("newer driver", "has given way"))
+    gave_up = error is not None and any(text in str(error) for text in ("newer driver", "in favor of another driver"))
     drivers_in_log = {simulation.find_actor(entry) for entry in entries}
     actors_without_entry = {*simulation.errors, *simulation.operators_without_result} - drivers_in_log
     if "came too late" in str(error) and actors_without_entry:

@@ -104,7 +104,7 @@ def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones(
     assert f"these could not be committed now, and are still open:\n- {still_open}: " in message
     assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
     not_yet = str(commit_errors.build_not_yet_committed_error(STREAM, rejections))
-    assert f"Lost for good are: {lost}. Nothing was given up." in not_yet
+    assert f"Permanently lost: {lost}. Nothing was given up." in not_yet
 
 
 def test_forgotten_transactions_may_be_committed() -> None:

@@ -121,7 +121,7 @@ def test_next_driver_finishes_decided_batch_without_writing_it_again(
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
     assert loser.transactional_id not in list_open_ids(query.broker)
-    message = "prefix p: batch 0 of query query-1 is decided but not done; finishing it" in caplog.text
+    message = "Finishing batch 0 of query query-1, which is decided but not done (prefix p)" in caplog.text
     assert message == (step != "superseded")
 
 
@@ -164,7 +164,7 @@ def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, ca
 
     with patch.object(QueryTransactions, "fence", fence):
         successor.begin()
-    assert caplog.text.count("prefix p: the driver was fenced and starts again") == fenced_starts
+    assert caplog.text.count("The driver was fenced and starts again (prefix p)") == fenced_starts
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
 
@@ -352,7 +352,7 @@ def test_changed_timeout_applies_from_next_start_without_register(query: Query) 
 
 def test_rejected_default_timeouts_name_the_broker_setting(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 4_999
-    with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Raise their"):
+    with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Increase their"):
         query.begin()
 
 
@@ -366,5 +366,5 @@ def test_transactions_of_unnamed_job_last_at_most_an_hour(query: Query) -> None:
 def test_uses_longest_transaction_timeout_that_brokers_grant(query: Query) -> None:
     assert query.begin().entry.timeout_ms == 900_000
     assert query.with_new_driver(timeout_ms=70_000).begin().entry.timeout_ms == 70_000
-    with pytest.raises(PreflightError, match=r"INVALID_TRANSACTION_TIMEOUT.*Lower kafka\.transaction\.timeout\.ms"):
+    with pytest.raises(PreflightError, match=r"INVALID_TRANSACTION_TIMEOUT.*Decrease kafka\.transaction\.timeout\.ms"):
         query.with_new_driver(name="driver-3", timeout_ms=900_001).begin()

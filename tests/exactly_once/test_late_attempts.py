@@ -127,7 +127,7 @@ def test_checks_for_late_attempt_only_after_fencing_error(
     fenced.__cause__ = ProducerFencedError("x", code=error_codes.PRODUCER_FENCED, name="")
     with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker answers")):
         raise_if_fenced_late(fenced, config, start, timeout_ms=10_000)
-    assert "prefix p: could not find out whether there is a newer driver: no broker answers" in caplog.text
+    assert "Could not find out whether there is a newer driver (prefix p): no broker answers" in caplog.text
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
         raise_if_fenced_late(fenced, config, start, timeout_ms=10_000)
 

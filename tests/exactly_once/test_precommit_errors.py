@@ -61,7 +61,7 @@ def test_other_rejections_of_tasks_are_not_converted() -> None:
     assert raised.value is refused
 
 
-USER_TIMEOUT = "Lower kafka.transaction.timeout.ms"
+USER_TIMEOUT = "Decrease kafka.transaction.timeout.ms"
 GRANTED_TIMEOUT = "kafka.transaction.timeout.ms is not set"
 
 

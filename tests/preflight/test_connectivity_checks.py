@@ -159,10 +159,10 @@ def test_topic_without_write_permission_fails(operations: int, outcome: Outcome)
 @pytest.mark.parametrize(
     ("security", "message"),
     [
-        (None, "the listener does not use SASL: compare security.protocol and the port."),
+        (None, "the listener does not use SASL: check that security.protocol matches the port."),
         (
             ListenerSecurity("SASL_PLAINTEXT", mechanisms=("PLAIN",), users={"alice": SECRET}),
-            "the listener does not support this mechanism. It supports PLAIN: compare sasl.mechanism.",
+            "the listener does not support this mechanism. It supports PLAIN: correct sasl.mechanism.",
         ),
     ],
     ids=["a plaintext port", "another mechanism"],

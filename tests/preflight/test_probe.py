@@ -116,7 +116,7 @@ def test_unauthorized_topic_ends_checks_at_once() -> None:
     started = cluster.system.now()
     assert (
         ": topic t: this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED).\n"
-        "What to do: Grant this user the Describe and Write permissions"
+        "What to do: Grant this user the Write and Describe permissions"
         in build_error_message(run_checks(cluster, "t"))
     )
     assert cluster.system.now() - started < 1_000

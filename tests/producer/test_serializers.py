@@ -156,7 +156,7 @@ def test_rejects_invalid_header_added_by_serializer() -> None:
 
 @pytest.mark.parametrize("invalid_serializer", ["org.apache.kafka.common.serialization.StringSerializer", 5, object()])
 def test_rejects_object_that_is_not_a_serializer(invalid_serializer: Serializer) -> None:
-    with pytest.raises(ConfigurationError, match=r"value_serializer is .* must be a function of \(topic, object\)"):
+    with pytest.raises(ConfigurationError, match=r"value_serializer must be a function of \(topic, object\)"):
         Serializers(value=invalid_serializer)
 
 

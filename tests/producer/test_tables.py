@@ -212,7 +212,7 @@ def test_propagates_exception_of_reader(producer: KafkaProducer, topic: str) -> 
         (pl.LazyFrame(PEOPLE), {}, "polars.LazyFrame: write table.collect()"),
         (pl.Series([1]), {}, "cannot read polars.Series as one: Cannot import schema"),
         ([{"value": "1"}], {}, "not list: write pa.Table.from_pylist(table)"),
-        (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "2 columns have the name 'a'. Rename or drop"),
+        (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "there are 2 columns named 'a'. Rename or drop"),
     ],
 )
 def test_explains_invalid_arguments_before_sending_rows(

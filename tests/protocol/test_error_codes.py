@@ -74,7 +74,7 @@ def test_exception_has_context_error_name_and_advice() -> None:
 
 def test_broker_error_has_sentences_with_and_without_advice() -> None:
     error = build_broker_error(error_codes.INVALID_RECORD_STATE, "topic t", broker_message="bad")
-    assert str(error) == "topic t: INVALID_RECORD_STATE (121). The broker says: bad"
+    assert str(error) == "topic t: INVALID_RECORD_STATE (121). The broker's message: bad"
     error = build_broker_error(error_codes.INVALID_RECORD_STATE, "topic t", "Retry.", "bad")
-    assert str(error) == "topic t: INVALID_RECORD_STATE (121). Retry. The broker says: bad"
+    assert str(error) == "topic t: INVALID_RECORD_STATE (121). Retry. The broker's message: bad"
     assert str(build_broker_error(error_codes.INVALID_RECORD_STATE, "t")) == "t: INVALID_RECORD_STATE (121)"

@@ -58,7 +58,7 @@ def test_rejects_lz4_without_its_package_with_remedy() -> None:
         "except KafkaSinkError as error:\n"
         "    print(error)\n"
     )
-    assert done.stdout.startswith("compression.type is lz4, which needs the Python package lz4"), done.stderr
+    assert done.stdout.startswith("compression.type is lz4, which requires the package lz4"), done.stderr
     assert "`pip install lz4`" in done.stdout
 
 

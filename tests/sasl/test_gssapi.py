@@ -86,5 +86,5 @@ def test_rejects_broker_that_requires_a_security_layer(client: GssapiClient, off
 
 def test_missing_package_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'spark-kafka-sink\[gssapi\]'"):
+    with pytest.raises(MissingDependencyError, match=r'pip install "spark-kafka-sink\[gssapi\]"'):
         GssapiClient("kafka", "broker-1")

@@ -93,7 +93,7 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
     max_topics = max(0, cluster.count_available_partitions()) // partitions
     errors = dict.fromkeys(missing_topics[max_topics:], error_codes.POLICY_VIOLATION)
     if errors:
-        _log.warning("Did not create %d topics: the cluster would exceed its maximum of partitions", len(errors))
+        _log.warning("Did not create %d topics: the cluster would exceed its maximum number of partitions", len(errors))
     try:
         cluster.create_topics([TopicDefinition(name, partitions) for name in missing_topics[:max_topics]])
     except ApiError as error:

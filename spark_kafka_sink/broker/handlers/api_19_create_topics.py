@@ -81,13 +81,16 @@ def _find_error(
     if injected_code:
         return injected_code, None
     if not is_topic_name(requested.name):
-        return error_codes.INVALID_TOPIC_EXCEPTION, f"The topic name is invalid. Use {TOPIC_NAME_RULE}."
+        return (
+            error_codes.INVALID_TOPIC_EXCEPTION,
+            f"The topic name is not valid. A topic name consists of {TOPIC_NAME_RULE}.",
+        )
     if requested.name in cluster.topics:
         return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested.name} already exists."
     if partitions < 1:
         return error_codes.INVALID_PARTITIONS, "A topic must have at least one partition."
     if partitions > available_partitions:
-        message = f"Cannot create {partitions} partitions: the cluster has room for {available_partitions} more."
+        message = f"Cannot create {partitions} partitions: only {available_partitions} more can be created."
         return error_codes.INVALID_PARTITIONS, message
     replication_factor = requested.replication_factor
     if replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not requested.assignments:

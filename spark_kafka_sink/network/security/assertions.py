@@ -24,7 +24,7 @@ from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_exp
 
 ALGORITHMS = ("RS256", "ES256")
 MISSING_CRYPTOGRAPHY_MESSAGE = (
-    "needs the package cryptography to sign assertions: install spark-kafka-sink[oauth], also on Spark's workers"
+    'requires the package cryptography, also on Spark\'s workers: pip install "spark-kafka-sink[oauth]"'
 )
 _OPTION_PREFIX = "sasl.oauthbearer.assertion"
 _MAX_TOKEN_BYTES = 64 * 1024

@@ -224,6 +224,6 @@ def _import_cryptography(module: str) -> Any:
         return importlib.import_module(f"cryptography.hazmat.primitives.{module}")
     except ImportError as error:
         raise MissingDependencyError(
-            "the package that reads PKCS#12 files is not installed. Install spark-kafka-sink[pkcs12], or convert the "
+            'a PKCS#12 file requires the package cryptography: pip install "spark-kafka-sink[pkcs12]". Or convert the '
             "file: openssl pkcs12 -in store.p12 -out store.pem"
         ) from error

@@ -150,7 +150,7 @@ class TokenSource:
             response = self._request_token(max_attempts=1)
         except AuthenticationError as error:
             remaining_s = self._expires_at_s - request_time_s
-            _log.warning("Failed to renew the token, which expires in at most %.0f s. %s", remaining_s, error)
+            _log.warning("Could not renew the token, which expires in at most %.0f s: %s", remaining_s, error)
         finally:
             with self._lock:
                 self._is_renewing = False

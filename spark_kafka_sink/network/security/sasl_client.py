@@ -123,7 +123,7 @@ class SaslClientAuthenticator:
             # The user's token callback may raise any error. Its message may contain a secret, and Spark shows
             # tracebacks to all users, so neither the message nor the traceback is kept.
             raise AuthenticationError(
-                f"SASL {self._mechanism}: failed to obtain the credentials: {type(error).__name__}"
+                f"SASL {self._mechanism}: could not obtain the credentials: {type(error).__name__}"
             ) from None
 
     def _handle_api_versions(self, frame: memoryview) -> Sequence[Buffer]:
@@ -153,11 +153,11 @@ class SaslClientAuthenticator:
             supported_mechanisms = sanitize(", ".join(response.mechanisms)) or "none"
             raise ListenerMismatchError(
                 f"SASL {self._mechanism}: the listener does not support this mechanism. It supports "
-                f"{supported_mechanisms}: compare sasl.mechanism"
+                f"{supported_mechanisms}: correct sasl.mechanism"
             )
         if response.error_code == error_codes.ILLEGAL_SASL_STATE:
             raise ListenerMismatchError(
-                f"SASL {self._mechanism}: the listener does not use SASL: compare security.protocol and the port"
+                f"SASL {self._mechanism}: the listener does not use SASL: check that security.protocol matches the port"
             )
         if response.error_code != error_codes.NONE:
             raise AuthenticationError(

@@ -12,10 +12,10 @@ _HOST_MISMATCH_ERRORS = frozenset({62, 64})
 
 _REASON_DESCRIPTIONS: dict[str, str] = {
     "WRONG_VERSION_NUMBER": (
-        "the peer does not speak TLS: it may be a plaintext listener; compare security.protocol and the port"
+        "the peer does not speak TLS: check that security.protocol matches the port, which may be a plaintext listener"
     ),
     "RECORD_LAYER_FAILURE": (
-        "the peer does not speak TLS: it may be a plaintext listener; compare security.protocol and the port"
+        "the peer does not speak TLS: check that security.protocol matches the port, which may be a plaintext listener"
     ),
     "HTTP_REQUEST": "the peer speaks HTTP without TLS",
     "UNSUPPORTED_PROTOCOL": "no TLS version in common: compare ssl.enabled.protocols on both sides",

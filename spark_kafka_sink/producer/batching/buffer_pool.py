@@ -88,7 +88,7 @@ class BufferPool:
         """
         if nbytes > self.total_bytes:
             raise RecordTooLargeError(
-                f"{nbytes} bytes are needed at once, but buffer.memory is {self.total_bytes}. Raise buffer.memory."
+                f"{nbytes} bytes are needed at once, but buffer.memory is {self.total_bytes}. Increase buffer.memory."
             )
         if self.try_reserve(nbytes):
             return
@@ -115,7 +115,7 @@ class BufferPool:
             raise BufferExhaustedError(
                 f"buffer.memory ({self.total_bytes} bytes) stayed full for {max_block_ms:.0f} ms, all that "
                 f"max.block.ms left for this call: {nbytes} bytes were needed, {self.free_bytes} are free. The brokers "
-                "accept records more slowly than they are written. Write more slowly, or raise max.block.ms."
+                "accept records more slowly than they are written. Write more slowly, or increase max.block.ms."
             )
 
     def release(self, nbytes: int) -> None:

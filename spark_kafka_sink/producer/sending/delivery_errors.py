@@ -113,7 +113,7 @@ def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
     """Add a remedy to the error of an attempt that got no response. Return other errors unchanged."""
     if not isinstance(error, DisconnectedError):
         return error
-    remedy = "Check the log and the load of that broker. A higher delivery.timeout.ms allows more time."
+    remedy = "Check the log and the load of that broker, or increase delivery.timeout.ms."
     return _set_cause(DisconnectedError(f"{_to_sentence(error)} {remedy}"), error)
 
 

@@ -29,7 +29,7 @@ class SenderThread:
 
     def __init__(self, system: System, flush_at_exit: float) -> None:
         if not isinstance(flush_at_exit, int | float) or not flush_at_exit >= 0:
-            raise ConfigurationError(f"flush_at_exit is {flush_at_exit!r}, but must be a number of seconds, 0 or more.")
+            raise ConfigurationError(f"flush_at_exit must be a number of seconds, 0 or more, not {flush_at_exit!r}.")
         self._system = system
         self._flush_at_exit_ms = flush_at_exit * 1000
         self._pid = os.getpid()

@@ -518,7 +518,7 @@ class TransactionManager:
         return (
             f"The transaction was open for {now_ms - started_ms:.0f} ms, longer than transaction.timeout.ms "
             f"({self._timeout_ms} ms), so the coordinator has aborted it. Create a new producer and call "
-            "init_transactions(), or raise transaction.timeout.ms."
+            "init_transactions(). If transactions take that long, increase transaction.timeout.ms."
         )
 
     def _make_abortable(self, error: KafkaSinkError) -> None:

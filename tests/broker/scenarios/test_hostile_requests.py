@@ -102,8 +102,8 @@ def test_read_examines_only_returned_batches(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("partitions", "message"),
     [
-        (MAX_INT32, f"room for {MAX_PARTITIONS - 2} more"),
-        (MAX_PARTITIONS, f"room for {MAX_PARTITIONS - 2} more"),
+        (MAX_INT32, f"only {MAX_PARTITIONS - 2} more can be created"),
+        (MAX_PARTITIONS, f"only {MAX_PARTITIONS - 2} more can be created"),
         (0, "at least one partition"),
         (-2, "at least one partition"),
     ],

@@ -277,10 +277,11 @@ def test_signs_with_encrypted_key(provider: Provider, key_file: Path) -> None:
 def test_names_missing_oauth_extra(monkeypatch: pytest.MonkeyPatch, provider: Provider, key_file: Path) -> None:
     config = configured(provider, assertion_private_key_file=str(key_file))
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    with pytest.raises(AuthenticationError, match=r"install spark-kafka-sink\[oauth\], also on Spark's workers"):
+    message = r"also on Spark's workers: pip install \"spark-kafka-sink\[oauth\]\""
+    with pytest.raises(AuthenticationError, match=message):
         source(config).get_token()
     monkeypatch.setattr(assertions, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"install spark-kafka-sink\[oauth\]"):
+    with pytest.raises(ConfigurationError, match=r"install \"spark-kafka-sink\[oauth\]\""):
         configured(provider, assertion_private_key_file=str(key_file))
 
 

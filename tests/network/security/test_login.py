@@ -91,7 +91,7 @@ def test_names_missing_kerberos_extra(
     monkeypatch.setitem(sys.modules, "gssapi", None)
     found = collect_faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
     assert len(found) == 1
-    assert "pip install 'spark-kafka-sink[gssapi]'" in found[0]
+    assert 'pip install "spark-kafka-sink[gssapi]"' in found[0]
 
 
 @pytest.mark.parametrize(

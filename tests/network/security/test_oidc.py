@@ -164,7 +164,7 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     clock.run_thread()
     assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
     assert len(endpoint.asked) == 2, "neither for each connection nor several times"
-    assert "which expires in at most 20 s. OAUTHBEARER: the token request failed" in caplog.text
+    assert "which expires in at most 20 s: OAUTHBEARER: the token request failed" in caplog.text
     clock.seconds += 11
     tokens.get_token()
     clock.run_thread()

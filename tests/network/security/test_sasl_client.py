@@ -89,7 +89,7 @@ def test_failed_callback_error_does_not_contain_its_message() -> None:
 
     state = refused(listener(), sasl_channels(Broken))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
-    assert "failed to obtain the credentials: KeyError" in str(state.error)
+    assert "could not obtain the credentials: KeyError" in str(state.error)
     assert state.error is not None
     assert "secret" not in "".join(traceback.format_exception(state.error)), "Spark shows tracebacks to all"
 

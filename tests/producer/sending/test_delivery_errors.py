@@ -89,7 +89,7 @@ def test_error_contains_broker_message() -> None:
     assert "topic t, partition 3" in str(error)
     assert "POLICY_VIOLATION" in str(error)
     assert "keys are mandatory here" in str(error)
-    assert "The broker says" not in str(build_attempt_error(batch, PartitionResponse(codes.POLICY_VIOLATION)))
+    assert "The broker's message" not in str(build_attempt_error(batch, PartitionResponse(codes.POLICY_VIOLATION)))
 
 
 def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:

@@ -42,7 +42,7 @@ def test_task_fenced_by_newer_driver_reports_it(
     writer = spark.batch()
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over the query with the prefix") as error:
         spark.task(writer, overtaken(newer.batch), query_id="q", batch_id="0")
-    assert "What it wrote is not committed." in str(error.value)
+    assert "Its rows are not committed." in str(error.value)
     precommit_errors = [cause for cause in iterate_causes(error.value) if isinstance(cause, BrokerError)]
     assert precommit_errors, "what brokers said is kept"
     micro_batch(newer, 0, "c")
@@ -79,7 +79,7 @@ def test_fenced_task_reports_broker_error_if_cause_is_unknown(
     with pytest.raises(KafkaSinkError) as error:
         spark.task(spark.batch(), overtaken(taken_over), query_id="q", batch_id="0")
     assert not isinstance(error.value, ExactlyOnceError)
-    assert "could not find out whether there is a newer driver" in caplog.text
+    assert "Could not find out whether there is a newer driver" in caplog.text
 
 
 def test_task_with_invalid_rows_does_not_query_its_driver(

@@ -32,5 +32,5 @@ def test_task_names_option_when_transaction_timeout_is_rejected(
     spark = Spark(broker, monkeypatch, **chosen)
     micro_batch(spark, 0, "a")
     broker.cluster.coordinator.max_timeout_ms = 300_000
-    with pytest.raises(ExactlyOnceError, match=r"wrote nothing.*Lower kafka\.transaction\.timeout\.ms"):
+    with pytest.raises(ExactlyOnceError, match=r"wrote nothing.*Decrease kafka\.transaction\.timeout\.ms"):
         micro_batch(spark, 1, "b")
