@@ -190,13 +190,13 @@ PRODUCER_BRANCHES = (
     Branch(
         "sequences restart when a broker has assigned a producer id",
         f"{_IDEMPOTENCE}.set_producer_id_and_epoch",
-        "self._restart_sequences(state)",
+        "self._restart_sequences(partition)",
     ),
     Branch("pending batches get new sequences", f"{_PARTITION}.start_sequences", "self._assign_sequence(batch)"),
     Branch(
         "a new epoch waits for batches of the previous one",
         f"{_IDEMPOTENCE}._try_assign_sequence",
-        "if state.pending_batches or state.in_flight_batches:",
+        "if partition.pending_batches or partition.in_flight_batches:",
     ),
     Branch(
         "a retry meets batches of another epoch in its queue",
@@ -237,7 +237,9 @@ PRODUCER_BRANCHES = (
         f"{_PARTITION}.resolve_sequences",
         "self.extend_gap(first_unacked_sequence)",
     ),
-    Branch("batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "state.transition_to(REPAIRING)"),
+    Branch(
+        "batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "partition.transition_to(REPAIRING)"
+    ),
     Branch(
         "a batch behind a gap is abandoned because it may be stored",
         "producer.sending.sender:Sender._fail_abandoned_batches",
@@ -247,7 +249,7 @@ PRODUCER_BRANCHES = (
     Branch(
         "a batch waits for requests to the previous leader",
         f"{_IDEMPOTENCE}.admit",
-        "state.in_flight_batches and (not can_send_to(state, leader_id, self._max_in_flight))",
+        "partition.in_flight_batches and (not can_send_to(partition, leader_id, self._max_in_flight))",
     ),
     Branch(
         "a retry is inserted behind an earlier batch",
@@ -284,7 +286,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a call that has timed out is repeated",
         "producer.transactions.states:TransactionCalls.start_or_join",
-        "if pending is not None and pending.name == name:",
+        "if pending_operation is not None and pending_operation.name == name:",
     ),
     Branch("close() aborts an open transaction", f"{_MANAGER}.abort_if_open", "return self.abort()"),
     Branch(
@@ -340,9 +342,11 @@ TRANSACTION_BRANCHES = (
     Branch(
         "batches behind a gap are abandoned until the transaction ends",
         f"{_IDEMPOTENCE}._await_transaction_end",
-        "self._abandoned_batches += state.pending_batches",
+        "self._abandoned_batches += partition.pending_batches",
     ),
-    Branch("batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "state.transition_to(REPAIRING)"),
+    Branch(
+        "batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "partition.transition_to(REPAIRING)"
+    ),
     Branch("a batch fails after EndTxn was sent", f"{_MANAGER}.handle_failed_batch", "transaction.is_end_sent"),
     Branch(
         "a batch that has already failed turns out to be stored",

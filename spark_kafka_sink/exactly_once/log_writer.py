@@ -250,7 +250,7 @@ class AppendBatch(Request[ProduceResponse]):
 
     @property
     def versions(self) -> VersionRange:
-        return allowed_produce_versions(self._transaction.version, by_name_only=self._topic_id is None)
+        return allowed_produce_versions(self._transaction.version, needs_topic_names=self._topic_id is None)
 
     @property
     def _topic_id(self) -> UUID | None:

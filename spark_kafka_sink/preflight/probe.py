@@ -43,7 +43,7 @@ class _RequestCall(Call[ResponseT]):
         self._wall_ms = wall_ms
         self._sent_ms = 0
 
-    def begin_sending(self, request: Request[ResponseT]) -> bool:
+    def try_begin_sending(self, request: Request[ResponseT]) -> bool:
         self._sent_ms = self._wall_ms()
         return True
 

@@ -121,7 +121,7 @@ class Call(Generic[ResponseT]):
         """Return the request to send for a due key."""
         return self._requests[key]
 
-    def begin_sending(self, request: Request[ResponseT]) -> bool:
+    def try_begin_sending(self, request: Request[ResponseT]) -> bool:
         """Record that the request is about to be sent. Return False if it must no longer be sent.
 
         PolledRequests calls this immediately before it sends the request. The base class records nothing.

@@ -69,7 +69,7 @@ class PolledRequests:
             self._pending.handle_failure(attempt, error, now_ms)
             return 0.0
         # Check and record this before sending, because another thread may reject a record at any time.
-        if not attempt.is_lookup and not call.begin_sending(request):
+        if not attempt.is_lookup and not call.try_begin_sending(request):
             return 0.0
         self._pending.mark_sent(attempt)
         self._client.send(

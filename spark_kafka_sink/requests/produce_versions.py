@@ -8,17 +8,20 @@ from spark_kafka_sink.protocol.schema import VersionRange
 _LAST_TOPIC_NAMES_VERSION = 12
 """The last version that identifies topics by name; later versions use topic ids only."""
 _FIRST_TRANSACTION_V2_VERSION = 12
-"""The first version in which a batch adds its partition to its transaction (KIP-890)."""
+"""The first version in which a batch adds its partition to its transaction (KIP-890).
+
+Transactions of version 1 use older versions, because they add partitions by separate requests.
+"""
 
 
-def allowed_produce_versions(transaction_version: int | None, *, by_name_only: bool) -> VersionRange:
+def allowed_produce_versions(transaction_version: int | None, *, needs_topic_names: bool) -> VersionRange:
     """Return the versions of Produce that may be used.
 
-    `transaction_version`: None outside of transactions. `by_name_only`: whether any topic's id is unknown, so that the
-    request must name its topics.
+    `transaction_version`: None outside of transactions. `needs_topic_names`: whether the request must identify its
+    topics by name, because the id of at least one of them is unknown.
     """
     minimum, maximum = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
-    if by_name_only:
+    if needs_topic_names:
         maximum = _LAST_TOPIC_NAMES_VERSION
     if transaction_version is not None and transaction_version >= 2:
         minimum = _FIRST_TRANSACTION_V2_VERSION

@@ -12,7 +12,7 @@ OLDEST, NEWEST = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
 
 
 @pytest.mark.parametrize(
-    ("transaction_version", "by_name_only", "expected"),
+    ("transaction_version", "needs_topic_names", "expected"),
     [
         (None, False, (OLDEST, NEWEST)),
         (None, True, (OLDEST, 12)),
@@ -23,6 +23,6 @@ OLDEST, NEWEST = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
     ],
 )
 def test_produce_versions_follow_transaction_version_and_topic_ids(
-    transaction_version: int | None, by_name_only: bool, expected: tuple[int, int]
+    transaction_version: int | None, needs_topic_names: bool, expected: tuple[int, int]
 ) -> None:
-    assert allowed_produce_versions(transaction_version, by_name_only=by_name_only) == VersionRange(*expected)
+    assert allowed_produce_versions(transaction_version, needs_topic_names=needs_topic_names) == VersionRange(*expected)

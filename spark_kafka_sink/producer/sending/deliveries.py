@@ -1,6 +1,6 @@
 """Deliveries: completes, retries, splits or fails the batches of a request that has ended.
 
-For each batch, in this order:
+Each batch passes through these steps, in this order:
 
     batch.mark_request_ended    no socket reads the bytes any more, so the memory may be released (rule 5 of
                                 docs/producer-guarantees.md)
@@ -122,7 +122,8 @@ class Deliveries:
         batches = self._stored_batches
         if not batches:
             return
-        stored_rows = collect_stored_rows(batches)  # after a MemoryError, fail_stored_batches handles the batches
+        # The rows are collected first: if that raises MemoryError, `fail_stored_batches` still finds the batches.
+        stored_rows = collect_stored_rows(batches)
         self._stored_batches = []
         try:
             # Metrics are recorded before the futures complete, so that callers see the new counts.
@@ -144,7 +145,10 @@ class Deliveries:
     def _apply_outcomes(
         self, response: ClientResponse, sent_batches: SentBatches, now_ms: float
     ) -> KafkaSinkError | None:
-        """Collect the stored batches; retry, split or fail the others. Return the error that ends the producer."""
+        """Collect the stored batches; retry, split or fail the others.
+
+        Return the error that ends the producer, if any.
+        """
         connection = self._idempotence.get_connection(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
         for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
@@ -152,6 +156,7 @@ class Deliveries:
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
+                # The offset of a duplicate is unknown: only the lost response to the earlier attempt contained it.
                 base_offset = -1 if outcome.duplicate else partition_response.base_offset
                 batch.complete(base_offset, partition_response.log_append_time)
                 self._stored_batches.append(batch)
@@ -219,13 +224,13 @@ class Deliveries:
     def _fail_after_response(
         self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now_ms: float
     ) -> KafkaSinkError:
-        """Fail a batch, with an error of its own for each record that the broker named. Return the batch's error."""
+        """Fail a batch, and return its error. Records that the broker rejected individually get their own errors."""
         error = build_final_error(batch, response, outcome)
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
         errors_by_index, remaining_error = build_record_errors(batch, response)
-        # If the batch is in doubt, the records that the broker did not name may be stored, so their error must not
-        # invite the user to send them again.
+        # If the batch is in doubt, its other records may be stored, so their error must not invite the user to send
+        # them again.
         default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
         self.fail_batch(batch, default_error, now_ms, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
         return error
@@ -278,14 +283,13 @@ class Deliveries:
 
     def _update_leaders(self, message: ProduceResponse, sent_batches: SentBatches) -> None:
         """Update the metadata with the new leaders named by a broker that no longer leads some partitions (KIP-951)."""
-        hints = [
-            LeaderHint(
-                sent_batches.topic_name(topic_response), partition_response.index, leader.leader_id, leader.leader_epoch
-            )
-            for topic_response in message.responses
-            for partition_response in topic_response.partition_responses
-            if (leader := partition_response.current_leader) is not None and leader.leader_id >= 0
-        ]
+        hints: list[LeaderHint] = []
+        for topic_response in message.responses:
+            for partition_response in topic_response.partition_responses:
+                leader = partition_response.current_leader
+                if leader is not None and leader.leader_id >= 0:  # -1 if the broker does not know the new leader
+                    topic = sent_batches.topic_name(topic_response)
+                    hints.append(LeaderHint(topic, partition_response.index, leader.leader_id, leader.leader_epoch))
         if hints:
             nodes = [
                 Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
@@ -332,14 +336,14 @@ def fail_futures(
 ) -> None:
     """Fail the futures of all records of a batch.
 
-    `record_errors`: errors of the records that the broker named, keyed by their index in the batch. All other records
-    fail with `error`.
+    `record_errors`: errors of the records that the broker rejected individually, keyed by their index in the batch. All
+    other records fail with `error`.
     """
     topic, partition = batch.topic_partition
     for call, row_indices, first_record_index in batch.split_rows_by_call():
-        errors_by_position: dict[int, KafkaSinkError] = {}
+        errors_by_position: dict[int, KafkaSinkError] = {}  # by position in `row_indices`
         for record_index, record_error in (record_errors or {}).items():
             position = record_index - first_record_index
-            if 0 <= position < len(row_indices):
+            if 0 <= position < len(row_indices):  # otherwise the record belongs to another call
                 errors_by_position[position] = record_error
         complete_safely(call.fail_rows, FailedRows(row_indices, error, topic, partition), errors_by_position)

@@ -1,4 +1,7 @@
-"""Build the exceptions for the futures of failed batches. Each message states the cause and, if known, a remedy."""
+"""Build the exceptions with which the futures of failed batches end.
+
+Each message states the cause and, if one is known, a remedy.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,9 @@ class RecordErrors(NamedTuple):
     """Errors for the records of a batch in which the broker rejected individual records."""
 
     errors_by_index: dict[int, KafkaSinkError]
-    """Errors of the records that the broker named, keyed by their index in the batch."""
+    """Errors of the records that the broker rejected individually, keyed by their index in the batch."""
     remaining_error: KafkaSinkError | None
-    """The error of all other records; None if the broker named no records."""
+    """The error for all other records; None if the broker rejected the batch as a whole."""
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
@@ -73,21 +76,22 @@ def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: Network
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
-    error = (
+    # The present state of the topic and its leader explains a timeout better than the error of the last attempt.
+    current_error = (
         metadata.topic_error(topic)
         or _build_authentication_error(leader, client)
         or _build_connection_error(leader, metadata)
     )
-    if error is not None:
-        return error
+    if current_error is not None:
+        return current_error
     if batch.has_been_sent:
         return _add_disconnect_remedy(batch.error)
     if batch.error is not None:
         return batch.error
     if metadata.has_connection_failures:
         return DisconnectedError(metadata.describe_connection_failures())
-    info = metadata.snapshot.partition(topic, partition)
-    has_leader = info is not None and info.leader is not None
+    partition_info = metadata.snapshot.partition(topic, partition)
+    has_leader = partition_info is not None and partition_info.leader is not None
     return None if has_leader else DisconnectedError("The partition has no leader.")
 
 
@@ -164,16 +168,19 @@ def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
 
 
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
-    """Build the errors of the records that the broker rejected, and the error for the batch's other records."""
-    messages = {
+    """Build the errors of the records that the broker rejected, and the error for the batch's other records.
+
+    Indices outside of the batch, which only a faulty broker sends, are ignored.
+    """
+    messages_by_index = {
         index: message for index, message in response.record_messages.items() if 0 <= index < batch.record_count
     }
-    if not messages:
+    if not messages_by_index:
         return RecordErrors({}, None)
     partition = format_partition(*batch.topic_partition)
     code_name = lookup_error_code(response.code).name
     errors_by_index: dict[int, KafkaSinkError] = {}
-    for index, message in messages.items():
+    for index, message in messages_by_index.items():
         reason = message or response.error_message or code_name
         errors_by_index[index] = InvalidRecordError(
             f"the broker rejected this record: {reason} ({code_name})", destination=partition

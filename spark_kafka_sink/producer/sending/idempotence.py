@@ -62,38 +62,38 @@ _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 # --- rules 1 to 3; the first two functions are only called while the partition has requests in flight
 
 
-def can_pipeline(state: PartitionState, connection: NodeApiVersions | None) -> bool:
+def can_pipeline(partition: PartitionState, connection: NodeApiVersions | None) -> bool:
     """Return whether a request may be sent while others are in flight.
 
     Rule 1: only after a request on the same connection has succeeded under the current epoch.
     """
-    return state.phase is PIPELINED and state.confirmed_connection is connection
+    return partition.phase is PIPELINED and partition.confirmed_connection is connection
 
 
-def can_send_to(state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
+def can_send_to(partition: PartitionState, leader_id: int, max_in_flight: int) -> bool:
     """Return whether another request may be sent to a leader.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
-    return state.in_flight_node_id == leader_id and len(state.in_flight_batches) < max_in_flight
+    return partition.in_flight_node_id == leader_id and len(partition.in_flight_batches) < max_in_flight
 
 
-def can_restart_sequences(state: PartitionState) -> bool:
+def can_restart_sequences(partition: PartitionState) -> bool:
     """Return whether pending batches may get new sequences.
 
     Rule 3: only if there is a gap, no pending batch precedes it, and no request is in flight.
     """
-    if state.in_flight_batches or state.gap_start is None:
+    if partition.in_flight_batches or partition.gap_start is None:
         return False
-    return all(not is_after(state.gap_start, batch.base_sequence) for batch in state.pending_batches)
+    return all(not is_after(partition.gap_start, batch.base_sequence) for batch in partition.pending_batches)
 
 
-def is_possibly_stored(state: PartitionState, batch: ProducerBatch) -> bool:
-    """Return whether a broker may have stored a batch, because a response was lost or did not say.
+def is_possibly_stored(partition: PartitionState, batch: ProducerBatch) -> bool:
+    """Return whether a broker may have stored a batch, because a response was lost or left the outcome open.
 
     Rule 3: such a batch must not get a new sequence.
     """
-    return batch in state.in_doubt_batches
+    return batch in partition.in_doubt_batches
 
 
 class _PartitionStates(dict[TopicPartition, PartitionState]):
@@ -104,8 +104,8 @@ class _PartitionStates(dict[TopicPartition, PartitionState]):
         self._transactional = transactional
 
     def __missing__(self, topic_partition: TopicPartition) -> PartitionState:
-        state = self[topic_partition] = PartitionState(topic_partition, transactional=self._transactional)
-        return state
+        partition = self[topic_partition] = PartitionState(topic_partition, transactional=self._transactional)
+        return partition
 
 
 class Idempotence:
@@ -122,9 +122,10 @@ class Idempotence:
         get_connection: Callable[[int], NodeApiVersions | None],
         transactions: TransactionManager | None = None,
     ) -> None:
-        """`get_connection`: returns the API versions of the current connection to a node.
+        """Create the state of a producer that has no producer id yet.
 
-        This object identifies the connection, because each reconnect creates a new one.
+        `get_connection`: returns the API versions of the current connection to a node, or None if there is none. This
+        object identifies the connection, because each reconnect creates a new one.
         """
         self.enabled = enabled
         self._transactions = transactions
@@ -147,9 +148,9 @@ class Idempotence:
         gets a new batch while none of its batches is pending or in flight.
         """
         self.id_and_epoch = id_and_epoch
-        for state in self._partitions.values():
-            if state.phase is AWAITING_EPOCH:
-                self._restart_sequences(state)
+        for partition in self._partitions.values():
+            if partition.phase is AWAITING_EPOCH:
+                self._restart_sequences(partition)
 
     def _bump_epoch(self) -> None:
         """Increment the epoch locally, without a request (KIP-360). After the last epoch, a new id is needed."""
@@ -160,41 +161,44 @@ class Idempotence:
 
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         """Return whether the head of a partition's queue may be sent now. If so, count it as in flight."""
-        state = self._partitions[batch.topic_partition]
-        if state.in_flight_batches and not can_send_to(state, leader_id, self._max_in_flight):
+        partition = self._partitions[batch.topic_partition]
+        if partition.in_flight_batches and not can_send_to(partition, leader_id, self._max_in_flight):
             return False
         if self._transactions and not self._transactions.admit_batch(
             batch.topic_partition, is_retry=batch.has_sequence
         ):
             return False
-        if self.enabled and not self._can_send(state, batch, self.get_connection(leader_id)):
+        if self.enabled and not self._can_send(partition, batch, self.get_connection(leader_id)):
             return False
-        state.in_flight_batches[batch] = leader_id
-        state.in_flight_node_id = leader_id
+        partition.in_flight_batches[batch] = leader_id
+        partition.in_flight_node_id = leader_id
         return True
 
-    def _can_send(self, state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
+    def _can_send(self, partition: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
         """Return whether the sequences allow a batch to be sent. Assign a sequence to a new batch."""
-        if state.in_flight_batches and not can_pipeline(state, connection):
+        if partition.in_flight_batches and not can_pipeline(partition, connection):
             return False
-        if state.phase is PIPELINED and state.confirmed_connection is not connection:
-            state.transition_to(PROBING)
+        if partition.phase is PIPELINED and partition.confirmed_connection is not connection:
+            partition.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call
-            return self._try_assign_sequence(state, batch)
-        return state.is_head(batch) and (state.gap_start is None or is_after(state.gap_start, batch.base_sequence))
+            return self._try_assign_sequence(partition, batch)
+        return partition.is_head(batch) and (
+            partition.gap_start is None or is_after(partition.gap_start, batch.base_sequence)
+        )
 
-    def _try_assign_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
+    def _try_assign_sequence(self, partition: PartitionState, batch: ProducerBatch) -> bool:
         """Assign the next sequence to a new batch. Return False if none can be assigned now."""
         if self.id_and_epoch == NO_PRODUCER_ID:
             return False
         # `is not` comes first because it is faster, and the identity rarely changes.
-        if state.id_and_epoch is not self.id_and_epoch and state.id_and_epoch != self.id_and_epoch:
-            if state.pending_batches or state.in_flight_batches:
-                return False
-            state.start_sequences(self.id_and_epoch)
-        if state.phase not in _PHASES_FOR_NEW_BATCHES or len(state.pending_batches) > len(state.in_flight_batches):
+        if partition.id_and_epoch is not self.id_and_epoch and partition.id_and_epoch != self.id_and_epoch:
+            if partition.pending_batches or partition.in_flight_batches:
+                return False  # all batches of the previous identity must end first
+            partition.start_sequences(self.id_and_epoch)
+        has_batch_to_retry = len(partition.pending_batches) > len(partition.in_flight_batches)
+        if partition.phase not in _PHASES_FOR_NEW_BATCHES or has_batch_to_retry:
             return False
-        state.add_new_batch(batch)
+        partition.add_new_batch(batch)
         return True
 
     # --- results of batches
@@ -210,28 +214,30 @@ class Idempotence:
 
         Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
         """
-        state = self._partitions[batch.topic_partition]
-        state.in_flight_batches.pop(batch, None)
-        if in_doubt and (batch in state.pending_batches or not self.enabled):
-            state.in_doubt_batches |= {batch}
+        partition = self._partitions[batch.topic_partition]
+        partition.in_flight_batches.pop(batch, None)
+        if in_doubt and (batch in partition.pending_batches or not self.enabled):
+            partition.in_doubt_batches |= {batch}
 
     def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
-        """Record that a broker has stored a batch. The response was received on `connection`.
+        """Record that a broker has stored a batch. The batch may already have failed because it expired in flight.
 
-        The batch may already have failed because it expired in flight.
+        `connection`: the current connection to the node that has responded; None if it was closed.
         """
-        state = self._partitions[batch.topic_partition]
-        state.in_flight_batches.pop(batch, None)
-        state.remove(batch)
+        partition = self._partitions[batch.topic_partition]
+        partition.in_flight_batches.pop(batch, None)
+        partition.remove_pending(batch)
         if not self.enabled:
             return
-        state.update_last_acked_sequence(batch.last_sequence)
-        if state.phase is PIPELINED:
+        partition.update_last_acked_sequence(batch.last_sequence)
+        if partition.phase is PIPELINED:
             return
-        if state.phase is not PROBING:
-            self._update_phase(state)
-        elif not state.pending_batches and connection is not None:
-            state.confirm(connection)
+        if partition.phase is not PROBING:
+            # This may have been the last request in flight, or the last pending batch before the gap.
+            self._update_phase(partition)
+        elif not partition.pending_batches and connection is not None:
+            # The broker has accepted a batch and will therefore check the sequences of further ones (rule 1).
+            partition.confirm_pipelining(connection)
 
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
         """Record that a batch is reenqueued.
@@ -240,44 +246,44 @@ class Idempotence:
         """
         if not self.enabled:
             return
-        state = self._partitions[batch.topic_partition]
+        partition = self._partitions[batch.topic_partition]
         if needs_new_sequence:
-            state.extend_gap(batch.base_sequence)
-        self._update_phase(state)
+            partition.extend_gap(batch.base_sequence)
+        self._update_phase(partition)
 
     def handle_split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """Record that a batch was split and replaced with its children."""
-        state = self._partitions[batch.topic_partition]
-        state.replace(batch, children)
+        partition = self._partitions[batch.topic_partition]
+        partition.replace(batch, children)
         if self.enabled:
-            self._update_phase(state)
+            self._update_phase(partition)
 
     def handle_failed_batch(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch has failed and will not be sent again.
 
         `in_doubt`: the batch may be stored, or its request is still in flight.
         """
-        state = self._partitions[batch.topic_partition]
-        was_pending = batch in state.pending_batches
-        state.remove(batch)
+        partition = self._partitions[batch.topic_partition]
+        was_pending = batch in partition.pending_batches
+        partition.remove_pending(batch)
         if not was_pending:  # the batch has no sequence, or it was abandoned
             return
-        state.record_failure(batch, in_doubt=in_doubt)
-        self._update_phase(state)
+        partition.record_failure(batch, in_doubt=in_doubt)
+        self._update_phase(partition)
 
     def handle_late_failure(self, batch: ProducerBatch) -> None:
         """Record that a batch's request has ended without success after the batch had already failed."""
-        state = self._partitions[batch.topic_partition]
-        state.remove(batch)
+        partition = self._partitions[batch.topic_partition]
+        partition.remove_pending(batch)
         if self.enabled:
-            self._update_phase(state)
+            self._update_phase(partition)
 
     def end_in_flight_requests(self) -> None:
         """Record that all requests in flight have ended. The connections must be closed."""
-        for state in self:
-            for batch in state.in_flight_batches:
+        for partition in self:
+            for batch in partition.in_flight_batches:
                 batch.mark_request_ended()
-            state.in_flight_batches.clear()
+            partition.in_flight_batches.clear()
 
     def take_abandoned_batches(self) -> list[ProducerBatch]:
         """Return the batches that may be stored but cannot keep their sequences, each only once.
@@ -293,59 +299,59 @@ class Idempotence:
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether the broker should already have all of the partition's records before this batch."""
-        state = self._partitions[batch.topic_partition]
+        partition = self._partitions[batch.topic_partition]
         # If the transaction has a gap, the broker is expected to be missing records before the batch.
-        return state.is_head(batch) and not (state.transactional and state.gap_start is not None)
+        return partition.is_head(batch) and not (partition.transactional and partition.gap_start is not None)
 
     def find_violations(self) -> list[str]:
         """Return descriptions of all violated invariants in the partitions' states."""
         return [
             violation
-            for state in self
-            for violation in find_violations(state, self._max_in_flight, idempotent=self.enabled)
+            for partition in self
+            for violation in find_violations(partition, self._max_in_flight, idempotent=self.enabled)
         ]
 
     # --- after a failure
 
-    def _update_phase(self, state: PartitionState) -> None:
+    def _update_phase(self, partition: PartitionState) -> None:
         """Move a partition to its next phase after a batch has failed or a request has ended."""
-        if state.has_unresolved_sequence and not state.pending_batches and not state.in_flight_batches:
-            state.resolve_sequences()
-        if can_restart_sequences(state):
-            self._restart_sequences(state)
-        elif state.in_flight_batches:
-            state.transition_to(DRAINING)
-        elif state.gap_start is not None or state.has_unresolved_sequence:
-            state.transition_to(REPAIRING)
+        if partition.has_unresolved_sequence and not partition.pending_batches and not partition.in_flight_batches:
+            partition.resolve_sequences()
+        if can_restart_sequences(partition):
+            self._restart_sequences(partition)
+        elif partition.in_flight_batches:
+            partition.transition_to(DRAINING)
+        elif partition.gap_start is not None or partition.has_unresolved_sequence:
+            partition.transition_to(REPAIRING)
         else:
-            state.transition_to(PROBING)
+            partition.transition_to(PROBING)
 
-    def _restart_sequences(self, state: PartitionState) -> None:
+    def _restart_sequences(self, partition: PartitionState) -> None:
         """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
         If the new epoch is not known yet, or if a transaction must end first, the partition only moves to
         AWAITING_EPOCH.
         """
-        if state.id_and_epoch == self.id_and_epoch:
+        if partition.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
-                self._await_transaction_end(state)
+                self._await_transaction_end(partition)
                 return
             self._bump_epoch()  # after the last epoch, this resets id_and_epoch until a broker assigns a new id
         if self.id_and_epoch == NO_PRODUCER_ID:
-            state.transition_to(AWAITING_EPOCH)
+            partition.transition_to(AWAITING_EPOCH)
             return
-        pending_batches = state.pending_batches
-        self._abandoned_batches += [batch for batch in pending_batches if is_possibly_stored(state, batch)]
-        state.pending_batches = [batch for batch in pending_batches if not is_possibly_stored(state, batch)]
-        state.in_doubt_batches = frozenset()
-        state.start_sequences(self.id_and_epoch)
+        pending_batches = partition.pending_batches
+        self._abandoned_batches += [batch for batch in pending_batches if is_possibly_stored(partition, batch)]
+        partition.pending_batches = [batch for batch in pending_batches if not is_possibly_stored(partition, batch)]
+        partition.in_doubt_batches = frozenset()
+        partition.start_sequences(self.id_and_epoch)
 
-    def _await_transaction_end(self, state: PartitionState) -> None:
+    def _await_transaction_end(self, partition: PartitionState) -> None:
         """Abandon all of a partition's pending batches because a record of the transaction is missing.
 
         The transaction will be aborted. Only a broker can assign its next epoch.
         """
-        self._abandoned_batches += state.pending_batches
-        state.pending_batches.clear()
-        state.in_doubt_batches = frozenset()
-        state.transition_to(AWAITING_EPOCH)
+        self._abandoned_batches += partition.pending_batches
+        partition.pending_batches.clear()
+        partition.in_doubt_batches = frozenset()
+        partition.transition_to(AWAITING_EPOCH)

@@ -1,4 +1,4 @@
-"""Decides the outcome of an attempt to send a batch, in a pure function.
+"""Decides whether a batch is done, retried, split or failed after an attempt to send it, in a pure function.
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 
@@ -81,25 +81,28 @@ SUCCESS_OUTCOMES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(du
 
 
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
-    """Return the outcome of an attempt.
+    """Return what to do about a batch after an attempt to send it.
 
     `code`: the broker's error code for the partition; NETWORK_EXCEPTION if the connection was lost.
     `log_start_offset`: the first offset of the partition's log; -1 if the broker did not report it.
     """
-    error_code = lookup_error_code(code)
+    error = lookup_error_code(code)
     if code in SUCCESS_OUTCOMES:
         return SUCCESS_OUTCOMES[code]
-    if error_code.fatal:
+    if error.fatal:
         return Fail(fatal=True, in_doubt=facts.in_doubt)
+    # A single record cannot be split, and an expired batch gets no further attempts.
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:
         return Split()
+    # Sequence errors come first, because their outcome does not depend on the error code alone.
     outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.idempotent else None
-    if outcome is None and error_code.retriable:
-        outcome = Retry(should_refresh_metadata=error_code.requires_metadata_refresh)
+    if outcome is None and error.retriable:
+        outcome = Retry(should_refresh_metadata=error.requires_metadata_refresh)
     if outcome is None:
         return Fail(in_doubt=facts.in_doubt)
     if not isinstance(outcome, Retry):
         return outcome
+    # The batch may be sent again, unless its time or its retries are used up.
     failure = Fail(should_refresh_metadata=outcome.should_refresh_metadata, in_doubt=facts.in_doubt)
     if facts.expired:
         return replace(failure, timed_out=True)

@@ -88,7 +88,7 @@ class PartitionState:
         """Node id of each request in flight, by the request's batch. The batch may have failed in the meantime."""
         self.in_flight_node_id = -1  # the node that all requests in flight were sent to
         self.phase = PROBING
-        self.confirmed_connection: NodeApiVersions | None  # set by `confirm`
+        self.confirmed_connection: NodeApiVersions | None  # set by `confirm_pipelining`
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
         self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
         self.gap_start: int | None = None  # first sequence of the gap
@@ -111,7 +111,7 @@ class PartitionState:
             raise IllegalStateError(f"{self!r} cannot move to the state {phase.value}.")
         self.phase = phase
 
-    def confirm(self, connection: NodeApiVersions) -> None:
+    def confirm_pipelining(self, connection: NodeApiVersions) -> None:
         """PROBING -> PIPELINED: a request on this connection has succeeded, and no batch is pending."""
         self.transition_to(PIPELINED)
         self.confirmed_connection = connection
@@ -132,7 +132,7 @@ class PartitionState:
         self._assign_sequence(batch)
         self.pending_batches.append(batch)
 
-    def remove(self, batch: ProducerBatch) -> None:
+    def remove_pending(self, batch: ProducerBatch) -> None:
         """Remove a batch that was acknowledged or has failed. Do nothing if it is not pending."""
         if self.pending_batches and self.pending_batches[0] is batch:  # nearly always
             del self.pending_batches[0]
@@ -186,84 +186,86 @@ class PartitionState:
         self.next_sequence = sequences.increment(sequence, batch.record_count)
 
 
-def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
+def find_violations(partition: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
     """Describe the violated invariants of a partition's state. Tests and the schedule explorer check every step."""
     invariants = {
-        "at most max.in.flight requests are in flight": len(state.in_flight_batches) <= max_in_flight,
-        "all requests in flight are to one node": set(state.in_flight_batches.values()) <= {state.in_flight_node_id},
+        "at most max.in.flight requests are in flight": len(partition.in_flight_batches) <= max_in_flight,
+        "all requests in flight are to one node": set(partition.in_flight_batches.values())
+        <= {partition.in_flight_node_id},
     }
     if idempotent:
-        invariants |= _check_any_phase(state) | _CHECKS_BY_PHASE[state.phase](state)
-    return [f"{state!r}: violated: {invariant}" for invariant, holds in invariants.items() if not holds]
+        invariants |= _check_any_phase(partition) | _CHECKS_BY_PHASE[partition.phase](partition)
+    return [f"{partition!r}: violated: {invariant}" for invariant, holds in invariants.items() if not holds]
 
 
-def _check_any_phase(state: PartitionState) -> dict[str, bool]:
+def _check_any_phase(partition: PartitionState) -> dict[str, bool]:
     """Return whether each invariant that applies in every phase holds."""
-    pending = state.pending_batches
+    pending = partition.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending),
         "pending batches have one epoch": all(
-            (batch.producer_id, batch.producer_epoch) == state.id_and_epoch for batch in pending
+            (batch.producer_id, batch.producer_epoch) == partition.id_and_epoch for batch in pending
         ),
         "sequences ascend": all(
             is_after(later_batch.base_sequence, earlier_batch.last_sequence)
             for earlier_batch, later_batch in pairwise(pending)
         ),
-        "the next sequence is free": not pending or is_after(state.next_sequence, pending[-1].last_sequence),
-        "only pending batches are in doubt": state.in_doubt_batches <= set(pending),
+        "the next sequence is free": not pending or is_after(partition.next_sequence, pending[-1].last_sequence),
+        "only pending batches are in doubt": partition.in_doubt_batches <= set(pending),
     }
 
 
-def _has_complete_sequences(state: PartitionState) -> bool:
-    return state.gap_start is None and not state.has_unresolved_sequence
+def _has_complete_sequences(partition: PartitionState) -> bool:
+    return partition.gap_start is None and not partition.has_unresolved_sequence
 
 
-def _is_only_head_in_flight(state: PartitionState) -> bool:
-    return not state.in_flight_batches or list(state.in_flight_batches) == state.pending_batches[:1]
+def _is_only_head_in_flight(partition: PartitionState) -> bool:
+    return not partition.in_flight_batches or list(partition.in_flight_batches) == partition.pending_batches[:1]
 
 
-def _find_batches_before_gap(state: PartitionState) -> list[ProducerBatch]:
+def _find_batches_before_gap(partition: PartitionState) -> list[ProducerBatch]:
     """Return the pending batches before the gap; all of them if there is no gap."""
     return [
         batch
-        for batch in state.pending_batches
-        if state.gap_start is None or is_after(state.gap_start, batch.base_sequence)
+        for batch in partition.pending_batches
+        if partition.gap_start is None or is_after(partition.gap_start, batch.base_sequence)
     ]
 
 
-def _check_probing(state: PartitionState) -> dict[str, bool]:
+def _check_probing(partition: PartitionState) -> dict[str, bool]:
     return {
-        "no sequence is missing": _has_complete_sequences(state),
-        "only the oldest pending batch is in flight": _is_only_head_in_flight(state),
+        "no sequence is missing": _has_complete_sequences(partition),
+        "only the oldest pending batch is in flight": _is_only_head_in_flight(partition),
     }
 
 
-def _check_pipelined(state: PartitionState) -> dict[str, bool]:
+def _check_pipelined(partition: PartitionState) -> dict[str, bool]:
     return {
-        "no sequence is missing": _has_complete_sequences(state),
-        "all pending batches and no others are in flight": list(state.in_flight_batches) == state.pending_batches,
-        "no batch is in doubt": not state.in_doubt_batches,
-        "a request has succeeded on a connection": state.confirmed_connection is not None,
+        "no sequence is missing": _has_complete_sequences(partition),
+        "all pending batches and no others are in flight": list(partition.in_flight_batches)
+        == partition.pending_batches,
+        "no batch is in doubt": not partition.in_doubt_batches,
+        "a request has succeeded on a connection": partition.confirmed_connection is not None,
     }
 
 
-def _check_draining(state: PartitionState) -> dict[str, bool]:
-    return {"a request is in flight": bool(state.in_flight_batches)}
+def _check_draining(partition: PartitionState) -> dict[str, bool]:
+    return {"a request is in flight": bool(partition.in_flight_batches)}
 
 
-def _check_repairing(state: PartitionState) -> dict[str, bool]:
+def _check_repairing(partition: PartitionState) -> dict[str, bool]:
     return {
-        "a sequence may be missing": not _has_complete_sequences(state),
-        "only the oldest pending batch is in flight": _is_only_head_in_flight(state),
-        "a pending batch is before the gap": bool(_find_batches_before_gap(state)),
+        "a sequence may be missing": not _has_complete_sequences(partition),
+        "only the oldest pending batch is in flight": _is_only_head_in_flight(partition),
+        "a pending batch is before the gap": bool(_find_batches_before_gap(partition)),
     }
 
 
-def _check_awaiting_epoch(state: PartitionState) -> dict[str, bool]:
+def _check_awaiting_epoch(partition: PartitionState) -> dict[str, bool]:
     return {
-        "there is a gap": state.gap_start is not None,
-        "no pending batch is before the gap": not _find_batches_before_gap(state),
-        "no request is in flight": not state.in_flight_batches,
+        "there is a gap": partition.gap_start is not None,
+        "no pending batch is before the gap": not _find_batches_before_gap(partition),
+        "no request is in flight": not partition.in_flight_batches,
     }
 
 

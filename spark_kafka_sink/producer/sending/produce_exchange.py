@@ -48,7 +48,7 @@ class PreparedProduceRequest(NamedTuple):
     """A request message, the batches in it, and the versions in which it can be sent."""
 
     message: ProduceRequest
-    sent: SentBatches
+    sent_batches: SentBatches
     versions: VersionRange
 
 
@@ -66,13 +66,15 @@ def build_produce_request(
     for batch in batches:
         topic, partition = batch.topic_partition
         batches_by_topic[topic][partition] = batch
-    topic_data, by_name_only = [], False
+    topic_data: list[TopicProduceData] = []
+    needs_topic_names = False
     for topic, topic_batches in batches_by_topic.items():
         topic_id = snapshot.topic_id(topic)
-        by_name_only |= topic_id is None
+        needs_topic_names |= topic_id is None
         partition_data = [
             PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in topic_batches.items()
         ]
+        # Each version of the request encodes either the name or the id.
         topic_data.append(TopicProduceData(name=topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=partition_data))
     message = ProduceRequest(
         transactional_id=None if transaction is None else transaction.transactional_id,
@@ -81,7 +83,7 @@ def build_produce_request(
         topic_data=topic_data,
     )
     transaction_version = None if transaction is None else transaction.version
-    versions = allowed_produce_versions(transaction_version, by_name_only=by_name_only)
+    versions = allowed_produce_versions(transaction_version, needs_topic_names=needs_topic_names)
     return PreparedProduceRequest(message, SentBatches(batches_by_topic, snapshot), versions)
 
 
@@ -89,7 +91,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
 class PartitionResponse(NamedTuple):
-    """The response to one batch. If the broker sent none, it is derived from the way in which the request ended.
+    """The response to one batch. If the broker sent none, the code and `cause` describe how the request ended.
 
     An offset of -1 is unknown. A `log_append_time` of -1 means that the records keep their own timestamps.
     """
@@ -106,14 +108,17 @@ class PartitionResponse(NamedTuple):
 
 
 def parse_partition_responses(
-    response: ClientResponse, sent: SentBatches, acks: int
+    response: ClientResponse, sent_batches: SentBatches, acks: int
 ) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
-    """Yield each batch of a request that has ended, with its response."""
+    """Yield each batch of a request that has ended, with the response to the batch.
+
+    Batches without a response from the broker come last. Partitions that were not in the request are ignored.
+    """
     message = response.message
-    unanswered_batches = {topic: dict(batches) for topic, batches in sent.batches.items()}
+    unanswered_batches = {topic: dict(batches) for topic, batches in sent_batches.batches.items()}
     if isinstance(message, ProduceResponse):
         for topic_response in message.responses:
-            topic_batches = unanswered_batches.get(sent.topic_name(topic_response), {})
+            topic_batches = unanswered_batches.get(sent_batches.topic_name(topic_response), {})
             for partition_response in topic_response.partition_responses:
                 batch = topic_batches.pop(partition_response.index, None)
                 if batch is not None:
@@ -124,7 +129,7 @@ def parse_partition_responses(
 
 
 def parse_partition_response(response: PartitionProduceResponse) -> PartitionResponse:
-    """Sanitize the texts of a broker's response, and replace an invalid base offset with -1."""
+    """Convert a broker's response to one partition. Sanitize its texts, and replace an invalid base offset with -1."""
     record_messages = _NO_RECORD_MESSAGES
     if response.record_errors:
         record_messages = {

@@ -26,8 +26,10 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         on_failure: Callable[[KafkaSinkError, float], None],
         compute_backoff_ms: Callable[[int], float],
     ) -> None:
-        """`is_needed`: returns whether any records are waiting for a producer id.
+        """Create the call with the functions that connect it to the sender.
 
+        `is_needed`: returns whether any records are waiting for a producer id.
+        `set_producer_id_and_epoch`: called with each identity that a broker has assigned.
         `on_failure`: called with the error of a failed request, and the time of the failure.
         `compute_backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it.
         """

@@ -270,7 +270,10 @@ class Sender:
             self._deliveries.fail_batches([batch], build_encoding_error(batch), now_ms)
 
     def _add_permanent_call(self) -> None:
-        """Add the call that requests producer ids or, for a transactional producer, all requests for transactions."""
+        """Add the call that stays open for the producer's lifetime.
+
+        The call requests producer ids or, for a transactional producer, sends all requests for transactions.
+        """
         if self._transactions is None:
             self._requests.add(
                 ProducerIdCall(
@@ -309,7 +312,7 @@ class Sender:
         """Return whether no batch is incomplete or in flight, not even a failed batch."""
         if self.accumulator.has_incomplete():
             return False
-        return not any(state.in_flight_batches for state in self.idempotence)
+        return not any(partition.in_flight_batches for partition in self.idempotence)
 
     def _send_requests(self, now_ms: float) -> float:
         """Send all due requests for producer ids, transactions and their descriptions.

@@ -24,7 +24,7 @@ def fail_transaction(
     `record_errors` holds the errors of records that the broker rejected individually, by their indices in the batch.
     """
     if not manager.drops_unsent_batches:  # otherwise the transaction already failed or is being aborted
-        error = _describe_failed_records(batch, error, record_errors or {})
+        error = _build_failed_records_error(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
@@ -39,10 +39,13 @@ def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
     return error
 
 
-def _describe_failed_records(
+def _build_failed_records_error(
     batch: ProducerBatch, error: KafkaSinkError, record_errors: Mapping[int, KafkaSinkError]
 ) -> KafkaSinkError:
-    """Return an error with the number of failed records and the key of the first one."""
+    """Build an error that states how many of the batch's records failed, and the key of the first one.
+
+    Without `record_errors`, the whole batch has failed with `error`.
+    """
     first_index = min(record_errors, default=0)
     cause = record_errors.get(first_index, error)
     failed_count = len(record_errors) or batch.record_count
@@ -51,9 +54,9 @@ def _describe_failed_records(
     if key is not None:
         failed_records += f" with the key {key}" if failed_count == 1 else f", the first with the key {key},"
     partition = format_partition(*batch.topic_partition)
-    described_error = DeliveryError(f"{failed_records} for {partition}, failed: {cause}")
-    described_error.__cause__ = cause
-    return described_error
+    failed_records_error = DeliveryError(f"{failed_records} for {partition}, failed: {cause}")
+    failed_records_error.__cause__ = cause
+    return failed_records_error
 
 
 def _read_key(batch: ProducerBatch, record_index: int) -> str | None:

@@ -1,7 +1,7 @@
 """TransactionManager: the state machine of a transactional producer, which also derives its next request.
 
     callers' threads    init, begin, commit, abort, ...    return an Operation to wait for, or raise
-    sender thread       next_request -> begin_sending          send one request at a time
+    sender thread       next_request -> try_begin_sending      send one request at a time
                         -> handle_response, handle_result      the request got a response
                         or handle_disconnect                   the connection was lost
                         or handle_failure                      the request was rejected or could not be sent
@@ -123,13 +123,18 @@ class TransactionManager:
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
-            pending = self._calls.pending
-            # After a fatal error, no call can be repeated, so a pending call no longer matters.
-            if pending is not None and self.state is not _State.FATAL_ERROR and requested_id != self.transactional_id:
+            pending_operation = self._calls.pending_operation
+            # The outcome of a pending operation can only be learned under its own transactional id. After a fatal
+            # error, no call can be repeated, so a pending operation no longer matters.
+            if (
+                pending_operation is not None
+                and self.state is not _State.FATAL_ERROR
+                and requested_id != self.transactional_id
+            ):
                 raise IllegalStateError(
                     f"transactional id {self.transactional_id}: {INIT}() for {requested_id} is not possible, "
-                    f"because the outcome of {pending.name}() is unknown. Call {pending.name}() again, or create a new "
-                    "producer."
+                    f"because the outcome of {pending_operation.name}() is unknown. Call {pending_operation.name}() "
+                    "again, or create a new producer."
                 )
             return self._calls.start_or_join(INIT, lambda: self._begin_init(requested_id))
 
@@ -156,8 +161,9 @@ class TransactionManager:
             self._calls.transition_to(_State.IN_TRANSACTION)
             if version is None:
                 version = self._version or 1  # the version of the previous transaction, if there was one
+            # Brokers expect the first transaction of version 2 to have a new epoch. A request that may run late would
+            # affect this transaction if both had the same epoch.
             if self._version == 1 and (version >= 2 or self._has_delayable_request):
-                # Brokers expect the first transaction of version 2 to have a new epoch.
                 self._require_producer_id(self.id_and_epoch)
             self._version = version
             self._transaction_count += 1
@@ -246,7 +252,7 @@ class TransactionManager:
             if self.is_open:
                 self._calls.discard_pending()
                 return self.abort()
-            return self._calls.pending
+            return self._calls.pending_operation
 
     @property
     def is_open(self) -> bool:
@@ -271,6 +277,7 @@ class TransactionManager:
                 return False
             is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.partitions:
+                # A batch that was sent before adds no records to a transaction that can only be aborted.
                 return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
             if not is_writable:
                 return False
@@ -345,7 +352,7 @@ class TransactionManager:
                 self._complete()
             return self._derive_request(is_flushed)
 
-    def begin_sending(self, request: Request) -> bool:
+    def try_begin_sending(self, request: Request) -> bool:
         """Record that the request is being sent. Call this immediately before its bytes are sent.
 
         Return False, and record nothing, if the request must no longer be sent: a record has failed since
@@ -393,10 +400,12 @@ class TransactionManager:
     def handle_failure(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
         """Handle a request that was rejected or could not be sent.
 
-        An abortable error is fatal if the transaction is already being aborted and the abort requires this request.
+        An abortable error is fatal if the transaction is already being aborted and the abort cannot be completed
+        without this request.
         """
         with self._lock:
             if verdict is Verdict.UNAUTHORIZED and self.state is _State.INITIALIZING:
+                # init_transactions() may be called again once the permission has been granted.
                 self._needs_producer_id = False
                 self._calls.transition_to(_State.UNINITIALIZED)
                 self._calls.finish(error)
@@ -440,7 +449,10 @@ class TransactionManager:
         return self._transaction is None or self._transaction.is_empty(aborting=self.state is _State.ABORTING)
 
     def _derive_request(self, is_flushed: bool) -> Request | None:
-        """Return the next request in the current state, or None if none can be sent now."""
+        """Return the next request in the current state, or None if none can be sent now.
+
+        The order matters: a producer id comes first, then additions to the transaction, then its end.
+        """
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
         if self._needs_producer_id:
@@ -453,7 +465,7 @@ class TransactionManager:
                 return self._build_offsets_request(transaction.groups[0])
         if transaction is None or self.state not in ENDING_STATES or not is_flushed:
             return None
-        return EndTransaction(self.identity, self.state is _State.COMMITTING, has_begun=transaction.is_started)
+        return EndTransaction(self.identity, commit=self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
     def _can_use_response(self, request: InitProducerId) -> bool:
         """Return whether the response to a request may still be used.

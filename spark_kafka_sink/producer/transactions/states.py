@@ -77,16 +77,15 @@ WRITABLE_STATES = frozenset({_State.IN_TRANSACTION, _State.COMMITTING})
 ENDING_STATES = frozenset({_State.COMMITTING, _State.ABORTING})
 
 
-def check_transition(
-    source: TransactionManagerState, target: TransactionManagerState, transactional_id: str
-) -> TransactionManagerState:
-    """Return `target` if TRANSITIONS allows it, else raise IllegalStateError."""
-    if target is not _State.FATAL_ERROR and target not in TRANSITIONS[source]:
+def require_valid_transition(
+    current_state: TransactionManagerState, next_state: TransactionManagerState, transactional_id: str
+) -> None:
+    """Raise IllegalStateError if TRANSITIONS does not allow this transition."""
+    if next_state is not _State.FATAL_ERROR and next_state not in TRANSITIONS[current_state]:
         raise IllegalStateError(
-            f"transactional id {transactional_id}: invalid transition from '{source.value}' to '{target.value}'. "
-            f"Call {_ALLOWED_CALLS[source]}."
+            f"transactional id {transactional_id}: invalid transition from '{current_state.value}' to "
+            f"'{next_state.value}'. Call {_ALLOWED_CALLS[current_state]}."
         )
-    return target
 
 
 INIT, BEGIN, COMMIT, ABORT = "init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"
@@ -139,10 +138,11 @@ class TransactionCalls:
         """The cause of an error state. It is kept while the transaction is aborted."""
         self._operation: Operation | None = None
 
-    def transition_to(self, target: TransactionManagerState) -> None:
+    def transition_to(self, next_state: TransactionManagerState) -> None:
         """Change the state. Raise IllegalStateError if TRANSITIONS does not allow it."""
-        self.state = check_transition(self.state, target, self.transactional_id)
-        if target is _State.READY:
+        require_valid_transition(self.state, next_state, self.transactional_id)
+        self.state = next_state
+        if next_state is _State.READY:
             self.error = None  # the error belonged to the transaction that has ended
 
     def fail(self, error_state: TransactionManagerState, error: KafkaSinkError) -> None:
@@ -151,7 +151,7 @@ class TransactionCalls:
         self.error = error
 
     @property
-    def pending(self) -> Operation | None:
+    def pending_operation(self) -> Operation | None:
         """The operation whose result no caller has read yet, if any."""
         operation = self._operation
         return None if operation is None or operation.is_result_read else operation
@@ -165,10 +165,11 @@ class TransactionCalls:
 
         Raise IllegalStateError if another operation is pending, and the producer's error if it has failed.
         """
-        pending = self.pending
-        if pending is not None and pending.name == name:
-            return pending
+        pending_operation = self.pending_operation
+        if pending_operation is not None and pending_operation.name == name:
+            return pending_operation
         self.reject_while_pending(name)
+        # An abort is the only call that an abortable error allows.
         if name != ABORT or self.state is _State.FATAL_ERROR:
             self.raise_if_failed()
         begin()
@@ -181,12 +182,15 @@ class TransactionCalls:
             self._operation.finish(error)
 
     def reject_while_pending(self, call: str) -> None:
-        """Raise IllegalStateError if an operation is pending, unless the producer has failed permanently."""
-        pending = self.pending
-        if pending is not None and self.state is not _State.FATAL_ERROR:
+        """Raise IllegalStateError if an operation is pending.
+
+        After a fatal error, the pending operation no longer matters, and callers raise the fatal error instead.
+        """
+        pending_operation = self.pending_operation
+        if pending_operation is not None and self.state is not _State.FATAL_ERROR:
             raise IllegalStateError(
                 f"transactional id {self.transactional_id}: {call}() is not possible, because the outcome of "
-                f"{pending.name}() is unknown. Call {pending.name}() again."
+                f"{pending_operation.name}() is unknown. Call {pending_operation.name}() again."
             )
 
     def raise_if_failed(self) -> None:

@@ -47,8 +47,8 @@ class TransactionCall(Call[Any]):
     def request_for(self, key: str) -> Request[Any]:
         return self._request
 
-    def begin_sending(self, request: Request[Any]) -> bool:
-        return self._manager.begin_sending(cast("TransactionRequest[Any]", request))
+    def try_begin_sending(self, request: Request[Any]) -> bool:
+        return self._manager.try_begin_sending(cast("TransactionRequest[Any]", request))
 
     def handle_disconnect(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:
         self._manager.handle_disconnect(cast("TransactionRequest[Any]", request), was_sent=was_sent)

@@ -189,7 +189,7 @@ def test_request_for_any_broker_waits_for_a_connection(sender: Sender) -> None:
 
 def test_request_that_its_call_revokes_is_not_sent(sender: Sender) -> None:
     call = describing_call(sender)
-    call.begin_sending = lambda request: False  # type: ignore[method-assign]
+    call.try_begin_sending = lambda request: False  # type: ignore[method-assign]
     assert sender.requests.send_due(0) == 0
     assert sender.sent == []
 

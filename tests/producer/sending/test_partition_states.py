@@ -225,7 +225,7 @@ def two_sent() -> PartitionState:
     """Create a state in PIPELINED with two batches in flight."""
     state = PartitionState(TP)
     state.start_sequences(ID)
-    state.confirm(NodeApiVersions("b", {}))
+    state.confirm_pipelining(NodeApiVersions("b", {}))
     for _ in range(2):
         batch = create_batch()
         state.add_new_batch(batch)

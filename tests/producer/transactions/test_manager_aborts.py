@@ -326,10 +326,10 @@ def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(v
     request = talk.due()
     assert isinstance(request, EndTransaction)
     talk.manager.handle_rejected_record(number, FAILURE)
-    assert not talk.begin_sending(request)
+    assert not talk.try_begin_sending(request)
     assert isinstance(get_error(commit), TransactionAbortableError)
     abort = talk.manager.abort()
-    assert not talk.begin_sending(request)
+    assert not talk.try_begin_sending(request)
     assert getattr(talk.answer(EndTransaction).build_message(5), "committed", None) is False
     assert get_error(abort) is None
 

@@ -106,7 +106,7 @@ def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_an
     talk = about_to(AddPartitions)
     request = talk.due()
     operation = talk.manager.abort()
-    assert talk.begin_sending(request)
+    assert talk.try_begin_sending(request)
     talk.pending.mark_sent(talk.attempts[request])
     talk.lose_response(request)
     talk.wait()

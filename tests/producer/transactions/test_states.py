@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.transactions.states import TRANSITIONS, Operation, check_transition
+from spark_kafka_sink.producer.transactions.states import TRANSITIONS, Operation, require_valid_transition
 from tests.producer.transactions.transaction_cases import S
 
 ALLOWED = {
@@ -38,10 +38,10 @@ ALLOWED = {
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(S, S)))
 def test_a_move_that_the_table_does_not_list_raises(source: S, target: S) -> None:
     if (source, target) in ALLOWED:
-        assert check_transition(source, target, "x") is target
+        require_valid_transition(source, target, "x")
     else:
         with pytest.raises(IllegalStateError, match=f"x: invalid transition from '{source.value}' .* Call "):
-            check_transition(source, target, "x")
+            require_valid_transition(source, target, "x")
 
 
 def test_every_state_has_a_row() -> None:

@@ -136,13 +136,13 @@ class Talk:
         request = self.due()
         assert kind in (None, type(request))
         self.asked.append(type(request))
-        assert self.begin_sending(request)
+        assert self.try_begin_sending(request)
         self.pending.mark_sent(self.attempts[request])
         return request
 
-    def begin_sending(self, request: Request) -> bool:
+    def try_begin_sending(self, request: Request) -> bool:
         attempt = self.attempts[request]
-        return attempt.is_lookup or attempt.call.begin_sending(request)
+        return attempt.is_lookup or attempt.call.try_begin_sending(request)
 
     def node_for(self, request: Request) -> Node:
         return self.attempts[request].node
