@@ -221,7 +221,7 @@ def test_has_no_work_before_start_and_in_forked_child(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("flush_at_exit", [-1, float("nan"), "5"])
 def test_rejects_flush_at_exit_that_is_no_duration(flush_at_exit: Any) -> None:
-    with pytest.raises(ConfigurationError, match="flush_at_exit is"):
+    with pytest.raises(ConfigurationError, match="flush_at_exit must be"):
         SenderThread(OperatingSystem(), flush_at_exit)
 
 
