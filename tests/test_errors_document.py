@@ -83,10 +83,10 @@ def refused(code: int) -> Mapping[str, BrokerError]:
 
 
 LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
-    (partial(precommit_errors.build_nothing_written_error, "no answer"), "Kafka cannot be written to exactly once"),
+    (partial(precommit_errors.build_start_error, "no answer"), "Kafka cannot be written to exactly once"),
     (
         partial(
-            precommit_errors.build_unknown_id_rejected_error,
+            precommit_errors.build_first_epoch_rejected_error,
             build_broker_error(error_codes.INVALID_PRODUCER_ID_MAPPING, "x"),
         ),
         "Kafka cannot be written to exactly once",

@@ -183,16 +183,18 @@ def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]
         open_list = _format_list(open_lines)
         other_outcome = f"these could not be committed now, and are still open:\n{open_list}\nThe others are committed"
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
-    lines = [
-        f"{transactional_id} ({_describe_partition(transactional_id)}producer id "
-        f"{transactions_by_id[transactional_id].producer_id}, epoch {transactions_by_id[transactional_id].epoch}): "
-        f"{error.name}"
-        for transactional_id, error in sorted(lost_rejections.items())
-    ]
+    lost_lines = []
+    for transactional_id, error in sorted(lost_rejections.items()):
+        transaction = transactions_by_id[transactional_id]
+        lost_lines.append(
+            f"{transactional_id} ({_describe_partition(transactional_id)}producer id {transaction.producer_id}, "
+            f"epoch {transaction.epoch}): {error.name}"
+        )
+    lost_list = _format_list(lost_lines)
     if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_rejections.values()):
         return CommitLostError(
             f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know "
-            f"{len(lost_rejections)} of its {len(transactions_by_id)} transactions:\n{_format_list(lines)}\nBrokers "
+            f"{len(lost_rejections)} of its {len(transactions_by_id)} transactions:\n{lost_list}\nBrokers "
             "forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
             "whether the rows of these transactions were committed before the driver died; "
             f"{other_outcome}. Compare the batch with the records in Kafka, and write the missing rows with a job of "
@@ -200,7 +202,7 @@ def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]
         )
     return CommitLostError(
         f"{entry.batch} is decided (prefix {entry.prefix}), but {len(lost_rejections)} of its "
-        f"{len(transactions_by_id)} transactions can no longer be committed:\n{_format_list(lines)}\nThe rows of these "
+        f"{len(transactions_by_id)} transactions can no longer be committed:\n{lost_list}\nThe rows of these "
         f"transactions are lost to read_committed readers; {other_outcome}. The driver was probably down for longer "
         f"than the transaction timeout ({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch "
         "is not written again automatically, because that would duplicate the committed rows. If you need the missing "

@@ -268,6 +268,7 @@ class DecisionLog:
             fetch_call = prefetch_stored_batches(self._client, self.topic, partition, state.next_offset)
         self._partitions_read.add(cache_key)
         end_offset = self._fetch_end_offset(partition)
+        # Start over if nothing is cached, if the log was truncated, or if it may have been recreated (no topic ids).
         if state is None or state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
                 self._client.abandon(fetch_call)
@@ -326,10 +327,12 @@ class DecisionLog:
         newest_records = state.newest_records.get(key, {})
         ids_by_producer: dict[int, str] = {}
         record = _find_driver_record(newest_records.values(), ids)
+        # The records may be under driver ids that no record names, so ask the brokers for all of the prefix's ids.
         if record is None and _may_have_other_driver_ids(newest_records, ids):
             ids_by_producer |= ids.describe_all_listed()
             record = _find_driver_record(newest_records.values(), ids)
         is_written_by_driver = record is not None
+        # If the brokers report that the driver has written, its records are lost, and no other record may replace them.
         if record is None and not ids.has_written_records:
             record = self._find_forgotten_id_record(prefix, partition, newest_records.values(), ids_by_producer)
         foreign_records = [
@@ -337,23 +340,21 @@ class DecisionLog:
             for candidate in newest_records.values()
             if ids.find_number(candidate.writer_identity.producer_id) is None
         ]
-        for candidate in (*foreign_records, state.non_transactional_records.get(key)):
-            if (
-                candidate is not None
-                and candidate is not record
-                and (record is None or candidate.offset > record.offset)
-            ):
+        selected_offset = -1 if record is None else record.offset
+        for ignored in (*foreign_records, state.non_transactional_records.get(key)):
+            if ignored is not None and ignored.offset > selected_offset:
                 self._warn_once(
-                    partition, candidate, f"The driver of the prefix {prefix} did not write it, so it is ignored"
+                    partition, ignored, f"The driver of the prefix {prefix} did not write it, so it is ignored"
                 )
         for producer_id, (unreadable, error) in state.unreadable_records.items():
-            if ids.find_number(producer_id) is not None and (record is None or unreadable.offset > record.offset):
+            if ids.find_number(producer_id) is not None and unreadable.offset > selected_offset:
                 position = self._format_position(partition, unreadable)
                 raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
             self._warn_once(partition, unreadable, f"It cannot be read ({error}), so it is ignored")
         if record is None or record.value is None:
             return None
         try:
+            # The next claim must follow this producer's newest record, even if that record is invalid.
             newest_offset = max(record.offset, record.last_invalid_offset)
             entry = replace(
                 decode_entry(key, record.value), writer_identity=record.writer_identity, offset=newest_offset
@@ -444,7 +445,8 @@ def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: Dri
     This happens if the first driver id ran out of epochs and the brokers have since forgotten it. A job without a name
     writes only one batch, so it never uses a second driver id.
     """
-    return bool(newest_records) or not (ids.is_known(FIRST_DRIVER_NUMBER) or is_job_prefix(ids.prefix))
+    is_first_id_forgotten = not ids.is_known(FIRST_DRIVER_NUMBER) and not is_job_prefix(ids.prefix)
+    return bool(newest_records) or is_first_id_forgotten
 
 
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
@@ -29,7 +30,7 @@ from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms, compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
-from spark_kafka_sink.exactly_once.driver_ids import choose_timeout_ms, is_log_lost, is_unused_since
+from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeout_ms, is_log_lost, is_unused_since
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
@@ -113,17 +114,20 @@ class Driver:
         predecessor_name = entry_hint.driver_name
         try:
             return self._query.retry_when_fenced(
-                lambda description, entry_hint: self._try_begin(driver_name, description, entry_hint, predecessor_name),
+                partial(self._continue_or_take_over, driver_name, predecessor_name),
                 description,
                 entry_hint,
             )
         except ProducerFencedError as error:
             raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, driver_name) from error
 
-    def _try_begin(
-        self, driver_name: str, description: TransactionDescription | None, entry_hint: Entry, predecessor_name: str
+    def _continue_or_take_over(
+        self, driver_name: str, predecessor_name: str, description: TransactionDescription | None, entry_hint: Entry
     ) -> BatchStart:
-        """Continue under this driver's own claim if nothing has happened since, or else take over the prefix."""
+        """Continue if nothing has happened under the prefix since this driver's last record; otherwise, take over.
+
+        `entry_hint`: the newest entry, read before this driver requests an epoch.
+        """
         self._check_entry(entry_hint, driver_name, predecessor_name)
         if is_log_lost(entry_hint, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
@@ -144,18 +148,19 @@ class Driver:
             # state before and after a decision under this epoch, so a late attempt could not tell them apart.
             return BatchStart(entry_hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
         if not is_continuing:
+            # If another driver has begun a transaction since, brokers would abort it before they compare epochs.
             self._query.check_unchanged(description)
-        identity, granted_ms = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
+        epoch = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
         entry = self._query.read_entry()  # final, because older drivers can no longer write
         self._check_entry(entry, driver_name, predecessor_name)
-        if is_continuing and entry == entry_hint and identity.producer_id == entry_hint.writer_identity.producer_id:
-            return BatchStart(entry, identity, self._delivery.has_user_prefix)
-        return self._take_over(entry, driver_name, identity, granted_ms)
+        # A new producer id needs a claim, because the old one no longer proves that the driver wrote the entry.
+        has_same_producer_id = epoch.identity.producer_id == entry_hint.writer_identity.producer_id
+        if is_continuing and entry == entry_hint and has_same_producer_id:
+            return BatchStart(entry, epoch.identity, self._delivery.has_user_prefix)
+        return self._take_over(entry, driver_name, epoch)
 
-    def _fence(
-        self, description: TransactionDescription | None, granted_ms: int | None
-    ) -> tuple[ProducerIdAndEpoch, int]:
-        """Request the next epoch. Return the new identity and the tasks' transaction timeout.
+    def _fence(self, description: TransactionDescription | None, granted_ms: int | None) -> GrantedEpoch:
+        """Request the next epoch. The result contains the timeout for the tasks' transactions.
 
         `granted_ms`: the timeout of a driver that continues; None for a new driver, which requests the longest timeout
         that the brokers grant. A driver that follows another one of the same start also counts as new. Without
@@ -164,13 +169,13 @@ class Driver:
         """
         try:
             if granted_ms is not None:
-                return self._query.fence(description, (mark_claimed(granted_ms),))[0], granted_ms
+                # The driver id keeps its marked timeout, and the tasks keep theirs.
+                return self._query.fence(description, (mark_claimed(granted_ms),))._replace(timeout_ms=granted_ms)
             return self._query.fence(description, self._find_candidate_timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise precommit_errors.build_timeout_rejected_error(
-                    error, is_user_timeout=self._delivery.options.timeout_ms is not None
-                ) from error
+                is_user_timeout = self._delivery.options.timeout_ms is not None
+                raise precommit_errors.build_timeout_rejected_error(error, is_user_timeout=is_user_timeout) from error
             raise
 
     def _check_not_overtaken(
@@ -179,16 +184,13 @@ class Driver:
         """Raise ExactlyOnceError if a driver claimed the prefix between the description and the read of the log."""
         if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:
             return
+        claim_producer_id, claim_epoch = entry_hint.claim_identity
         if description is None:  # the brokers have forgotten the id, or it was created after the description
             current = self._query.describe_driver_id()
-            is_overtaken = (
-                current is not None and current.id_and_epoch.producer_id == entry_hint.claim_identity.producer_id
-            )
+            is_overtaken = current is not None and current.id_and_epoch.producer_id == claim_producer_id
         else:
             producer_id, epoch = description.id_and_epoch
-            is_overtaken = (
-                entry_hint.claim_identity.producer_id == producer_id and entry_hint.claim_identity.epoch > epoch
-            )
+            is_overtaken = producer_id == claim_producer_id and epoch < claim_epoch
         if is_overtaken:
             raise precommit_errors.build_overtaken_error(entry_hint, driver_name)
 
@@ -210,7 +212,7 @@ class Driver:
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise precommit_errors.build_checkpoint_mismatch_error(entry, checkpoint)
 
-    def _take_over(self, entry: Entry, driver_name: str, identity: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
+    def _take_over(self, entry: Entry, driver_name: str, epoch: GrantedEpoch) -> BatchStart:
         """Commit a batch that is decided but not done, claim the prefix, and abort the other open transactions.
 
         A driver also takes over from itself if anything has happened since its last record.
@@ -218,13 +220,13 @@ class Driver:
         previous_entry = entry
         if entry.state is EntryState.DECIDED:
             _log.info("Finishing %s, which is decided but not done (prefix %s)", entry.batch, entry.prefix)
-            self._commit_transactions(entry, identity)
+            self._commit_transactions(entry, epoch.identity)
             entry = entry.as_done()
         claim = entry.with_claim(
-            driver_name, self._delivery.checkpoint, granted_ms, identity, self._delivery.writer_kind
+            driver_name, self._delivery.checkpoint, epoch.timeout_ms, epoch.identity, self._delivery.writer_kind
         )
-        identity, _ = self._query.take_over(identity, previous_entry, claim)
-        return BatchStart(claim, identity, self._delivery.has_user_prefix)
+        new_identity = self._query.take_over(epoch.identity, previous_entry, claim).identity
+        return BatchStart(claim, new_identity, self._delivery.has_user_prefix)
 
     def _find_candidate_timeouts_ms(self) -> Sequence[int]:
         """Return the user's timeout or, if the user has not set one, the timeouts to try, longest first."""
@@ -331,9 +333,8 @@ class Driver:
         """
         if entry.batch.query_id is not None:
             return commit_errors.convert_errors_after_commit(entry)
-        return _log_failure(
-            entry, _NOT_RECORDED_MESSAGE if self._delivery.is_single_use else _NAMED_JOB_NOT_RECORDED_MESSAGE
-        )
+        consequence = _NOT_RECORDED_MESSAGE if self._delivery.is_single_use else _NAMED_JOB_NOT_RECORDED_MESSAGE
+        return _log_failure(entry, consequence)
 
     def _abort_superseded_attempts(
         self, state: WriterState, entry: Entry, superseded_transactions: Sequence[TransactionDescription] | None
@@ -404,22 +405,23 @@ class Driver:
 
         The batch is not aborted if it is already decided or committed, or if a newer driver has taken over its prefix.
         """
-        if start.entry.has_decided(batch):
+        if start.entry.has_decided(batch):  # the tasks have skipped their rows, so there is nothing to abort
             return False
         self._query.driver_number = start.entry.driver_number
         return self._abort_if(start.entry.is_same_except_identity, self._query.describe_driver_id_when_ended())
 
-    def abort_unreported(self, name: str) -> bool:
+    def abort_unreported(self, start_name: str) -> bool:
         """Abort the open transactions of a batch whose tasks have reported nothing, and return whether this was done.
 
-        Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over. `name`: the name
-        of the query's start.
+        Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over. `start_name`:
+        the name of this start of the query.
         """
+        # The log names the current driver id. The entry itself is read again below.
         description, _ = self._query.read_current_entry(self._query.describe_driver_id_when_ended())
         if description is not None and description.state == ONGOING:
-            return False
+            return False  # the driver's open transaction may contain a decision
         return self._abort_if(
-            lambda entry: entry.is_same_start(name) and entry.state is not EntryState.DECIDED, description
+            lambda entry: entry.is_same_start(start_name) and entry.state is not EntryState.DECIDED, description
         )
 
     def _abort_if(self, is_own_entry: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
@@ -454,15 +456,15 @@ class Driver:
         if not is_own(entry_hint):
             return False
         # Once the next epoch is granted, no further attempt of the batch begins.
-        identity, _ = self._query.fence(description, (choose_timeout_ms(entry_hint, description),))
+        identity = self._query.fence(description, (choose_timeout_ms(entry_hint, description),)).identity
         entry = self._query.read_entry()
         if not is_own(entry):
             return False
         claim = entry.with_claim(entry.driver_name, "", entry.timeout_ms, identity)
         own_claims.append(claim)
-        identity, _ = self._query.take_over(identity, entry, claim)
+        new_identity = self._query.take_over(identity, entry, claim).identity
         if self._delivery.is_single_use:
-            self._query.write(WriterState(identity), None)
+            self._query.write(WriterState(new_identity), None)
         return True
 
 

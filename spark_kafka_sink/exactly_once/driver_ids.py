@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
@@ -52,6 +53,13 @@ def remember_number(key: tuple[object, ...], number: int) -> None:
         _remembered_numbers.clear()
     if number != FIRST_DRIVER_NUMBER:
         _remembered_numbers[key] = number
+
+
+class GrantedEpoch(NamedTuple):
+    """The identity and the transaction timeout that brokers have granted to a driver id."""
+
+    identity: ProducerIdAndEpoch
+    timeout_ms: int
 
 
 @dataclass

@@ -35,12 +35,12 @@ def find_driver_process_id() -> int:
     A worker's parent process is either the driver or pyspark's daemon, which is itself a child of the driver. The
     daemon's process id does not identify the driver, because Spark replaces a daemon that has died.
     """
-    parent = os.getppid()
+    parent_process_id = os.getppid()
     with contextlib.suppress(OSError):
-        if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0"):
+        if b"pyspark.daemon" in Path(f"/proc/{parent_process_id}/cmdline").read_bytes().split(b"\0"):
             # Field 4 is the parent's process id. Field 2, the command, ends with ")" and may contain spaces.
-            return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-    return parent
+            return int(Path(f"/proc/{parent_process_id}/stat").read_text().rpartition(")")[2].split()[1])
+    return parent_process_id
 
 
 def is_job_prefix(prefix: str) -> bool:

@@ -137,7 +137,9 @@ class LogWriter:
         from version 1 to 2 since the epoch's last transaction.
         """
         has_used_version_1 = self._transaction_versions.get(state.id_and_epoch) == 1
-        if not has_used_version_1 or (version == 1 and state.id_and_epoch not in self._unconfirmed_ends):
+        was_upgraded = has_used_version_1 and version >= 2
+        may_be_ended_late = has_used_version_1 and state.id_and_epoch in self._unconfirmed_ends
+        if not was_upgraded and not may_be_ended_late:
             return state
         timeout_ms = self._fetch_transaction_timeout_ms(transactional_id)
         response = self._send(InitProducerId(transactional_id, timeout_ms, state.id_and_epoch))

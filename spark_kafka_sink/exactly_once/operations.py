@@ -18,7 +18,7 @@ import functools
 import logging
 import platform
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import CANDIDATE_TIMEOUTS_MS
-from spark_kafka_sink.exactly_once.driver_ids import DriverIds
+from spark_kafka_sink.exactly_once.driver_ids import DriverIds, GrantedEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import WriterState
@@ -147,9 +147,9 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     Raise ExactlyOnceError if a batch is decided but not done.
     """
     with _open_query(options, prefix, topic) as query:
-        identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
-        claim = entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
-        return [description for description in _take_over(query, identity, entry, claim) if description.is_open]
+        epoch, entry = _fence_driver(query, _check_not_decided)
+        claim = entry.with_claim(_build_claimant_name(), "", epoch.timeout_ms, epoch.identity)
+        return [description for description in _take_over(query, epoch.identity, entry, claim) if description.is_open]
 
 
 @contextmanager
@@ -171,10 +171,8 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
             ) from error
 
 
-def _fence_driver(
-    query: QueryTransactions, check_entry: Callable[[Entry], None]
-) -> tuple[ProducerIdAndEpoch, int, Entry]:
-    """Fence the prefix's driver. Return the new identity, the granted transaction timeout and the newest entry.
+def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]) -> tuple[GrantedEpoch, Entry]:
+    """Fence the prefix's driver. Return the epoch that this process has been granted, and the newest entry.
 
     `check_entry` raises if the operation must not continue. It is called with the entry read before fencing, so that no
     driver is fenced for nothing, and again with the entry read after fencing, which is final.
@@ -188,7 +186,7 @@ def _fence_driver(
 
     def fence_unless_claimed(
         description: TransactionDescription | None, entry_hint: Entry
-    ) -> tuple[ProducerIdAndEpoch, int, Entry]:
+    ) -> tuple[GrantedEpoch, Entry]:
         """Fence the driver, unless another driver has claimed the prefix since the first try."""
         if not entry_hint.generation:
             raise precommit_errors.build_unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
@@ -198,10 +196,10 @@ def _fence_driver(
             raise precommit_errors.build_fenced_error(query.driver_id)
         check_entry(entry_hint)
         query.check_unchanged(description)
-        identity, granted_ms = query.fence(description, CANDIDATE_TIMEOUTS_MS)
+        epoch = query.fence(description, CANDIDATE_TIMEOUTS_MS)
         entry = query.read_entry()
         check_entry(entry)
-        return identity, granted_ms, entry
+        return epoch, entry
 
     return query.retry_when_fenced(fence_unless_claimed, query.describe_driver_id_when_ended())
 
@@ -232,15 +230,15 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
     """
     with _open_query(options, prefix, topic) as query:
         try:
-            identity, granted_ms, entry = _fence_driver(query, _require_decision)
+            epoch, entry = _fence_driver(query, _require_decision)
         except _NothingDecidedError:
             return None
-        rejections = query.commit(entry, identity)  # errors by transactional id
+        rejections = query.commit(entry, epoch.identity)  # errors by transactional id
         if not all(commit_errors.is_lost(error) for error in rejections.values()):
             raise commit_errors.build_not_yet_committed_error(entry, rejections)
         if give_up or not rejections:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            _record_outcome(query, identity, entry, final_entry, granted_ms)
+            _record_outcome(query, epoch, entry, final_entry)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in rejections
@@ -248,35 +246,29 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
         return FinishResult(entry, committed_ids, rejections)
 
 
-def _record_outcome(
-    query: QueryTransactions,
-    identity: ProducerIdAndEpoch,
-    decided_entry: Entry,
-    final_entry: Entry,
-    granted_ms: int,
-) -> None:
+def _record_outcome(query: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry) -> None:
     """Write the final entry of a batch to the decision log, as a claim of this process."""
-    claim = final_entry.with_claim(_build_claimant_name(), "", granted_ms, identity)
+    claim = final_entry.with_claim(_build_claimant_name(), "", epoch.timeout_ms, epoch.identity)
     if is_job_prefix(query.prefix):
         # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
         # aborted here. A query's next driver aborts those of its own tasks when it starts.
-        _take_over(query, identity, decided_entry, claim)
+        _take_over(query, epoch.identity, decided_entry, claim)
     else:
-        query.claim(identity, decided_entry, claim)
+        query.claim(epoch.identity, decided_entry, claim)
 
 
 def _take_over(
     query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
-) -> list[TransactionDescription]:
+) -> Sequence[TransactionDescription]:
     """Claim the prefix, abort the open transactions of its tasks, and return these transactions.
 
     If the prefix belongs to a job without a name, delete the prefix's entry. This is the last step, because the job's
     transactions can be found only through the entry.
     """
-    identity, aborted = query.take_over(identity, previous_entry, claim)
+    take_over = query.take_over(identity, previous_entry, claim)
     if is_job_prefix(query.prefix):
-        query.write(WriterState(identity), None)
-    return aborted
+        query.write(WriterState(take_over.identity), None)
+    return take_over.aborted
 
 
 def _build_claimant_name() -> str:

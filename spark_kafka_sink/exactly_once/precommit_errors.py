@@ -1,4 +1,4 @@
-"""Errors before a batch's commit. Each message states the cause, the state of the data in Kafka, and the remedy."""
+"""Errors raised before a batch is committed. Each message states the cause, what Kafka contains, and the remedy."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from spark_kafka_sink.protocol.error_codes import build_broker_error
 # --- before the first row
 
 
-def build_nothing_written_error(reason: object) -> PreflightError:
+def build_start_error(reason: object) -> PreflightError:
     return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
 
 
-def build_unknown_id_rejected_error(error: BrokerError) -> PreflightError:
+def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:
     """Build the error for a broker that, unlike Kafka, rejects the first epoch request for a transactional id."""
-    return build_nothing_written_error(
+    return build_start_error(
         f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id that it "
-        "does not know. Apache Kafka accepts such a request, and without it, two drivers that start at the same time "
+        "does not know. Apache Kafka accepts such a request. Without it, two drivers that start at the same time "
         "cannot be told apart. Remove deliveryGuarantee, or use brokers that accept this request."
     )
 
 
 def build_timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -> PreflightError:
-    remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _GRANTED_TOO_LITTLE_REMEDY
-    return build_nothing_written_error(f"{error} {remedy}")
+    remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _BROKER_TIMEOUT_REMEDY
+    return build_start_error(f"{error} {remedy}")
 
 
 _USER_TIMEOUT_REMEDY = (
     "Decrease kafka.transaction.timeout.ms, or omit it to use the longest timeout that the brokers grant."
 )
-_GRANTED_TOO_LITTLE_REMEDY = (
+_BROKER_TIMEOUT_REMEDY = (
     "kafka.transaction.timeout.ms is not set, and the brokers grant a shorter timeout than the sink needs. Increase "
     "their transaction.max.timeout.ms. If it was decreased while this query was running, start the query again: it "
     "then requests a new timeout."
 )
-_GRANTED_LESS_REMEDY = (
+_DECREASED_TIMEOUT_REMEDY = (
     "kafka.transaction.timeout.ms is not set, so this write uses the longest timeout that the brokers granted when it "
     "began, but one of them now grants only a shorter one. Start again: the sink then requests a new timeout. If the "
     "brokers have different values of transaction.max.timeout.ms, for example during a rolling restart that decreases "
@@ -57,7 +57,7 @@ _GRANTED_LESS_REMEDY = (
 
 
 def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
-    return build_nothing_written_error(
+    return build_start_error(
         f"topic {topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a batch "
         "could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "
         "which the sink creates with the right settings if it does not exist."
@@ -70,9 +70,9 @@ def convert_start_errors() -> Iterator[None]:
     try:
         yield
     except UnsupportedVersionError as error:
-        raise build_nothing_written_error(f"{error} Exactly-once delivery requires Kafka 3.0 or newer.") from error
+        raise build_start_error(f"{error} Exactly-once delivery requires Kafka 3.0 or newer.") from error
     except BrokerError as error:
-        raise build_nothing_written_error(error) from error
+        raise build_start_error(error) from error
 
 
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
@@ -236,7 +236,7 @@ def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
     except BrokerError as error:
         if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
             raise
-        remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _GRANTED_LESS_REMEDY
+        remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _DECREASED_TIMEOUT_REMEDY
         raise ExactlyOnceError(f"This task wrote nothing: {error} {remedy}") from error
 
 

@@ -44,7 +44,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
@@ -55,6 +55,7 @@ from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
+    GrantedEpoch,
     choose_timeout_ms,
     get_remembered_number,
     has_claimed,
@@ -98,6 +99,13 @@ ResultT = TypeVar("ResultT")
 
 class _TimeoutRejectedError(Exception):
     """The brokers do not grant a transaction timeout of this length."""
+
+
+class TakeOver(NamedTuple):
+    """The driver's identity after it has taken over a prefix, and the transactions that it has aborted."""
+
+    identity: ProducerIdAndEpoch
+    aborted: Sequence[TransactionDescription]
 
 
 class QueryTransactions:
@@ -204,10 +212,8 @@ class QueryTransactions:
                 _log.info("The driver was fenced and starts again (prefix %s): %s", self.prefix, error)
                 description, entry_hint = self.describe_driver_id_when_ended(), None
 
-    def fence(
-        self, description: TransactionDescription | None, timeouts_ms: Sequence[int]
-    ) -> tuple[ProducerIdAndEpoch, int]:
-        """Request the next epoch. Return the new identity and the first of the timeouts that the brokers grant.
+    def fence(self, description: TransactionDescription | None, timeouts_ms: Sequence[int]) -> GrantedEpoch:
+        """Request the next epoch, with the first of the timeouts that the brokers grant.
 
         Raise ProducerFencedError if another process has obtained an epoch since the description. Also raise it if the
         epoch is one of the last, after writing an entry that names the next driver id. A request whose timeout brokers
@@ -219,7 +225,7 @@ class QueryTransactions:
             identity = self.bump_epoch(identity, granted_ms)
         if identity.epoch >= HAND_OVER_EPOCH:
             self._hand_over(identity, granted_ms)
-        return identity, granted_ms
+        return GrantedEpoch(identity, granted_ms)
 
     def _hand_over(self, identity: ProducerIdAndEpoch, granted_ms: int) -> None:
         """Write an entry that names the next driver id, then raise ProducerFencedError.
@@ -227,7 +233,7 @@ class QueryTransactions:
         Do nothing if the prefix has no entry yet.
         """
         previous_entry = self.read_entry()
-        if not previous_entry.generation:
+        if not previous_entry.generation:  # a record of generation 0 would look like a lost log (is_log_lost)
             return
         # The brokers may grant a shorter timeout now than when the entry was written.
         claim_timeout_ms = min(previous_entry.timeout_ms or granted_ms, granted_ms)
@@ -264,8 +270,9 @@ class QueryTransactions:
         try:
             identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected_identity)
         except BrokerError as error:
+            # Kafka grants the first epoch whatever identity the request expects. Some other brokers do not.
             if expected_identity == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
-                raise precommit_errors.build_unknown_id_rejected_error(error) from error
+                raise precommit_errors.build_first_epoch_rejected_error(error) from error
             raise
         self._ids.record_producer_id(self.driver_number, identity)
         return identity
@@ -307,12 +314,10 @@ class QueryTransactions:
             raise precommit_errors.build_fenced_error(self.driver_id)
         return new_identity
 
-    def take_over(
-        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
-    ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
+    def take_over(self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry) -> TakeOver:
         """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
 
-        Return the next identity and the aborted transactions. The order of the steps matters:
+        The order of the steps matters:
 
         1. Before this call, the caller has requested the epoch of `identity`, so that the list is complete.
         2. The open transactions are listed before the claim, so that the list has none of a later driver. A later
@@ -321,9 +326,9 @@ class QueryTransactions:
         4. The listed transactions are aborted.
         """
         descriptions = self.list_task_transactions()
-        new_identity = self.claim(identity, previous_entry, claim)
+        new_identity = self.claim(identity, previous_entry, claim)  # raises if the claim is not the newest entry
         self.abort_task_transactions(descriptions)
-        return new_identity, descriptions
+        return TakeOver(new_identity, descriptions)
 
     def write_next_entry(
         self,
@@ -369,8 +374,8 @@ class QueryTransactions:
         self, description: TransactionDescription | None, entry_hint: Entry, own_entries: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
         if not any(map(entry_hint.is_same_except_identity, own_entries)):
-            return None
-        identity, _ = self.fence(description, (choose_timeout_ms(entry_hint, description),))
+            return None  # before requesting an epoch, which would fence the other driver
+        identity = self.fence(description, (choose_timeout_ms(entry_hint, description),)).identity
         previous_entry = self.read_entry()
         if not any(map(previous_entry.is_same_except_identity, own_entries)):
             return None
@@ -403,10 +408,10 @@ class QueryTransactions:
     def list_task_transactions(self, excluding: Collection[str] = ()) -> list[TransactionDescription]:
         """List the task ids that have an open transaction or under which a task may still begin one.
 
-        `excluding`: transactional ids to omit. If it is not empty, use the list that `commit` has already requested.
+        `excluding`: ids to omit, because `commit` has just committed them. If given, use the list that it requested.
         """
-        listing, self._listing = self._listing if excluding else None, None
-        listing = listing or TransactionListing(self.client, ONGOING, EMPTY)
+        prefetched, self._listing = self._listing, None
+        listing = (prefetched if excluding else None) or TransactionListing(self.client, ONGOING, EMPTY)
         listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()} - set(excluding)
         task_ids = sorted(name for name in listed_ids if parse_task_attempt(self.prefix, name) is not None)
         descriptions = describe_transactions(self.client, task_ids).values()

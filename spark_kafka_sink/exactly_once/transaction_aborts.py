@@ -68,8 +68,9 @@ def abort_transactions(
     long each step may go without progress; defaults to the client's timeout.
     """
     version = client.transaction_version
-    if version < 2:
+    if version < 2:  # `_fence_in_version_1` needs all partitions of the transactions
         descriptions = _refresh_partitions(client, descriptions, timeout_ms)
+    # In version 2, EndTxn is also sent for ids without a transaction, because it fences their producers.
     endable_descriptions = (
         descriptions if version >= 2 else [description for description in descriptions if description.is_open]
     )

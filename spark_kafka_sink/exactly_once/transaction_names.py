@@ -79,6 +79,7 @@ def parse_driver_number(prefix: str, transactional_id: str) -> int | None:
     """Return the number of one of this prefix's driver ids. Return None for any other transactional id."""
     digits = transactional_id.removeprefix(f"{prefix}-driver-")
     number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER_NUMBER
+    # Rebuilding the id also rejects "-driver-1", because the first driver id has no number, and ids of tasks.
     return number if build_driver_id(prefix, number) == transactional_id else None
 
 

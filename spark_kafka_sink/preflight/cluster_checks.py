@@ -202,7 +202,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
         for voter in partition.current_voters
         if voter.replica_id == partition.leader_id
     )
-    controller_time_ms = next(controller_times_ms, -1)
+    controller_time_ms = next(controller_times_ms, -1)  # brokers send -1, too, if they do not know the time
     if controller_time_ms < 0:
         return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
     skew_ms = controller_time_ms - exchange.wall_ms

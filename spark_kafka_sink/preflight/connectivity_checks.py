@@ -43,9 +43,8 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 NAME_RESOLUTION = "names"
 VERSIONS = "versions"
 
-# Details of the checks of topics.
-TOPIC_DOES_NOT_EXIST = "does not exist"
-TOPIC_WILL_BE_CREATED = "does not exist and will be created"
+_DOES_NOT_EXIST_DETAIL = "does not exist"
+_WILL_BE_CREATED_DETAIL = "does not exist and will be created"
 
 _SHOWN_FEATURES = frozenset({"metadata.version", TRANSACTION_VERSION})
 
@@ -94,8 +93,7 @@ def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: Pref
 def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
     """Resolve the nodes' host names on this machine and list the addresses.
 
-    If a host name does not resolve, this check is only a warning, because the check of the connection to that node
-    already fails.
+    If a host name does not resolve, this check only warns, because the check of the connection to that node fails.
     """
     addresses_by_host: dict[str, list[str]] = {}
     for node in nodes:
@@ -108,7 +106,8 @@ def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
     results = [
         f"{sanitize(host)} {_describe_resolution(host, addresses)}" for host, addresses in addresses_by_host.items()
     ]
-    remainder = f"; and {len(results) - MAX_LISTED_RESULTS} more" if len(results) > MAX_LISTED_RESULTS else ""
+    unlisted_count = len(results) - MAX_LISTED_RESULTS
+    remainder = f"; and {unlisted_count} more" if unlisted_count > 0 else ""
     return Check(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + remainder)
 
 
@@ -149,6 +148,7 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
 
 
 def _check_security(probe: Probe, config: ClientConfig) -> Check:
+    """Pass if any broker has accepted the login; otherwise, report the first rejection."""
     security = config.security
     detail = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
     if probe.connected_nodes:
@@ -230,19 +230,18 @@ def _check_topic(probe: Probe, topic: str) -> Check:
     if metadata is None:
         return Check(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
     if probe.should_create(metadata):
-        return Check(format_topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
+        return Check(format_topic_check_name(topic), Outcome.PASSED, _WILL_BE_CREATED_DETAIL)
     check = check_topic_metadata(metadata, probe.brokers)
     option = dict(probe.target.topic_option_names).get(topic)
-    if option and check.detail == TOPIC_DOES_NOT_EXIST:
-        return _mention_option(check, option)
-    return check
+    is_missing = metadata.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
+    return _mention_option(check, option) if is_missing and option else check
 
 
 def _mention_option(check: Check, option: str) -> Check:
-    """Mention the option that names the missing topic in the check."""
+    """Say in the check of a missing topic which option names the topic."""
     return replace(
         check,
-        detail=f"{TOPIC_DOES_NOT_EXIST}; the option {option} names it",
+        detail=f"{_DOES_NOT_EXIST_DETAIL}; the option {option} names it",
         remedy=f"Create the topic, or correct {option}.",
     )
 
@@ -254,6 +253,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
         partition_count = sum(partition.leader_id == node.id for topic in topics for partition in topic.partitions)
         leadership = f", leads {format_count(partition_count, 'partition')}" if partition_count else ""
         return Check(str(node), Outcome.PASSED, f"reachable{leadership}")
+    # The probe ends as soon as, for example, a topic turns out to be missing, with connections still being opened.
     if probe.is_conclusive and node.id not in probe.client.losses:
         return Check(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
     remedy = (
@@ -286,7 +286,7 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
             "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
             "true, and only for users with the Create permission."
         )
-        return Check(name, Outcome.FAILED, TOPIC_DOES_NOT_EXIST, remedy)
+        return Check(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
     if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
         remedy = "Grant this user the Write and Describe permissions on the topic."
         detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
@@ -297,6 +297,7 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
         return Check(name, outcome, error.name, error.advice)
     can_describe = bool(topic.topic_authorized_operations & _DESCRIBE_BIT)
     can_write = bool(topic.topic_authorized_operations & _WRITE_BIT)
+    # The user may describe every topic that gets here, so without the describe bit, the operations are unknown.
     if can_describe and not can_write:
         detail = "this user is not authorized to write to the topic"
         return Check(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")

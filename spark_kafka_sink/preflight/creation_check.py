@@ -46,7 +46,7 @@ def check_topic_creation(
     name = _build_check_name(new_topic)
     if metadata.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
         yield RequestCheck(name, ValidateTopic(new_topic), partial(_evaluate_validation, new_topic))
-    elif not new_topic.configs or metadata.error_code:
+    elif not new_topic.configs or metadata.error_code:  # there are no settings to fetch, or nothing to compare with
         yield _compare_topic(new_topic, metadata, {})
     else:
         request = DescribeTopicConfigs(new_topic.name, [config_name for config_name, _ in new_topic.configs])

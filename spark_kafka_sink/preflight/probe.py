@@ -147,6 +147,7 @@ class Probe:
             while not call.is_done:
                 now_ms = self._system.now()
                 call.should_retry = now_ms - started_ms < self._timeouts.retry_ms
+                # After a failure, wait for a node to become ready only as long as failures are retried.
                 give_up_after_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
                 is_response_possible = bool(call.in_flight_keys) or self.find_ready_node() is not None
                 if not is_response_possible and now_ms - started_ms >= give_up_after_ms:
@@ -178,11 +179,12 @@ class Probe:
     def _has_conclusive_result(self) -> bool:
         """Return whether everything has passed or waiting longer cannot change the result."""
         response = self.metadata_response
-        if response is None:
+        if response is None:  # then the call is done only if its request failed for good
             return self._topics_call.is_done or self._is_authentication_rejected()
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
         has_final_error = len(usable_topics) < len(expected_topics)
+        # The write fails anyway. With `connect_all_brokers`, the brokers to check do not depend on the topics.
         if has_final_error and not self.target.connect_all_brokers:
             return True
         have_leaders = all(
@@ -210,7 +212,10 @@ class Probe:
         is_connecting = any(
             node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
         )
-        return is_connecting or (not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None)
+        if is_connecting:
+            return True
+        # A connected node may still return the metadata. Once there is metadata, only connections are missing.
+        return not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None
 
     def find_leaders(self) -> list[Node]:
         """Return the brokers that the write may send records to, according to the latest metadata.

@@ -63,8 +63,9 @@ def preflight(
             certificate_checks = check_certificates(config, probed_nodes, system, timeouts.response_ms)
             checks = [check_name_resolution(probed_nodes, system), *checks, *certificate_checks]
         if probe.metadata_response is not None:
-            checks += _run_cluster_checks(probe, probe.metadata_response.topics, thorough=thorough)
-            checks = suggest_topics(checks, probe)
+            topics = probe.metadata_response.topics
+            checks += _run_cluster_checks(probe, topics, thorough=thorough)
+            checks = suggest_topics(checks, probe, topics)
         return checks
 
 

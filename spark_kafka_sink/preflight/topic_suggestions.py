@@ -7,23 +7,30 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from spark_kafka_sink.errors import NetworkError
-from spark_kafka_sink.preflight.checks import Check, Outcome, format_topic_check_name
-from spark_kafka_sink.preflight.connectivity_checks import TOPIC_DOES_NOT_EXIST
+from spark_kafka_sink.preflight.checks import Check, format_topic_check_name
 from spark_kafka_sink.preflight.probe import Probe
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 from spark_kafka_sink.requests.topics import DescribeTopics
 
 
-def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
-    """Suggest an existing topic in the check of each missing topic if there is a similar name.
+def suggest_topics(checks: Sequence[Check], probe: Probe, topics: Sequence[MetadataResponseTopic]) -> list[Check]:
+    """Add the most similar existing topic name, if there is one, to the check of each missing topic.
 
     One request fetches the names of all topics that the user may describe. If it fails, the checks are returned
-    unchanged.
+    unchanged. `topics`: the target's topics in the metadata.
     """
-    topics_by_check_name = {format_topic_check_name(topic): topic for topic in probe.target.topics}
-    missing_topic_check_names = {
-        check.name for check in checks if check.outcome is Outcome.FAILED and check.detail == TOPIC_DOES_NOT_EXIST
+    # The check of a topic that an option names already says which option to correct.
+    option_topics = dict(probe.target.topic_option_names)
+    missing_topics = [
+        topic.name or ""
+        for topic in topics
+        if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS and not probe.should_create(topic)
+    ]
+    missing_topics_by_check_name = {
+        format_topic_check_name(topic): topic for topic in missing_topics if topic not in option_topics
     }
-    if not missing_topic_check_names:
+    if not missing_topics_by_check_name:
         return list(checks)
     try:
         response = probe.send(DescribeTopics(None)).response
@@ -31,13 +38,13 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
         return list(checks)
     existing_names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
     return [
-        _suggest_topic(check, topics_by_check_name[check.name], existing_names)
-        if check.name in missing_topic_check_names
+        _suggest_topic(check, missing_topics_by_check_name[check.name], existing_names)
+        if check.name in missing_topics_by_check_name
         else check
         for check in checks
     ]
 
 
 def _suggest_topic(check: Check, missing_topic: str, existing_names: Sequence[str]) -> Check:
-    matches = get_close_matches(missing_topic, existing_names, 1)
-    return replace(check, remedy=f"Did you mean '{matches[0]}'? {check.remedy}") if matches else check
+    similar_names = get_close_matches(missing_topic, existing_names, n=1)
+    return replace(check, remedy=f"Did you mean '{similar_names[0]}'? {check.remedy}") if similar_names else check

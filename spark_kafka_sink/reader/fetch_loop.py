@@ -79,7 +79,9 @@ def fetch_chunks(client: BlockingClient, progress: FetchProgress[ChunkT], *, fol
     """Fetch in rounds until every position has reached its end offset, and yield the decoded chunks.
 
     No fetch is in flight while the caller processes a chunk, because a slow caller would otherwise look like a broker
-    that does not respond. `follow`: new records are awaited, so a round that fetches none does not count as a failure.
+    that does not respond. `follow`: keep waiting if a round fetches nothing, because new records may be written later.
+
+    Raise BrokerError if a leader rejects a partition, after yielding what the round has fetched from the others.
     """
     deadline = client.create_deadline(f"records of {format_partition(progress.topic)}")
     while progress.pending_partitions:
@@ -91,10 +93,12 @@ def fetch_chunks(client: BlockingClient, progress: FetchProgress[ChunkT], *, fol
         rejection = fetch.find_rejection_error(call.responses)
         if rejection is not None:
             raise rejection
-        if progress.positions != previous_positions or (follow and fetch.offsets and failure is None):
+        has_advanced = progress.positions != previous_positions
+        is_waiting_for_records = follow and bool(fetch.offsets) and failure is None
+        if has_advanced or is_waiting_for_records:
             deadline.extend()
         elif progress.pending_partitions:
-            client.metadata.request_update()
+            client.metadata.request_update()  # the leaders may have changed
             deadline.wait(failure, client.retry_backoff_ms)
 
 

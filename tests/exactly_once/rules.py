@@ -25,7 +25,7 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decode_followed_offset, encode_entry
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, WriterState
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, build_claim_records
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, TakeOver, build_claim_records
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.spark import exactly_once
@@ -89,10 +89,10 @@ def skip_aborting_open_transactions(patch: pytest.MonkeyPatch) -> None:
 def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
     """Let the driver abort the listed transactions before it claims the prefix."""
 
-    def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
+    def take_over(query: QueryTransactions, *claimed: Any) -> TakeOver:
         open_transactions = query.list_task_transactions()
         query.abort_task_transactions(open_transactions)
-        return query.claim(*claimed), open_transactions
+        return TakeOver(query.claim(*claimed), open_transactions)
 
     patch.setattr(QueryTransactions, "take_over", take_over)
 
@@ -100,11 +100,11 @@ def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
 def list_after_claim(patch: pytest.MonkeyPatch) -> None:
     """Let the driver claim the prefix first, and then list and abort all open transactions."""
 
-    def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
+    def take_over(query: QueryTransactions, *claimed: Any) -> TakeOver:
         driver = query.claim(*claimed)
         open_transactions = query.list_task_transactions()
         query.abort_task_transactions(open_transactions)
-        return driver, open_transactions
+        return TakeOver(driver, open_transactions)
 
     patch.setattr(QueryTransactions, "take_over", take_over)
 
