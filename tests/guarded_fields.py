@@ -102,7 +102,7 @@ GUARDS = [
     Guard(
         ProducerMetrics,
         "_lock",
-        _names("_averages _meters _nanoseconds _network _send_counts _requests_sent _counts _topics _sent_since_ms"),
+        _names("_stats _meters _nanoseconds _network _send_counts _requests_sent _counts _topics _sent_since_ms"),
     ),
     Guard(
         ColumnsFuture,

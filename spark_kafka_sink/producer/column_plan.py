@@ -22,9 +22,10 @@ if TYPE_CHECKING:  # a task imports the formats only if its plan has an encoder
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The position of each field's column in a batch, or the encoder that computes the field.
+    """For each record field, the position of its column in a batch, or the encoder that computes the field.
 
-    `fixed_topic` and `fixed_partition` apply to all rows and take precedence over columns.
+    A field that is None has no column. `fixed_topic` and `fixed_partition` apply to all rows and take precedence over
+    columns.
     """
 
     value: int | ColumnsEncoder
@@ -41,7 +42,7 @@ class ColumnPlan:
         """The number of bytes at the start of each key that the partitioner ignores."""
         return 0 if self.key is None or isinstance(self.key, int) else self.key.ignored_key_bytes
 
-    def positions(self) -> list[int]:
+    def column_positions(self) -> list[int]:
         """Return the positions of all columns that the plan reads, in ascending order."""
         used_positions: set[int] = set()
         for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
@@ -55,12 +56,12 @@ class ColumnPlan:
         """Split the rows of a batch by topic. The rows of a topic keep their order."""
         if not batch.num_rows:
             return RowsByTopic((), ())
-        value = _get_byte_column(batch, self.value)
-        key = None if self.key is None else _get_byte_column(batch, self.key)
+        value_column = _get_byte_column(batch, self.value)
+        key_column = None if self.key is None else _get_byte_column(batch, self.key)
         columns = RecordColumns(
-            value=value,
-            key=key,
-            headers=self._build_headers(batch, value, key),
+            value=value_column,
+            key=key_column,
+            headers=self._build_headers_column(batch, value_column, key_column),
             timestamp=_get_column(batch, self.timestamp),
         )
         partition: int | ArrowColumn | None = self.fixed_partition
@@ -70,25 +71,36 @@ class ColumnPlan:
             return RowsByTopic([self.fixed_topic], [TopicRows(self.fixed_topic, columns, partition)])
         return split_by_topic(batch.column(self.topic), columns, partition)
 
-    def _build_headers(self, batch: pa.RecordBatch, value: ArrowColumn, key: ArrowColumn | None) -> pa.Array | None:
+    def _build_headers_column(
+        self, batch: pa.RecordBatch, value_column: ArrowColumn, key_column: ArrowColumn | None
+    ) -> pa.Array | None:
         """Return the headers of each row: those in its column, followed by those that the encoders add.
 
-        An encoder adds no header for a null value or key, because a null has no schema. Confluent's serializers do the
-        same.
+        Return None if the batch has no headers column and no encoder adds a header. An encoder adds no header for a
+        null value or key, because a null has no schema. Confluent's serializers do the same.
         """
         headers_column = _get_column(batch, self.headers)
-        new_headers: dict[str, pa.Array] = {}
-        for source, encoded_column in ((self.key, key), (self.value, value)):
-            if isinstance(source, int) or source is None or source.record_header is None or encoded_column is None:
+        encoder_headers: dict[str, pa.Array] = {}
+        for source, encoded_column in ((self.key, key_column), (self.value, value_column)):
+            record_header = _find_record_header(source)
+            if record_header is None or encoded_column is None:
                 continue
-            header_name, header_value = source.record_header
-            is_encoded = combine_chunks(encoded_column.is_valid())
-            new_headers[header_name] = pc.if_else(is_encoded, pa.scalar(header_value, pa.binary()), None)
-        if not new_headers:
+            header_name, header_value = record_header
+            is_not_null = combine_chunks(encoded_column.is_valid())
+            encoder_headers[header_name] = pc.if_else(is_not_null, pa.scalar(header_value, pa.binary()), None)
+        if not encoder_headers:
             return headers_column
         has_headers = headers_column is not None and not pa.types.is_null(headers_column.type)
         original_headers = read_header_column(headers_column) if has_headers else None
-        return append_headers(original_headers, new_headers, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
+        return append_headers(original_headers, encoder_headers, batch.num_rows, key_type=pa.binary(), skip_nulls=True)
+
+
+def _find_record_header(source: int | ColumnsEncoder | None) -> tuple[str, bytes] | None:
+    """Return the header that an encoder adds to each record.
+
+    Return None if the encoder adds no header, or if the field has no encoder.
+    """
+    return None if source is None or isinstance(source, int) else source.record_header
 
 
 def _get_byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:

@@ -161,6 +161,7 @@ class ColumnsWriter(Generic[ContextT]):
             yield self._await_oldest()
         if self.pending_bytes <= self._max_pending_bytes:
             return
+        # The caller adds no rows while it waits, so lingering would only delay the results.
         with self._producer.without_linger():
             while self._pending_calls and self.pending_bytes > self._max_pending_bytes // 2:
                 started_ms = self._system.now()

@@ -23,6 +23,7 @@ from spark_kafka_sink.records.compression import Codec, require_codec
 
 _log = logging.getLogger(__name__)
 _MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
+"""Brokers remember only the last five batches of a producer in each partition, in order to recognize duplicates."""
 _IN_FLIGHT_OPTION = "max.in.flight.requests.per.connection"
 _IDEMPOTENCE_FIELDS = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
 
@@ -112,7 +113,7 @@ class ProducerConfig:
             "delivery_timeout_ms": delivery_timeout_ms,
             "enable_idempotence": is_idempotent,
         }
-        if values["partitioner_class"] == "UniformStickyPartitioner":
+        if values["partitioner_class"] == "UniformStickyPartitioner":  # which ignores keys in the Java client, too
             values["partitioner_ignore_keys"] = True
         # An option with an effect but without a field raises TypeError here.
         field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
@@ -251,7 +252,7 @@ def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
     """Map each option that conflicts with idempotence to the requirement it violates, as in {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
-    if values["acks"] != -1:
+    if values["acks"] != -1:  # acks=all
         conflicts["acks"] = "must be all"
     if values["retries"] == 0:
         conflicts["retries"] = "must not be 0"

@@ -107,10 +107,11 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
         setdefault() is atomic, so all threads get the same Future.
         """
-        outcome = self._call.find_outcome(self._row_index)
+        outcome = self._call.find_record_outcome(self._row_index)
         if outcome is None:
+            # Look again after adding the future: the sender thread may have stored the outcome in between.
             self._call.watched_futures[self._row_index] = self
-            outcome = self._call.find_outcome(self._row_index)
+            outcome = self._call.find_record_outcome(self._row_index)
         future = Future[RecordMetadata]()
         if outcome is not None:
             _complete(future, outcome)
@@ -153,7 +154,7 @@ def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exceptio
 
 
 class _RowsOutcome(NamedTuple):
-    """The outcome of several rows of a call.
+    """The common outcome of several rows of a call.
 
     If `error` is None, the rows are stored at consecutive offsets that start at `base_offset` (-1 if unknown).
     Otherwise each row failed with its own error in `errors_by_position` or, without an entry there, with `error`.
@@ -167,7 +168,7 @@ class _RowsOutcome(NamedTuple):
     errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
 
     def error_at(self, position: int) -> KafkaSinkError | None:
-        """Return the error of the row at this position in `row_indices`; None if the row was stored."""
+        """Return the error of the row at this position in `row_indices`, or None if the row was stored."""
         return None if self.error is None else self.errors_by_position.get(position, self.error)
 
 
@@ -186,11 +187,11 @@ class RecordFutures:
         self.watched_futures: dict[int, SendFuture] = {}
         """Futures by row index, for rows whose future was read before they had an outcome."""
         self._topic = topic
-        self._outcomes: list[_RowsOutcome] = []
+        self._rows_outcomes: list[_RowsOutcome] = []
         self._indexed_count = 0
-        """Number of outcomes at the beginning of _outcomes whose rows are in _positions."""
-        self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
-        """By row index: the outcome of the row, and the position of the row in that outcome."""
+        """Number of items at the beginning of _rows_outcomes whose rows are in _outcome_by_row."""
+        self._outcome_by_row: dict[int, tuple[_RowsOutcome, int]] = {}
+        """By row index: the outcome that covers the row, and the row's position in the outcome's `row_indices`."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(
@@ -238,63 +239,70 @@ class RecordFutures:
             raise interruption from None
         return SendFuture(self, 0)
 
-    def find_outcome(self, row_index: int) -> RecordMetadata | Exception | None:
-        """Return a row's metadata or its error; None if the row has no outcome yet.
+    def find_record_outcome(self, row_index: int) -> RecordMetadata | Exception | None:
+        """Return a record's metadata or its error, or None if the record is neither stored nor failed yet.
 
-        Thread-safe: threads that index an outcome concurrently write the same entries.
+        Thread-safe.
         """
-        if row_index not in self._positions:
-            indexed_count = self._indexed_count  # read only once, because a slower thread may set a smaller value
-            new_outcomes = self._outcomes[indexed_count:]
-            for outcome in new_outcomes:
-                self._positions.update(
-                    (row, (outcome, position)) for position, row in enumerate(outcome.row_indices.tolist())
-                )
-            self._indexed_count = indexed_count + len(new_outcomes)
-        outcome_and_position = self._positions.get(row_index)
-        if outcome_and_position is None:
+        if row_index not in self._outcome_by_row:
+            self._index_new_outcomes()
+        if row_index not in self._outcome_by_row:
             return None
-        outcome, position = outcome_and_position
-        error = outcome.error_at(position)
-        return self._build_metadata(outcome, position, row_index) if error is None else error
+        rows_outcome, position = self._outcome_by_row[row_index]
+        error = rows_outcome.error_at(position)
+        return self._build_metadata(rows_outcome, position, row_index) if error is None else error
 
-    def _build_metadata(self, outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
-        """Build a row's metadata, with -1 in unknown fields. `position`: the row's position in the outcome."""
-        if outcome.error is not None:  # only the topic and perhaps the partition are known
-            return RecordMetadata(self._topic, outcome.partition, offset=-1, timestamp_ms=-1)
-        has_log_append_time = outcome.log_append_time >= 0
+    def _index_new_outcomes(self) -> None:
+        """Index the rows of the outcomes that were added since the last call.
+
+        Thread-safe without a lock: two threads that index the same outcome write the same entries. A slower thread may
+        set _indexed_count back to a smaller number, and then a later call only repeats some entries.
+        """
+        indexed_count = self._indexed_count  # read once, because another thread may change it during this call
+        new_outcomes = self._rows_outcomes[indexed_count:]
+        for rows_outcome in new_outcomes:
+            for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
+                self._outcome_by_row[row_index] = rows_outcome, position
+        self._indexed_count = indexed_count + len(new_outcomes)
+
+    def _build_metadata(self, rows_outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
+        """Build the metadata of the row at `position` in an outcome, with -1 in unknown fields."""
+        if rows_outcome.error is not None:  # only the topic and perhaps the partition are known
+            return RecordMetadata(self._topic, rows_outcome.partition, offset=-1, timestamp_ms=-1)
+        has_log_append_time = rows_outcome.log_append_time >= 0
         return RecordMetadata(  # without keywords, which would take longer, once per record
             self._topic,
-            outcome.partition,
-            outcome.base_offset + position if outcome.base_offset >= 0 else -1,
-            outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
+            rows_outcome.partition,
+            rows_outcome.base_offset + position if rows_outcome.base_offset >= 0 else -1,
+            rows_outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
             self._key_sizes.item(row_index),
             self._value_sizes.item(row_index),
         )
 
-    def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:
+    def _add_outcome(self, rows_outcome: _RowsOutcome) -> BaseException | None:
         """Run the callbacks of the rows, store the outcome and complete the watched futures.
 
         If callbacks raised a BaseException that is not an Exception, such as KeyboardInterrupt, return the last one.
+        Otherwise return None.
         """
         try:
-            return self._run_callbacks(outcome) if self.callbacks else None
+            return self._run_callbacks(rows_outcome) if self.callbacks else None
         finally:
-            self._outcomes.append(outcome)
+            self._rows_outcomes.append(rows_outcome)
             if self.watched_futures:
-                for row_index in outcome.row_indices.tolist():
+                for row_index in rows_outcome.row_indices.tolist():
                     future = self.watched_futures.pop(row_index, None)
-                    row_outcome = None if future is None else self.find_outcome(row_index)
-                    if future is not None and row_outcome is not None:
-                        complete_safely(future.complete, row_outcome)
+                    record_outcome = None if future is None else self.find_record_outcome(row_index)
+                    if future is not None and record_outcome is not None:
+                        complete_safely(future.complete, record_outcome)
 
-    def _run_callbacks(self, outcome: _RowsOutcome) -> BaseException | None:
+    def _run_callbacks(self, rows_outcome: _RowsOutcome) -> BaseException | None:
         """Run each callback of the rows once. Return the last BaseException that is not an Exception, or None."""
         interruption: BaseException | None = None
-        for position, row_index in enumerate(outcome.row_indices.tolist()):
-            error = outcome.error_at(position)
+        for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
+            error = rows_outcome.error_at(position)
             for callback in self.callbacks.pop(row_index, ()):
-                metadata = self._build_metadata(outcome, position, row_index)
+                metadata = self._build_metadata(rows_outcome, position, row_index)
                 interruption = _run_callback(callback, metadata, error) or interruption
         return interruption
 

@@ -116,7 +116,7 @@ class ProducerMetrics:
         """`io`: the counters of the client's selector. `gauges`: additional metrics by name."""
         self._window = (window_ms, num_samples)
         self._lock = threading.Lock()
-        self._averages = {
+        self._stats = {
             name: WindowedStat(window_ms, num_samples)
             for name in (
                 "batch-size",
@@ -140,6 +140,7 @@ class ProducerMetrics:
         self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
         """By topic: what was sent since the last update of the windows."""
         self._sent_since_ms = 0.0
+        """Time of the last update by record_request, as of which the next update adds _send_counts to the windows."""
         self._requests_sent = 0
         self._counts = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {
@@ -151,10 +152,10 @@ class ProducerMetrics:
 
     def _build_own_gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {}
-        for name, windowed in self._averages.items():
-            gauges[f"{name}-avg"] = windowed.average
+        for name, windowed_stat in self._stats.items():
+            gauges[f"{name}-avg"] = windowed_stat.average
             if name not in _METRICS_WITHOUT_MAXIMUM:
-                gauges[f"{name}-max"] = windowed.maximum
+                gauges[f"{name}-max"] = windowed_stat.maximum
         for name, meter in self._meters.items():
             gauges.update(meter.gauges(name))
         for name in self._nanoseconds:
@@ -166,7 +167,7 @@ class ProducerMetrics:
     def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float) -> None:
         """Record the sizes of rows that a send accepted, for the record-size metrics."""
         with self._lock:
-            self._averages["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
+            self._stats["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
 
     def record_rejected_rows(self, row_count: int, now_ms: float) -> None:
         """Count rows that failed before they were staged.
@@ -176,7 +177,7 @@ class ProducerMetrics:
         """
         with self._lock:
             self._counts.errors += row_count
-            self._meters["record-error"].mark(row_count, now_ms)
+            self._meters["record-error"].record(row_count, now_ms)
 
     def record_request(self, batches_by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
         """Count a produce request that is being sent. `batches_by_topic`: its batches by topic and partition."""
@@ -192,8 +193,8 @@ class ProducerMetrics:
         """Record a response to a produce request. `throttle_ms`: the throttle time that the response reports."""
         with self._lock:
             self._network.record_latency(node_id, latency_ms, now_ms)
-            self._averages["request-latency"].record(latency_ms, now_ms)
-            self._averages["produce-throttle-time"].record(throttle_ms, now_ms)
+            self._stats["request-latency"].record(latency_ms, now_ms)
+            self._stats["produce-throttle-time"].record(throttle_ms, now_ms)
             self._counts.requests += 1
             self._counts.throttle_ms += throttle_ms
 
@@ -206,19 +207,19 @@ class ProducerMetrics:
         """Count records that are retried, once per retry, for the producer and for their topic."""
         with self._lock:
             self._counts.retries += record_count
-            self._meters["record-retry"].mark(record_count, now_ms)
-            self._get_or_create_topic_metrics(topic).retries.mark(record_count, now_ms)
+            self._meters["record-retry"].record(record_count, now_ms)
+            self._get_or_create_topic_metrics(topic).retries.record(record_count, now_ms)
 
     def record_failures(self, topic: str, record_count: int, now_ms: float) -> None:
         """Count records that failed after they were staged, for the producer and for their topic."""
         with self._lock:
             self._counts.errors += record_count
-            self._meters["record-error"].mark(record_count, now_ms)
-            self._get_or_create_topic_metrics(topic).errors.mark(record_count, now_ms)
+            self._meters["record-error"].record(record_count, now_ms)
+            self._get_or_create_topic_metrics(topic).errors.record(record_count, now_ms)
 
     def record_batch_split(self, now_ms: float) -> None:
         with self._lock:
-            self._meters["batch-split"].mark(1, now_ms)
+            self._meters["batch-split"].record(1, now_ms)
 
     def record_wait(self, name: str, wait_ms: float) -> None:
         """Add a calling thread's waiting time to the total of a metric. `name`: one of WAIT_TIME_METRICS."""
@@ -226,7 +227,7 @@ class ProducerMetrics:
             self._nanoseconds[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
 
     def _update_windows(self, now_ms: float) -> None:
-        """Update the windows with everything that was counted since the last call."""
+        """Add everything that was counted since the last call to the windows."""
         self._update_send_windows()
         self._network.update(now_ms)
         self._pool_metrics.update(now_ms)
@@ -235,17 +236,17 @@ class ProducerMetrics:
         """Move the sums over the batches sent since the last call into the windows, as of `_sent_since_ms`."""
         sent_ms, total_records = self._sent_since_ms, 0
         for topic, counts in self._send_counts.items():
-            self._averages["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
-            self._averages["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
-            self._averages["record-queue-time"].record(counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms)
+            self._stats["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
+            self._stats["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
+            self._stats["record-queue-time"].record(counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms)
             topic_metrics = self._get_or_create_topic_metrics(topic)
-            topic_metrics.sent.mark(counts.records, sent_ms)
-            topic_metrics.bytes.mark(counts.bytes, sent_ms)
+            topic_metrics.sent.record(counts.records, sent_ms)
+            topic_metrics.bytes.record(counts.bytes, sent_ms)
             topic_metrics.compression.record(counts.compression_ratio_sum, sent_ms, counts.batches)
             total_records += counts.records
         if self._requests_sent:
-            self._averages["records-per-request"].record(total_records, sent_ms, self._requests_sent)
-            self._meters["record-send"].mark(total_records, sent_ms)
+            self._stats["records-per-request"].record(total_records, sent_ms, self._requests_sent)
+            self._meters["record-send"].record(total_records, sent_ms)
         self._send_counts.clear()
         self._requests_sent = 0
 

@@ -155,9 +155,10 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     starts, lengths = starts[key_order], lengths[key_order]
     hashes = lengths.view(np.uint32) ^ _to_uint32_scalar(_SEED)
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
+    # A key's first word begins in the pair at index start // 4, after start % 4 bytes.
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
     pass_count = _count_passes(first_keys, keys.row_count)
-    for first_key in first_keys[:pass_count]:  # only the keys from `first_key` on have this word
+    for first_key in first_keys[:pass_count]:  # only the keys from index `first_key` on have this word
         _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
         pair_indices[first_key:] += 1
     if pass_count < len(first_keys):

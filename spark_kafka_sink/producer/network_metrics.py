@@ -38,7 +38,7 @@ _TIMER_ATTRIBUTES = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
 
 
 class TrafficMetrics:
-    """Windows and totals of requests, responses and their bytes, for one node or for all nodes."""
+    """Rates, totals and sizes of requests and responses, for one node or for all nodes."""
 
     def __init__(self, counts: TrafficCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
@@ -46,12 +46,12 @@ class TrafficMetrics:
         self._request_size = WindowedStat(window_ms, num_samples)
 
     def update(self, now_ms: float) -> None:
-        """Update the windows with the increases since the last call."""
+        """Record the traffic since the last call: the increase of each total, and the size of each request sent."""
         for name, attribute in _TRAFFIC_ATTRIBUTES.items():
-            self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
-        sizes = self._counts.send_sizes
-        while sizes:
-            self._request_size.record(sizes.popleft(), now_ms)
+            self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
+        unrecorded_sizes = self._counts.send_sizes  # the selector appends to this queue
+        while unrecorded_sizes:
+            self._request_size.record(unrecorded_sizes.popleft(), now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {
@@ -64,7 +64,7 @@ class TrafficMetrics:
 
 
 class NetworkMetrics:
-    """Windows and totals of everything in IoCounts."""
+    """The rates, totals and averages of everything that IoCounts counts, for all nodes and for each node."""
 
     def __init__(self, counts: IoCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
@@ -77,15 +77,15 @@ class NetworkMetrics:
         self._timers = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMER_ATTRIBUTES}
 
     def update(self, now_ms: float) -> None:
-        """Update the windows with the increases since the last call."""
+        """Record by how much each counter has grown since the last call."""
         self._traffic.update(now_ms)
         selects_before = self._meters["select"].total
         for name, attribute in _COUNTER_ATTRIBUTES.items():
-            self._meters[name].mark_total(getattr(self._counts, attribute), now_ms)
-        new_selects = self._meters["select"].total - selects_before
+            self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
+        new_selects = self._meters["select"].total - selects_before  # the averages of the timers are per select
         for name, attribute in _TIMER_ATTRIBUTES.items():
             nanoseconds = getattr(self._counts, attribute) * NANOSECONDS_PER_MS
-            self._timers[name].mark_total(nanoseconds, now_ms, new_selects)
+            self._timers[name].record_increase(nanoseconds, now_ms, new_selects)
         # Iterate over a copy, because the sender thread may add the channel of a new node concurrently.
         for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
@@ -104,7 +104,7 @@ class NetworkMetrics:
         for name, meter in self._meters.items():
             gauges.update(meter.gauges(name))
         for name, meter in self._timers.items():
-            gauges[f"{name}-avg"] = meter.windowed.average
+            gauges[f"{name}-avg"] = meter.windowed_stat.average
             gauges[f"{name}-total"] = meter.read_total
             gauges[f"{name.removesuffix('-time-ns')}-ratio"] = partial(compute_time_ratio, meter)
         return gauges

@@ -98,25 +98,27 @@ class _TopicState:
 
         Raise MetadataTimeoutError if the snapshot does not have the topic's partitions.
         """
-        info = snapshot.topics.get(topic)
-        if info is None or not info.partitions:
+        topic_info = snapshot.topics.get(topic)
+        if topic_info is None or not topic_info.partitions:
             raise MetadataTimeoutError(f"The partitions of {format_partition(topic)} are not known.")
-        if self._topic_info is info and self._nodes is snapshot.nodes:
+        if self._topic_info is topic_info and self._nodes is snapshot.nodes:
             return
-        self._topic_info, self._nodes = info, snapshot.nodes
-        self.partitions = [partition.index for partition in info.partitions]
-        partitions_with_leader = [partition for partition in info.partitions if partition.leader in snapshot.nodes]
+        self._topic_info, self._nodes = topic_info, snapshot.nodes
+        self.partitions = [partition.index for partition in topic_info.partitions]
+        partitions_with_leader = [
+            partition for partition in topic_info.partitions if partition.leader in snapshot.nodes
+        ]
         self.assignable_partitions = [partition.index for partition in partitions_with_leader] or self.partitions
         rack_node_ids = {node.id for node in snapshot.nodes.values() if rack is not None and node.rack == rack}
         self.rack_partitions = [
             partition.index for partition in partitions_with_leader if partition.leader in rack_node_ids
         ]
-        if self.sticky_partition not in self.partitions:
+        if self.sticky_partition not in self.partitions:  # a topic that was deleted and created again may be smaller
             self.sticky_partition = INVALID_PARTITION
 
 
 class Partitioner:
-    """Assigns rows to partitions. Thread-safe: _lock guards the state of the topics."""
+    """Assigns rows to partitions. Thread-safe: _lock guards the states of the topics."""
 
     def __init__(self, config: ProducerConfig, random: Random) -> None:
         self._ignores_keys = config.partitioner_ignore_keys
@@ -162,61 +164,61 @@ class Partitioner:
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
         """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
         with self._lock:
-            state = self._topics.get(topic)
-            if state is None:
-                state = self._topics[topic] = _TopicState()
-            state.update(topic, snapshot, self._rack)
+            topic_state = self._topics.get(topic)
+            if topic_state is None:
+                topic_state = self._topics[topic] = _TopicState()
+            topic_state.update(topic, snapshot, self._rack)
             if self._rack is not None and not self._has_checked_rack:
                 self._has_checked_rack = True
                 _warn_of_unknown_rack(self._rack, snapshot)
-            return state
+            return topic_state
 
     def _assign_keyless(
-        self, state: _TopicState, sizes: NDArray[np.int64], find_loads: FindPartitionLoads
+        self, topic_state: _TopicState, sizes: NDArray[np.int64], find_loads: FindPartitionLoads
     ) -> NDArray[np.int32]:
         """Assign rows without a key or a requested partition."""
         with self._lock:
             if self._is_round_robin:
-                return _assign_round_robin(state, len(sizes))
-            choose_partition = _create_partition_chooser(state, find_loads if self._is_adaptive else None)
-            return self._assign_sticky(state, sizes, choose_partition)
+                return _assign_round_robin(topic_state, len(sizes))
+            choose_partition = _create_partition_chooser(topic_state, find_loads if self._is_adaptive else None)
+            return self._assign_sticky(topic_state, sizes, choose_partition)
 
     def _assign_sticky(
-        self, state: _TopicState, sizes: NDArray[np.int64], choose_partition: Callable[[Random], int]
+        self, topic_state: _TopicState, sizes: NDArray[np.int64], choose_partition: Callable[[Random], int]
     ) -> NDArray[np.int32]:
         """Assign rows to the sticky partition until a batch is full, then choose another partition.
 
         The loop has one iteration per batch, plus one if the first row does not fit into the sticky partition's batch.
         """
-        if state.sticky_partition < 0:
-            state.sticky_partition = choose_partition(self._random)
-            state.sticky_bytes = 0
+        if topic_state.sticky_partition < 0:
+            topic_state.sticky_partition = choose_partition(self._random)
+            topic_state.sticky_bytes = 0
         cumulative_bytes = np.cumsum(sizes)
         partitions: list[int] = []
         row_counts: list[int] = []
         start, bytes_before_start = 0, 0
         while start < len(sizes):
             # The free space in the sticky partition's batch; negative after a row that is larger than a batch.
-            remaining_bytes = self._batch_body_bytes - state.sticky_bytes
+            remaining_bytes = self._batch_body_bytes - topic_state.sticky_bytes
             stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + remaining_bytes, "right"))
-            if stop == start and not state.sticky_bytes:
+            if stop == start and not topic_state.sticky_bytes:
                 stop = start + 1  # a row that is larger than a batch gets a batch of its own, so the loop ends
             if stop > start:
-                partitions.append(state.sticky_partition)
+                partitions.append(topic_state.sticky_partition)
                 row_counts.append(stop - start)
                 bytes_before_stop = int(cumulative_bytes[stop - 1])
-                state.sticky_bytes += bytes_before_stop - bytes_before_start
+                topic_state.sticky_bytes += bytes_before_stop - bytes_before_start
                 start, bytes_before_start = stop, bytes_before_stop
             if start < len(sizes):
-                state.sticky_partition, state.sticky_bytes = choose_partition(self._random), 0
+                topic_state.sticky_partition, topic_state.sticky_bytes = choose_partition(self._random), 0
         return np.repeat(np.array(partitions, np.int32), row_counts)
 
 
-def _assign_round_robin(state: _TopicState, row_count: int) -> NDArray[np.int32]:
+def _assign_round_robin(topic_state: _TopicState, row_count: int) -> NDArray[np.int32]:
     """Assign rows to the assignable partitions in turn, continuing where the previous call has stopped."""
-    partitions = np.array(state.assignable_partitions, np.int32)
-    positions = (state.next_position + np.arange(row_count)) % len(partitions)
-    state.next_position = (state.next_position + row_count) % len(partitions)
+    partitions = np.array(topic_state.assignable_partitions, np.int32)
+    positions = (topic_state.next_position + np.arange(row_count)) % len(partitions)
+    topic_state.next_position = (topic_state.next_position + row_count) % len(partitions)
     return partitions[positions]
 
 
@@ -309,7 +311,9 @@ class _WeightedPartitions(NamedTuple):
     """None if all partitions have the same weight."""
 
 
-def _create_partition_chooser(state: _TopicState, find_loads: FindPartitionLoads | None) -> Callable[[Random], int]:
+def _create_partition_chooser(
+    topic_state: _TopicState, find_loads: FindPartitionLoads | None
+) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
     The function determines the weights only once, at its first choice. If `find_loads` is None, the choice is uniform.
@@ -319,7 +323,7 @@ def _create_partition_chooser(state: _TopicState, find_loads: FindPartitionLoads
     def choose_partition(random: Random) -> int:
         nonlocal weighted_partitions
         if weighted_partitions is None:
-            weighted_partitions = _weigh_partitions(state, find_loads)
+            weighted_partitions = _weigh_partitions(topic_state, find_loads)
         partitions, cumulative_weights = weighted_partitions
         if cumulative_weights is None:
             return partitions[random.randrange(len(partitions))]
@@ -328,19 +332,21 @@ def _create_partition_chooser(state: _TopicState, find_loads: FindPartitionLoads
     return choose_partition
 
 
-def _weigh_partitions(state: _TopicState, find_loads: FindPartitionLoads | None) -> _WeightedPartitions:
+def _weigh_partitions(topic_state: _TopicState, find_loads: FindPartitionLoads | None) -> _WeightedPartitions:
     """Return the partitions to choose from, with their weights.
 
     The Java client uses weights only once all partitions have queues, which never happens while all rows go to one
     rack. Here, queues for the rack's partitions suffice.
     """
-    candidates, uniform_partitions = state.partitions, state.assignable_partitions
-    if state.rack_partitions:
-        rack_loads = None if find_loads is None else find_loads(state.rack_partitions)
-        if rack_loads is None or rack_loads.partitions:
-            return _weigh_by_load(rack_loads) or _WeightedPartitions(state.rack_partitions)
-        outside_partitions = sorted(set(state.assignable_partitions) - set(state.rack_partitions))
-        if outside_partitions:  # no leader in the rack accepts batches
+    candidates, uniform_partitions = topic_state.partitions, topic_state.assignable_partitions
+    if topic_state.rack_partitions:
+        rack_loads = None if find_loads is None else find_loads(topic_state.rack_partitions)
+        can_use_rack = rack_loads is None or len(rack_loads.partitions) > 0
+        if can_use_rack:
+            return _weigh_by_load(rack_loads) or _WeightedPartitions(topic_state.rack_partitions)
+        # No leader in the rack accepts batches, so the rows go to the other racks.
+        outside_partitions = sorted(set(topic_state.assignable_partitions) - set(topic_state.rack_partitions))
+        if outside_partitions:
             candidates = uniform_partitions = outside_partitions
     loads = None if find_loads is None else find_loads(candidates)
     return _weigh_by_load(loads) or _WeightedPartitions(uniform_partitions)
@@ -351,7 +357,8 @@ def _weigh_by_load(loads: PartitionLoads | None) -> _WeightedPartitions | None:
     if loads is None or not loads.partitions or loads.candidate_count < 2:
         return None
     shortest, longest = min(loads.queue_lengths), max(loads.queue_lengths)
-    if len(loads.queue_lengths) == loads.candidate_count and shortest == longest:
+    are_all_available = len(loads.queue_lengths) == loads.candidate_count
+    if are_all_available and shortest == longest:
         return None
     weights = [longest + 1 - length for length in loads.queue_lengths]
     return _WeightedPartitions(loads.partitions, list(accumulate(weights)))

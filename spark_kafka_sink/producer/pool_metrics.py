@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.windows import NANOSECONDS_PER_MS, Gauge, Meter, 
 
 
 class PoolMetrics:
-    """The current memory of a BufferPool, and windows and totals of the waits for it."""
+    """The current memory of a BufferPool, and how long and how often callers had to wait for it."""
 
     def __init__(self, pool: BufferPool, window_ms: float, num_samples: int) -> None:
         self._pool = pool
@@ -19,9 +19,9 @@ class PoolMetrics:
         self._exhausted = Meter(WindowedStat(window_ms, num_samples))
 
     def update(self, now_ms: float) -> None:
-        """Update the windows with the increases since the last call."""
-        self._wait_ns.mark_total(self._pool.total_wait_ms * NANOSECONDS_PER_MS, now_ms)
-        self._exhausted.mark_total(self._pool.exhausted_total, now_ms)
+        """Record by how much each counter has grown since the last call."""
+        self._wait_ns.record_increase(self._pool.total_wait_ms * NANOSECONDS_PER_MS, now_ms)
+        self._exhausted.record_increase(self._pool.exhausted_total, now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         return {

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from operator import index
 from random import Random
 from typing import TYPE_CHECKING, NoReturn
 
@@ -53,10 +53,10 @@ from spark_kafka_sink.producer.record import (
     AnyHeaders,
     ProducerRecord,
     check_columns,
-    check_topic,
     compute_max_headers_bytes,
     parse_send_arguments,
     validate_record,
+    validate_topic,
 )
 from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.rows import (
@@ -357,7 +357,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._record_rejection(1, error, check_open)
             raise
         try:
-            check_topic(topic)
+            validate_topic(topic)
             call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)
             if not columns.num_rows:
                 return call
@@ -482,7 +482,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return max(0.0, call_started_ms + self.config.max_block_ms - self._system.now())
 
     def _explain_full_buffer(self, error: KafkaSinkError) -> KafkaSinkError:
-        """In a callback, replace a BufferExhaustedError with one that explains why the send did not wait."""
+        """Return the error to report: in a callback, a BufferExhaustedError that explains why the send did not wait."""
         if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
             return error
         return BufferExhaustedError(
@@ -499,7 +499,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """
         assert self._record_partitioner is not None
         try:
-            partition = index(self._record_partitioner(topic, key, value, snapshot.topics[topic].partitions))
+            partition = operator.index(self._record_partitioner(topic, key, value, snapshot.topics[topic].partitions))
         except Exception as error:
             raise InvalidRecordError(f"{format_partition(topic)}: the partitioner failed: {error!r}") from error
         if snapshot.partition(topic, partition) is None:
@@ -516,7 +516,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             print(len(producer.partitions_for("orders")), "partitions")
         """
         self._ensure_usable()
-        return list(self._await_topic(check_topic(topic), self._system.now()).topics[topic].partitions)
+        return list(self._await_topic(validate_topic(topic), self._system.now()).topics[topic].partitions)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all records of earlier calls without linger, and wait until each is acknowledged or has failed.
@@ -555,9 +555,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
-        An open transaction is aborted, unless the timeout is 0. This is the only method that a signal handler may call,
-        and only with a timeout, because the sender may have to wait for the call that the handler interrupted. In that
-        case, records that remain after the timeout fail once the interrupted call has returned.
+        An open transaction is aborted, unless the timeout is 0.
+
+        A signal handler may call this method, but no other, and must pass a timeout, because the sender may be waiting
+        for the very call that the handler interrupted. The records that remain after the timeout then fail as soon as
+        the interrupted call returns.
 
         Example:
 
@@ -569,17 +571,18 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if os.getpid() != self._pid:
             return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()
-        is_callback = self._loop.is_current()
+        is_callback = self._loop.is_current()  # a callback runs on the sender thread, so waiting would never end
+        is_immediate = timeout == 0  # the remaining records fail on purpose
         remaining_seconds = timeout
         try:
-            if self._transactions is not None and not is_callback and timeout != 0:
+            if self._transactions is not None and not is_callback and not is_immediate:
                 remaining_seconds = self._transactions.close(timeout)
         finally:  # end the thread even if the wait for the transaction was interrupted
-            self._sender.initiate_close(force=is_callback or timeout == 0)
+            self._sender.initiate_close(force=is_callback or is_immediate)
         if is_callback:
             return  # the thread ends when the callback has returned
         if not self._loop.join(None if remaining_seconds is None else remaining_seconds * 1000):
-            if timeout:  # close(timeout=0) fails records on purpose
+            if not is_immediate:
                 _log.warning("%r did not finish within %s seconds. The remaining records fail.", self, timeout)
             self._sender.initiate_close(force=True)
             self._loop.join(_FORCED_CLOSE_TIMEOUT_MS)

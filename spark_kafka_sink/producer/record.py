@@ -49,7 +49,7 @@ EMPTY_FIELDS = (None,) * 5
 
 
 def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
-    """Return the record and the callback of a send() call.
+    """Return the record and the callback that the arguments of a send() call stand for.
 
     A call passes either a topic and fields (value, key, headers, partition and timestamp) or a ProducerRecord and a
     callback. For other arguments, raise InvalidRecordError with a message that explains the correct call.
@@ -92,8 +92,8 @@ def _encode_headers(headers: Any) -> Any:
     )
 
 
-def check_topic(topic: object) -> str:
-    """Return the name of a topic. Raise InvalidRecordError for a name that Kafka does not allow."""
+def validate_topic(topic: object) -> str:
+    """Return the topic name. Raise InvalidRecordError unless Kafka allows it."""
     if not isinstance(topic, str) or not is_topic_name(topic):
         raise InvalidRecordError(f"{topic!r} is not a valid topic name. A topic name consists of {TOPIC_NAME_RULE}.")
     return topic
@@ -115,7 +115,7 @@ def validate_record(record: object) -> ProducerRecord:
     """
     if not isinstance(record, ProducerRecord):
         raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")
-    topic = check_topic(record.topic)
+    topic = validate_topic(record.topic)
     partition, timestamp = record.partition, record.timestamp_ms
     if partition is not None and (not _is_int(partition) or partition < 0):
         raise InvalidRecordError(

@@ -15,7 +15,10 @@ from spark_kafka_sink.records.record_hash import UInt64Array, hash_records, join
 
 
 class DigestCollector:
-    """Sums the hashes of the rows that brokers have stored. The results must contain row indices."""
+    """Sums the hashes of the rows that brokers have stored, for each topic and partition.
+
+    The results must contain row indices (`keep_row_indices` of send_columns()).
+    """
 
     def __init__(self) -> None:
         self._digests: dict[str, UInt64Array] = {}
@@ -54,16 +57,17 @@ class DigestCollector:
         """
         starts, stops, partitions, _, _ = stored_ranges.T
         row_counts = stops - starts
-        # The rows of all ranges are concatenated. Range i begins at the position first_positions[i] of the result.
+        # `group_indices` concatenates the rows of all ranges, as indices in the row group. Range i begins at the
+        # position first_positions[i].
         end_positions = row_counts.cumsum()
         first_positions = end_positions - row_counts
-        group_rows = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
-        hash_halves = split_hashes(hashes[row_indices[group_rows]])
+        group_indices = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
+        hash_halves = split_hashes(hashes[row_indices[group_indices]])
         range_sums = np.stack([np.add.reduceat(half, first_positions) for half in hash_halves], axis=1)
         np.add.at(self._ensure_partition(topic, int(partitions.max())), partitions, range_sums)
 
     def _ensure_partition(self, topic: str, partition: int) -> UInt64Array:
-        """Return the topic's sums, extended to include this partition if necessary."""
+        """Return the topic's sums, after adding rows up to this partition if they are missing."""
         digests = self._digests.get(topic)
         if digests is None or len(digests) <= partition:
             extended_digests = np.zeros((partition + 1, 2), np.uint64)

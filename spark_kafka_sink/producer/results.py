@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRange, StoredRanges
 
 _NO_OFFSET = np.iinfo(np.int64).max
+"""Stands for an unknown offset where the lowest offset is computed, because a minimum ignores it."""
 
 
 class RecordMetadata(NamedTuple):
@@ -76,7 +77,7 @@ def _add_digests(first_digest: int | None, second_digest: int | None) -> int | N
 
 def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
     """Merge the stored ranges of calls for one topic. Return one OffsetRange per partition, keyed by partition."""
-    no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)
+    no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)  # concatenate() needs at least one array
     ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
     partition_column = ranges[:, StoredRange._fields.index("partition")]
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]

@@ -22,9 +22,9 @@ deserializers can read them. Numbers are big-endian, and a UUID is written as te
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from inspect import signature
-from operator import index
 from struct import Struct
 from typing import Protocol, SupportsFloat, SupportsIndex
 from uuid import UUID
@@ -123,7 +123,7 @@ def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise InvalidRecordError(f"{format_partition(topic)}: {type(value).__name__} is not an integer.")
-    number = index(value)
+    number = operator.index(value)
     try:
         return number.to_bytes(byte_count, "big", signed=True)
     except OverflowError:
@@ -155,8 +155,8 @@ class Serializers:
     def __init__(
         self, key: Serializer | HeaderSerializer | None = None, value: Serializer | HeaderSerializer | None = None
     ) -> None:
-        self._key = _check_serializer("key", key)
-        self._value = _check_serializer("value", value)
+        self._key = _resolve_serializer("key", key)
+        self._value = _resolve_serializer("value", value)
         self._has_header_serializer = not (callable(self._key) and callable(self._value))
         self._has_plain_serializers = self._key is self._value is serialize_plain
 
@@ -177,7 +177,7 @@ class Serializers:
         """
         topic, value, key, headers, _, _ = record
         if self._has_plain_serializers and type(value) is bytes and (key is None or type(key) is bytes):
-            return key, value, headers
+            return key, value, headers  # fast path for the usual case
         if not self._has_header_serializer:
             key = _call_serializer(self._key, "key", topic, [], record.key)
             return key, _call_serializer(self._value, "value", topic, [], record.value), record.headers
@@ -190,7 +190,7 @@ class Serializers:
             raise InvalidRecordError(f"{error} A serializer added this header.") from None
 
 
-def _check_serializer(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
+def _resolve_serializer(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     """Return the serializer, or serialize_plain for None. Raise ConfigurationError if it cannot be a serializer.
 
     `part`: `key` or `value`.

@@ -29,7 +29,7 @@ from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, Registry
 from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import parse_requested_partitions
-from spark_kafka_sink.producer.record import check_topic
+from spark_kafka_sink.producer.record import validate_topic
 from spark_kafka_sink.producer.table_types import (
     BatchConversion,
     convert_column,
@@ -112,7 +112,7 @@ def plan_table(
     the columns, raise ConfigurationError with all faults of that step.
     """
     if topic is not None:
-        check_topic(topic)
+        validate_topic(topic)
     table_options = {name: value for name, value in table_options.items() if value is not None}
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
         mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy integers are not int
@@ -233,7 +233,8 @@ def _find_column_positions(
     faults: list[str] = []
     for field_name in FIELD_NAMES:
         argument = None if field_name == "topic" else getattr(mapping, field_name)
-        if field_name in encoded_fields or (field_name == "topic" and topic is not None) or isinstance(argument, int):
+        is_fixed = isinstance(argument, int) or (field_name == "topic" and topic is not None)
+        if is_fixed or field_name in encoded_fields:
             continue
         if argument is not None and not isinstance(argument, str):
             faults.append(

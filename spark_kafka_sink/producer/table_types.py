@@ -59,7 +59,7 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
         return to_spark_type(data_type.value_type)
     if types.is_timestamp(data_type):
         return pa.timestamp("us", data_type.tz)
-    if types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
+    if _is_any_list(data_type):
         return pa.list_(_to_spark_field(data_type.value_field))
     if types.is_map(data_type):
         return pa.map_(to_spark_type(data_type.key_type), _to_spark_field(data_type.item_field))
@@ -71,6 +71,12 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
 def find_dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type of the decoded values of a dictionary type; any other type is returned unchanged."""
     return find_dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
+
+
+def _is_any_list(data_type: pa.DataType) -> bool:
+    """Return whether a type is a list with 32-bit or 64-bit offsets, or a list of a fixed size."""
+    types = pa.types
+    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
 
 
 def _to_spark_field(field: pa.Field) -> pa.Field:
@@ -127,9 +133,7 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
         return pa.MapArray.from_arrays(
             offsets, _convert(keys, target_type.key_type), _convert(items, target_type.item_type), target_type
         )
-    if types.is_list(target_type) and (
-        types.is_list(source_type) or types.is_large_list(source_type) or types.is_fixed_size_list(source_type)
-    ):
+    if types.is_list(target_type) and _is_any_list(source_type):
         # flatten() omits the elements of null lists, so the offsets are recomputed.
         elements = _convert(column.flatten(), target_type.value_type)
         return pa.ListArray.from_arrays(
@@ -196,7 +200,7 @@ def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
         return sum(map(_compute_decoded_value_sizes, column.flatten()), np.zeros(len(column), np.int64))
     if types.is_map(data_type):
         return _compute_list_sizes(_map_entries(column))
-    if types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
+    if _is_any_list(data_type):
         return _compute_list_sizes(column)
     if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
         return _compute_view_value_sizes(column)

@@ -1,9 +1,10 @@
-"""Sends Arrow tables and streams through send_columns(), with one result for all rows.
+"""Sends Arrow tables and streams through send_columns(), and returns a single result for all rows.
 
     table  ->  record batches  ->  slices  ->  columns of one topic  ->  send_columns()  ->  TableResult
 
-The results of the calls are summed up while the table is being read (columns_writer.py). TableResult contains the
-offsets of the written rows by topic and partition, and the failed rows by their row index in the table.
+Results are collected while the table is being read, so that they do not accumulate (columns_writer.py). TableResult
+contains the offsets of the written rows by topic and partition, and the failed rows with their row indices in the
+table.
 """
 
 from __future__ import annotations
@@ -299,6 +300,7 @@ class TableSender:
         return topic in self._unavailable_topics
 
     def _fail_rows(self, rows: TopicRows, batch_start: int, error: KafkaSinkError) -> None:
+        """Add rows that are not sent because the producer rejected a call with `error`, which prevents the commit."""
         self._add_failure(_build_failure(rows, batch_start, error))
 
     def _add_unsent_rows(self, failure: FailedRows) -> None:

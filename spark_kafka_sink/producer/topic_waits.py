@@ -69,6 +69,7 @@ class TopicMetadataWaiter:
         errors of brokers immediately.
         """
         in_use = self._in_use
+        # Fast path for most calls: the metadata is unchanged, and the use of the topic was recorded recently.
         if (
             partition is None
             and in_use.snapshot is self._metadata.snapshot
@@ -104,10 +105,12 @@ class TopicMetadataWaiter:
                 was_missing = self._was_partition_missing(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._wakeup()
+                # A partition that was missing before is requested again, but the call does not wait for it.
                 is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
                 is_missing = is_updated and self._is_partition_missing(topic, call_started_ms)
-                if (not is_updated or is_missing) and self._find_snapshot(topic, partition) is None:
-                    # The snapshot was checked again, because the topic may have become known at the last moment.
+                should_give_up = not is_updated or is_missing
+                # Look once more before giving up, because the topic may have become known at the last moment.
+                if should_give_up and self._find_snapshot(topic, partition) is None:
                     self._raise_unknown_error(topic, partition)
                 # Only an error in the latest response counts: the permission may have been granted since the last call.
                 self._metadata.raise_for_topic(topic)
@@ -140,8 +143,11 @@ class TopicMetadataWaiter:
         The caller must keep the snapshot, because the next one may lack the topic.
         """
         snapshot = self._metadata.snapshot
-        info = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
-        return None if info is None else snapshot
+        if partition is None:
+            is_known = snapshot.partition_count(topic) is not None
+        else:
+            is_known = snapshot.partition(topic, partition) is not None
+        return snapshot if is_known else None
 
     def _was_partition_missing(self, topic: str) -> bool:
         """Return whether a requested partition was missing when the topic had the same number of partitions."""

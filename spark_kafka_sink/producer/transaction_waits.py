@@ -24,7 +24,7 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.record import check_topic
+from spark_kafka_sink.producer.record import validate_topic
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
@@ -98,7 +98,7 @@ class ProducerTransactions:
         """Validate the offsets, add them to the transaction, and wait until they are written."""
         offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
-            ensure_number(f"a partition of topic {check_topic(topic)}", partition, 0, INT_MAX)
+            ensure_number(f"a partition of topic {validate_topic(topic)}", partition, 0, INT_MAX)
             if not isinstance(offset, OffsetAndMetadata):
                 offset = OffsetAndMetadata(offset)
             offsets_and_metadata[TopicPartition(topic, partition)] = offset
@@ -156,10 +156,10 @@ class ProducerTransactions:
         if self._loop.join(0):
             return timeout  # the producer is already closed, and no sender could end the transaction
         started_ms = self._system.now()
-        pending = self.manager.abort_if_open()
-        if pending is not None:
+        operation = self.manager.abort_if_open()
+        if operation is not None:
             wait_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
-            self._await_operation(pending, wait_ms)
+            self._await_operation(operation, wait_ms)
         if timeout is None:
             return None
         elapsed_seconds = (self._system.now() - started_ms) / 1000

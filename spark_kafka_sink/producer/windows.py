@@ -82,35 +82,40 @@ class WindowedStat:
 
 
 class Meter:
-    """The rate and the total of one quantity."""
+    """The total of one quantity over the producer's lifetime, and its rate over the recent windows."""
 
-    __slots__ = ("total", "windowed")
+    __slots__ = ("total", "windowed_stat")
 
-    def __init__(self, windowed: WindowedStat) -> None:
-        self.windowed = windowed
+    def __init__(self, windowed_stat: WindowedStat) -> None:
+        self.windowed_stat = windowed_stat
         self.total = 0.0
 
-    def mark(self, value: float, now_ms: float, count: float = 1) -> None:
+    def record(self, value: float, now_ms: float, count: float = 1) -> None:
         """Add one value, or the sum of `count` values."""
         self.total += value
-        self.windowed.record(value, now_ms, count)
+        self.windowed_stat.record(value, now_ms, count)
 
-    def mark_total(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Add the increase since the last call of a total that is counted elsewhere. `total`: its current value."""
+    def record_increase(self, total: float, now_ms: float, count: float = 1) -> None:
+        """Record by how much a running total, which is counted elsewhere, has grown since the previous call.
+
+        `total`: the current value, which never decreases. `count`: the number of events that caused the increase.
+        """
         if total != self.total:
-            self.mark(total - self.total, now_ms, count)
+            self.record(total - self.total, now_ms, count)
             self.total = total  # the exact total, without the rounding errors of the differences
 
     def read_total(self, now_ms: float) -> float:
+        """Return the total. This is a Gauge, so it takes the time, which does not matter here."""
         return self.total
 
     def gauges(self, name: str) -> dict[str, Gauge]:
-        return {f"{name}-rate": self.windowed.rate, f"{name}-total": self.read_total}
+        """Return the gauges of the rate and the total, by metric name."""
+        return {f"{name}-rate": self.windowed_stat.rate, f"{name}-total": self.read_total}
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the fraction of the sample windows, from 0 to 1, that the nanoseconds recorded by a meter take up."""
-    return nanoseconds.windowed.rate(now_ms) / _NANOSECONDS_PER_SECOND
+    """Return the fraction of the recent windows, from 0 to 1, that the time recorded by a meter takes up."""
+    return nanoseconds.windowed_stat.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 
 MIN_LATENCY_MS = 1 / 16

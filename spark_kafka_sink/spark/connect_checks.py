@@ -58,7 +58,7 @@ def run_checks_for_client(options: Mapping[str, str]) -> StructType:
         sink_options, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
         distribution = build_distribution(sink_options, plan, schema)
         result: dict[str, Any] = {
-            "columns": plan.positions(),
+            "columns": plan.column_positions(),
             "distribution": None if distribution is None else distribution.to_json(),
         }
     except KafkaSinkError as error:

@@ -155,7 +155,7 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
     names = schema.fieldNames()
     # The content of a row is hashed only if the row has no key.
     needs_content = distribution_options.by != BY_KEY or _can_lack_key(plan)
-    content_candidates = plan.positions() if needs_content else []
+    content_candidates = plan.column_positions() if needs_content else []
     content_positions = [position for position in content_candidates if _can_hash_and_sort(schema[position].dataType)]
     is_by_partition = distribution_options.by == BY_PARTITION
     partition_count = _fetch_partition_count(options) if is_by_partition else 0

@@ -267,18 +267,18 @@ def test_finds_outcome_stored_during_first_access(monkeypatch: pytest.MonkeyPatc
     if moment == "before second lookup":
         future.call.watched_futures = StoringDict()
     else:
-        find_outcome = future.call.find_outcome
+        find_record_outcome = future.call.find_record_outcome
         early_results = [None, None]
 
         def find_no_outcome_yet(row: int) -> RecordMetadata | Exception | None:
             if not early_results:
-                return find_outcome(row)
+                return find_record_outcome(row)
             early_results.pop()
             if not early_results:
                 store(future)
             return None
 
-        monkeypatch.setattr(future.call, "find_outcome", find_no_outcome_yet)
+        monkeypatch.setattr(future.call, "find_record_outcome", find_no_outcome_yet)
     assert future.done()
     assert future.result(0) == STORED
 

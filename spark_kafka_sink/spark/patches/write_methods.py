@@ -270,7 +270,7 @@ class MicroBatchWriter:
             distribution = build_distribution(sink_options, plan, frame.schema)
             if distribution is not None:
                 distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
-                frame = distribute_rows(frame, distribution, plan.positions(), _parse_max_tasks(options))
+                frame = distribute_rows(frame, distribution, plan.column_positions(), _parse_max_tasks(options))
                 options = {**options, DISTRIBUTED_BY_OPTION: distribution.by}
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
@@ -421,7 +421,7 @@ def _check_write(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int],
         # Packages and files that the options name are on the driver and may be missing on this client.
         return run_checks_on_driver(frame.sparkSession, options, frame.schema)
     sink_options, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION))
-    return plan.positions(), build_distribution(sink_options, plan, frame.schema)
+    return plan.column_positions(), build_distribution(sink_options, plan, frame.schema)
 
 
 def _set_concurrent_tasks_option(writer: Any, recorded_calls: RecordedCalls) -> None:
