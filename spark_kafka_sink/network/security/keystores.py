@@ -107,24 +107,24 @@ class _JksReader:
         self._data = data
         self.position = 0
 
-    def read_bytes(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         if size < 0 or self.position + size > len(self._data):
             raise ConfigurationError(_DAMAGED_JKS_MESSAGE)
         self.position += size
         return self._data[self.position - size : self.position]
 
     def read_integer(self, layout: str = ">I") -> int:
-        integer: int = struct.unpack(layout, self.read_bytes(struct.calcsize(layout)))[0]
+        integer: int = struct.unpack(layout, self.read_exactly(struct.calcsize(layout)))[0]
         return integer
 
     def read_string(self) -> bytes:
-        return self.read_bytes(self.read_integer(">H"))
+        return self.read_exactly(self.read_integer(">H"))
 
     def read_certificate(self, version: int) -> str:
         """Read a certificate of an entry, as PEM."""
         if version == 2 and self.read_string() != b"X.509":
             raise ConfigurationError("it contains a certificate that is not X.509")
-        return _der_to_pem("CERTIFICATE", self.read_bytes(self.read_integer()))
+        return _der_to_pem("CERTIFICATE", self.read_exactly(self.read_integer()))
 
 
 def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Store:
@@ -145,7 +145,7 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
         if entry_type == _CERTIFICATE_ENTRY:
             authorities += reader.read_certificate(version)
         elif entry_type == _PRIVATE_KEY_ENTRY:
-            envelope = reader.read_bytes(reader.read_integer())
+            envelope = reader.read_exactly(reader.read_integer())
             chain = "".join(reader.read_certificate(version) for _ in range(reader.read_integer()))
             key_entries.append((envelope, chain))
         else:
