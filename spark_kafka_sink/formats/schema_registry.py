@@ -104,7 +104,7 @@ class RegistryConfig:
 
     def __post_init__(self) -> None:
         if (self.user_info or self.token) and any(not (is_https(url) or is_loopback(url)) for url in self.urls):
-            warn_once(_log, "schema.registry.url is http: credentials are sent in cleartext. Use https.")
+            warn_once(_log, "schema.registry.url is http, which sends the credentials unencrypted. Use https.")
 
 
 class _FailedAttempt(NamedTuple):

@@ -35,7 +35,7 @@ def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:
 
     Return the error to close the connection with.
     """
-    _log.error("%s: closed the connection after an unexpected error.", address, exc_info=error)
+    _log.error("%s: closed the connection after an unexpected error", address, exc_info=error)
     return DisconnectedError(f"closed after an unexpected error: {type(error).__name__}: {error}", address=address)
 
 

@@ -124,5 +124,5 @@ def _warn_about_insecure_settings(config: SecurityConfig) -> None:
         warn_once(
             _log,
             "ssl.endpoint.identification.algorithm is empty: anyone with a certificate of a trusted authority can "
-            "impersonate the brokers.",
+            "impersonate the brokers. Set it to https.",
         )

@@ -211,7 +211,7 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
         text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {min_timeout_ms}."
         parsed_options.faults.add("delivery.timeout.ms", text)
         return timeout_ms
-    _log.warning("Increased delivery.timeout.ms to linger.ms + request.timeout.ms, which is %d.", min_timeout_ms)
+    _log.warning("Increased delivery.timeout.ms to linger.ms + request.timeout.ms, which is %d", min_timeout_ms)
     return min_timeout_ms
 
 

@@ -1,13 +1,13 @@
 """Save and read reports on the driver, through Arrow's file systems because Spark's need a JVM.
 
 If the path is a file on the driver's machine, each report is appended to it as a line of JSON. Any other path is a
-folder, in which each report becomes a new file, because objects in an object store cannot be appended to. File names
+directory, in which each report becomes a new file, because objects in an object store cannot be appended to. File names
 start with the write's start time, so alphabetical order is chronological.
 
     /data/reports.jsonl, file:///data/reports.jsonl      a file
-    /data/reports/ (or an existing folder)               a folder
-    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder in a Databricks mount
-    s3://bucket/reports, also s3a: and s3n:              a folder, also in hdfs:, viewfs:, gs:, abfs: and abfss:
+    /data/reports/ (or an existing directory)            a directory
+    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a directory in a Databricks mount
+    s3://bucket/reports, also s3a: and s3n:              a directory, also in hdfs:, viewfs:, gs:, abfs: and abfss:
 
 pyarrow.fs is imported inside the functions, because it loads clients of S3 and HDFS that most writes do not need.
 """
@@ -49,9 +49,9 @@ _REMEDIES = {
         "?region=...&endpoint_override=host:port&scheme=http."
     ),
     "hdfs": (
-        "Set JAVA_HOME, HADOOP_HOME with lib/native/libhdfs.so in it (or ARROW_LIBHDFS_DIR, the folder of libhdfs.so) "
-        "and CLASSPATH=$(hadoop classpath --glob) in the environment before the driver starts. If Hadoop is not "
-        "installed there, use the option reportTopic to write reports to Kafka."
+        "Set JAVA_HOME, HADOOP_HOME with lib/native/libhdfs.so in it (or ARROW_LIBHDFS_DIR, the directory of "
+        "libhdfs.so) and CLASSPATH=$(hadoop classpath --glob) in the environment before the driver starts. If Hadoop "
+        "is not installed there, use the option reportTopic to write reports to Kafka."
     ),
     "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
@@ -62,7 +62,7 @@ _SUPPORTED_PATHS_TEXT = (
     "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
 )
 _MOUNTS = ("/dbfs/", "/Volumes/")
-"""Databricks mounts. Every path in them is treated as a folder, because files in them cannot be appended to."""
+"""Databricks mounts. Every path in them is treated as a directory, because files in them cannot be appended to."""
 _DBFS_MOUNT = "/dbfs"
 _MAX_BATCH_LENGTH = 100
 """Maximum length of the batch name in a file name."""
@@ -90,33 +90,33 @@ def find_path_error(path: str) -> str | None:
 
 
 def ensure_writable(path: str) -> None:
-    """Create the report folder if it is missing. Raise ConfigurationError if reports cannot be saved at the path."""
+    """Create the report directory if it is missing. Raise ConfigurationError if reports cannot be saved at the path."""
     local_path = _find_local_path(path)
-    if local_path is not None and not _is_folder(local_path):
+    if local_path is not None and not _is_directory(local_path):
         _ensure_appendable(path, local_path)
         return
     try:
-        file_system, folder = _open_file_system(path)
-        file_system.create_dir(folder, recursive=True)
-        if local_path is not None and not os.access(folder, os.W_OK):
-            raise PermissionError("the folder is not writable")
+        file_system, directory = _open_file_system(path)
+        file_system.create_dir(directory, recursive=True)
+        if local_path is not None and not os.access(directory, os.W_OK):
+            raise PermissionError("the directory is not writable")
     except (OSError, ValueError, NotImplementedError) as error:
         raise _build_error(path, "cannot be written", error) from error
 
 
 def save_report(path: str, report: WriteReport) -> None:
-    """Append the report to the file at the path, or save it as a new file if the path is a folder.
+    """Append the report to the file at the path, or save it as a new file if the path is a directory.
 
     Raise OSError, ValueError or NotImplementedError if the report cannot be saved.
     """
     line = report.to_json().encode() + b"\n"
     local_path = _find_local_path(path)
-    if local_path is not None and not _is_folder(local_path):
+    if local_path is not None and not _is_directory(local_path):
         with _open_private_file(local_path, os.O_APPEND) as file:
             file.write(line)  # in one write() call, so that two streams can share a file
         return
-    file_system, folder = _open_file_system(path)
-    file_path = f"{folder}/{report_file_name(report)}"
+    file_system, directory = _open_file_system(path)
+    file_path = f"{directory}/{report_file_name(report)}"
     if local_path is not None:
         with _open_private_file(file_path, os.O_TRUNC) as file:
             file.write(line)
@@ -162,7 +162,7 @@ def find_report(path: str, batch: str) -> WriteReport | None:
 
 
 def report_file_name(report: WriteReport) -> str:
-    """Return the name of the report's file in a folder. It begins with the write's start time in UTC."""
+    """Return the name of the report's file in a directory. It begins with the write's start time in UTC."""
     milliseconds = report.started_ms % 1000
     return f"{report.started_at:%Y%m%dT%H%M%S}.{milliseconds:03}Z{_build_file_suffix(report.batch)}"
 
@@ -178,15 +178,15 @@ def _to_file_name_part(batch: str) -> str:
 
 
 def _read_lines(path: str, max_files: int | None) -> Iterator[str]:
-    """Yield the lines of a file, or of the latest `max_files` files in a folder."""
+    """Yield the lines of a file, or of the latest `max_files` files in a directory."""
     from pyarrow.fs import FileType
 
     file_system, path_in_system = _open_file_system(path)
     file_info = file_system.get_file_info(path_in_system)
     if file_info.type == FileType.NotFound:
-        raise FileNotFoundError("no such file or folder")
+        raise FileNotFoundError("no such file or directory")
     if file_info.type == FileType.Unknown:
-        raise OSError("the path is neither a file nor a folder")
+        raise OSError("the path is neither a file nor a directory")
     file_paths = [path_in_system]
     if file_info.type == FileType.Directory:
         file_paths = _list_files(file_system, path_in_system, ".json")
@@ -205,7 +205,7 @@ def _read_text(file_system: FileSystem, path_in_system: str) -> str:
 def _read_latest_reports(path: str, suffix: str) -> list[str]:
     """Return the most recent reports, each as a JSON string, with the latest one last.
 
-    If `path` is a file, they are its last lines. If it is a folder, they are its latest files that end in `suffix`.
+    If `path` is a file, they are its last lines. If it is a directory, they are its latest files that end in `suffix`.
     Return an empty list if it is neither.
     """
     from pyarrow.fs import FileType
@@ -226,15 +226,15 @@ def _read_latest_reports(path: str, suffix: str) -> list[str]:
     return [line for line in complete_lines if line.strip()][-_MAX_SEARCHED_REPORTS:]
 
 
-def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
+def _list_files(file_system: FileSystem, directory: str, suffix: str) -> list[str]:
     """Return the paths of the files with this suffix, sorted by name, which is chronological order."""
     from pyarrow.fs import FileSelector, LocalFileSystem
 
     if isinstance(file_system, LocalFileSystem):
         # Arrow would call stat() on every file, and a stream that runs for a week creates 100,000 of them.
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             return sorted(entry.path for entry in entries if entry.name.endswith(suffix) and entry.is_file())
-    file_infos = file_system.get_file_info(FileSelector(folder))
+    file_infos = file_system.get_file_info(FileSelector(directory))
     return sorted(file_info.path for file_info in file_infos if file_info.path.endswith(suffix))
 
 
@@ -255,20 +255,20 @@ def _find_local_path(path: str) -> str | None:
     return local_path if scheme == "file" else _DBFS_MOUNT + local_path
 
 
-def _is_folder(local_path: str) -> bool:
+def _is_directory(local_path: str) -> bool:
     return local_path.endswith("/") or local_path.startswith(_MOUNTS) or os.path.isdir(local_path)
 
 
 def _ensure_appendable(path: str, local_path: str) -> None:
     """Raise ConfigurationError if the file can neither be appended to nor created."""
-    folder = os.path.dirname(os.path.abspath(local_path))
-    if not os.path.isdir(folder):
-        raise ConfigurationError(f"{path}: the folder {folder} does not exist on the driver's machine.")
+    directory = os.path.dirname(os.path.abspath(local_path))
+    if not os.path.isdir(directory):
+        raise ConfigurationError(f"{path}: the directory {directory} does not exist on the driver's machine.")
     if os.path.islink(local_path) or (os.path.exists(local_path) and not os.path.isfile(local_path)):
         raise ConfigurationError(
             f"{path}: the path is a symbolic link or not a regular file. Use the path of a regular file."
         )
-    checked_path = local_path if os.path.exists(local_path) else folder
+    checked_path = local_path if os.path.exists(local_path) else directory
     if not os.access(checked_path, os.W_OK):
         raise ConfigurationError(f"{path}: {checked_path} is not writable on the driver's machine.")
 

@@ -210,7 +210,7 @@ def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: S
     try:
         folder = tempfile.mkdtemp(prefix="pykafka-lineage-")
     except OSError as error:
-        LOGGER.warning("Sent no OpenLineage events, because a temporary folder could not be created: %s", error)
+        LOGGER.warning("Sent no OpenLineage events, because a temporary directory could not be created: %s", error)
         return None
     return LineageWrite(run, sender, folder, secrets)
 

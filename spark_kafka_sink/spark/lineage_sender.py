@@ -57,7 +57,7 @@ class EventSender:
         """Queue an event. If the queue is full, for example because the server does not respond, drop the event."""
         with self._condition:
             if len(self._events) >= _MAX_QUEUED_EVENTS:
-                LOGGER.debug("Dropped an OpenLineage event, because %d events are waiting.", _MAX_QUEUED_EVENTS)
+                LOGGER.debug("Dropped an OpenLineage event, because %d events are waiting", _MAX_QUEUED_EVENTS)
                 return
             self._events.append(event)
             if not self._is_running:

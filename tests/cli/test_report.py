@@ -98,7 +98,7 @@ def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.jsonl"], "cannot be read: no such file or folder"),
+        (["missing.jsonl"], "cannot be read: no such file or directory"),
         (["ftp://host/x"], "Supported are"),
         (["{path}", "--last", "0"], "--last must be at least 1, not 0"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),

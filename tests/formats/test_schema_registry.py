@@ -328,7 +328,7 @@ def test_warns_about_credentials_over_http(caplog: pytest.LogCaptureFixture) -> 
     RegistryConfig(("http://localhost:8081",), user_info="a:b")
     assert not caplog.records
     RegistryConfig(("http://registry:8081",), user_info="a:b")
-    assert "credentials are sent in cleartext" in caplog.text
+    assert "sends the credentials unencrypted. Use https." in caplog.text
 
 
 def test_rejects_latest_schema_with_references(fake: FakeRegistry) -> None:

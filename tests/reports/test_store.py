@@ -107,7 +107,7 @@ def test_rejects_password_in_path_without_repeating_it() -> None:
 
 
 def test_rejects_file_in_missing_folder_before_write(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"the folder .*/missing does not exist on the driver's machine"):
+    with pytest.raises(ConfigurationError, match=r"the directory .*/missing does not exist on the driver's machine"):
         ensure_writable(str(tmp_path / "missing" / "reports.jsonl"))
 
 
@@ -127,7 +127,7 @@ def test_rejects_folder_inside_a_file_before_write(tmp_path: Path) -> None:
 
 
 def test_reading_missing_path_fails(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read: no such file or folder"):
+    with pytest.raises(ConfigurationError, match="cannot be read: no such file or directory"):
         read_reports(str(tmp_path / "missing"))
 
 
@@ -227,7 +227,7 @@ def test_rejects_devices_and_fifos(tmp_path: Path) -> None:
     for path in ("/dev/zero", str(tmp_path / "pipe")):
         with pytest.raises(ConfigurationError, match="is a symbolic link or not a regular file"):
             ensure_writable(path)
-        with pytest.raises(ConfigurationError, match="is neither a file nor a folder"):
+        with pytest.raises(ConfigurationError, match="is neither a file nor a directory"):
             read_reports(path)
 
 

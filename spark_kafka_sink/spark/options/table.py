@@ -60,7 +60,7 @@ _OPTIONS = (
         "reportPath",
         SinkOptions.report_path,
         build_checked_text_parser(find_path_error),
-        "file, or folder on any file system, to which the driver "
+        "file, or directory on any file system, to which the driver "
         "[writes](security.md#decide-who-may-set-options) a JSON report for each commit",
     ),
     Option(
