@@ -244,7 +244,9 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
     if isinstance(partition, int):
         return np.full(row_count, partition if 0 <= partition <= MAX_PARTITION else INVALID_PARTITION, np.int32)
     if len(partition) != row_count:
-        raise SchemaError(f"column partition has {len(partition)} rows, column value has {row_count}")
+        raise SchemaError(
+            f"columns must have the same number of rows: value has {row_count}, partition has {len(partition)}"
+        )
     if pa.types.is_null(partition.type):
         return None
     if not pa.types.is_integer(partition.type):

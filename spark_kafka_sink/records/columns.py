@@ -61,7 +61,7 @@ class RecordColumns:
         producer.send_columns("orders", columns)
     """
 
-    __slots__ = ("_nbytes", "headers", "key", "num_rows", "timestamp", "value")
+    __slots__ = ("_cached_nbytes", "headers", "key", "num_rows", "timestamp", "value")
 
     value: ArrowColumn
     key: ArrowColumn | None
@@ -76,19 +76,21 @@ class RecordColumns:
         headers: ArrowColumn | None = None,
         timestamp: ArrowColumn | None = None,
     ) -> None:
-        _check_is_arrow("value", value)
+        _require_arrow("value", value)
         for name, column in (("key", key), ("headers", headers), ("timestamp", timestamp)):
             if column is None:
                 continue
-            _check_is_arrow(name, column)
+            _require_arrow(name, column)
             if len(column) != len(value):
-                raise SchemaError(f"column {name} has {len(column)} rows, column value has {len(value)}")
+                raise SchemaError(
+                    f"columns must have the same number of rows: value has {len(value)}, {name} has {len(column)}"
+                )
         self.value = _convert_byte_column("value", value)
         self.key = None if key is None or pa.types.is_null(key.type) else _convert_byte_column("key", key)
-        self.headers = None if headers is None else _check_header_column(headers)
+        self.headers = None if headers is None else _convert_header_column(headers)
         self.timestamp = None if timestamp is None else _convert_timestamp_column(timestamp)
         self.num_rows = len(value)
-        self._nbytes = -1
+        self._cached_nbytes: int | None = None
 
     @classmethod
     def _from_checked_columns(
@@ -105,11 +107,13 @@ class RecordColumns:
         result.headers = headers
         result.timestamp = timestamp
         result.num_rows = len(value)
-        result._nbytes = -1
+        result._cached_nbytes = None
         return result
 
     def __repr__(self) -> str:
-        present_columns = [f"{name}: {column.type}" for name, column in self._columns_by_name() if column is not None]
+        present_columns = [
+            f"{name}: {column.type}" for name, column in self._list_named_columns() if column is not None
+        ]
         return f"RecordColumns({self.num_rows} rows, {', '.join(present_columns)})"
 
     def __len__(self) -> int:
@@ -118,9 +122,9 @@ class RecordColumns:
     @property
     def nbytes(self) -> int:
         """Size of the rows in bytes. If the columns are slices, rows outside of the slices are not counted."""
-        if self._nbytes < 0:
-            self._nbytes = sum([column.nbytes for _, column in self._columns_by_name() if column is not None])
-        return self._nbytes
+        if self._cached_nbytes is None:
+            self._cached_nbytes = sum([column.nbytes for _, column in self._list_named_columns() if column is not None])
+        return self._cached_nbytes
 
     @property
     def payload_nbytes(self) -> int:
@@ -137,12 +141,12 @@ class RecordColumns:
 
         This is an upper bound on the size of any single row, and cheap to compute.
         """
-        return sum([column.get_total_buffer_size() for _, column in self._columns_by_name() if column is not None])
+        return sum([column.get_total_buffer_size() for _, column in self._list_named_columns() if column is not None])
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
         """Return `length` rows from `offset` on (None: all remaining rows), without copying them."""
         return self._from_checked_columns(
-            *[None if column is None else column.slice(offset, length) for _, column in self._columns_by_name()]
+            *[None if column is None else column.slice(offset, length) for _, column in self._list_named_columns()]
         )
 
     def take(self, indices: Any) -> RecordColumns:
@@ -151,7 +155,7 @@ class RecordColumns:
         return self._from_checked_columns(
             *[
                 None if column is None else _take(combine_chunks(column), row_indices)
-                for _, column in self._columns_by_name()
+                for _, column in self._list_named_columns()
             ]
         )
 
@@ -168,7 +172,7 @@ class RecordColumns:
 
     def _iterate_contiguous_chunks(self) -> Iterator[RecordColumns]:
         """Yield all rows as one chunk. If the Arrow chunks are large, split the rows at all chunk boundaries."""
-        chunked_columns = [column for _, column in self._columns_by_name() if isinstance(column, pa.ChunkedArray)]
+        chunked_columns = [column for _, column in self._list_named_columns() if isinstance(column, pa.ChunkedArray)]
         max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
             yield self.to_contiguous()
@@ -182,7 +186,7 @@ class RecordColumns:
     def to_contiguous(self) -> RecordColumns:
         """Return the same rows with every column as one plain array. Only columns with several chunks are copied."""
         return self._from_checked_columns(
-            *[None if column is None else combine_chunks(column) for _, column in self._columns_by_name()]
+            *[None if column is None else combine_chunks(column) for _, column in self._list_named_columns()]
         )
 
     @classmethod
@@ -198,7 +202,7 @@ class RecordColumns:
             *[_concat_columns([getattr(chunk, name) for chunk in chunks], chunks) for name in names]
         )
 
-    def _columns_by_name(self) -> tuple[tuple[str, Any], ...]:
+    def _list_named_columns(self) -> tuple[tuple[str, Any], ...]:
         return (
             ("value", self.value),
             ("key", self.key),
@@ -218,7 +222,7 @@ def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
 
 
 def list_chunks(column: ArrowColumn) -> Sequence[pa.Array]:
-    """Return the plain arrays that a column consists of."""
+    """Return the chunks of a column as plain arrays. A plain array is its own only chunk."""
     return [column] if isinstance(column, pa.Array) else column.chunks
 
 
@@ -238,7 +242,7 @@ def _take(array: pa.Array, row_indices: np.ndarray[Any, np.dtype[Any]]) -> pa.Ar
 
 
 def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
-    """If joining or taking the rows could overflow 32-bit offsets, return the column with 64-bit offsets."""
+    """Return the column, with 64-bit offsets if joining or taking its rows could overflow 32-bit offsets."""
     # If a chunk occurs several times, get_total_buffer_size() counts it once, but nbytes counts every occurrence.
     size = column.get_total_buffer_size() if isinstance(column, pa.Array) else column.nbytes
     if _has_32_bit_offsets(column.type) and size >= _MAX_32_BIT_OFFSET_BYTES:
@@ -246,7 +250,7 @@ def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
     return column
 
 
-def _check_is_arrow(name: str, column: object) -> None:
+def _require_arrow(name: str, column: object) -> None:
     """Raise SchemaError if the column is not an Arrow array. The message suggests a conversion."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return
@@ -299,8 +303,11 @@ def _find_max_byte_size(values: pa.Array) -> int:
     return int(np.maximum.reduce(compute_byte_sizes(values), initial=0))
 
 
-def _check_header_column(column: ArrowColumn) -> ArrowColumn | None:
-    """Return the column, or None if it has type null. Raise SchemaError if it cannot hold headers."""
+def _convert_header_column(column: ArrowColumn) -> ArrowColumn | None:
+    """Return the column, or None if it has type null, so that no row has headers.
+
+    Raise SchemaError if the column cannot hold headers.
+    """
     data_type = column.type
     if pa.types.is_null(data_type):
         return None
@@ -325,7 +332,10 @@ def _is_header_struct(data_type: pa.DataType) -> bool:
 
 
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
-    """Convert to int64 milliseconds, rounding down like Spark. Nulls stay null."""
+    """Convert a timestamp column to int64 milliseconds, rounding down like Spark. Nulls stay null.
+
+    Return None if the column has type null, so that all rows get the current time.
+    """
     data_type = column.type
     if pa.types.is_null(data_type):
         return None
@@ -370,11 +380,12 @@ def _ticks_to_ms(
     A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP; such a past time remains before 1970. The
     time -1 becomes BEFORE_EPOCH_TIMESTAMP.
     """
-    if ticks_per_second < 1_000:
+    if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000
         ms = np.clip(ticks, -max_seconds, max_seconds) * 1_000
         ms = np.where(ticks > max_seconds, OVERFLOW_TIMESTAMP, ms)
     else:
+        # A past time must not become OVERFLOW_TIMESTAMP, which stands for a future time.
         ms = np.maximum(ticks // (ticks_per_second // 1_000), OVERFLOW_TIMESTAMP + 1)
     return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH_TIMESTAMP, ms)
 

@@ -118,6 +118,7 @@ def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordR
     data = decompress(header.codec, body, max_bytes)
     if count * MIN_RECORD_BYTES > len(data):
         raise DecodeError(f"{count} records do not fit into {len(data)} bytes")
+    # The padding is appended in place, so copy data that cannot grow or that belongs to the caller.
     if not isinstance(data, bytearray) or header.codec == Codec.NONE:
         data = bytearray(data)
     size = len(data)
@@ -175,6 +176,7 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
+            # At most as many records as the batch still has, and as fit into its remaining bytes.
             max_run_records = min(count - len(ends), (data_end - start) // size - 1)
             run_records = _count_equal_sizes(data, start, size, max_run_records)
             length_width, run_bytes = starts[-1] - start, run_records * size
@@ -248,32 +250,32 @@ class _RecordReader:
         self.positions = starts + 1  # the first byte of a record holds its attributes, which are unused
         self.ends = ends
 
-    def find_keyless_records(self, header: BatchHeader) -> Positions:
+    def find_keyless_records(self, batch_header: BatchHeader) -> Positions:
         """Read and validate all fields, and return the indices of the records without a key."""
-        _, key_lengths = self._read_fields(header).key_ranges
+        _, key_lengths = self._read_fields(batch_header).key_ranges
         return np.flatnonzero(key_lengths < 0)
 
-    def read(self, header: BatchHeader, *, preserve_header_keys: bool) -> pa.RecordBatch:
+    def read(self, batch_header: BatchHeader, *, preserve_header_keys: bool) -> pa.RecordBatch:
         """Read all fields, and return the records with the columns of SCHEMA."""
-        fields = self._read_fields(header)
+        fields = self._read_fields(batch_header)
         key = extract_bytes(self.data, *fields.key_ranges)
         value = extract_bytes(self.data, *fields.value_ranges)
         header_keys = extract_bytes(self.data, fields.header_ranges[0], fields.header_ranges[1])
         header_keys = header_keys.view(pa.string()) if preserve_header_keys else _decode_utf8(header_keys)
         headers = self._build_header_array(fields.header_offsets, header_keys, fields.header_ranges)
-        offsets = fields.offset_deltas + header.base_offset
-        if header.has_log_append_time:
-            timestamps = np.full(len(offsets), header.max_timestamp, np.int64)
+        offsets = fields.offset_deltas + batch_header.base_offset
+        if batch_header.has_log_append_time:
+            timestamps = np.full(len(offsets), batch_header.max_timestamp, np.int64)
         else:
-            timestamps = fields.timestamp_deltas + header.base_timestamp
+            timestamps = fields.timestamp_deltas + batch_header.base_timestamp
         columns = [numbers_to_arrow(offsets), numbers_to_arrow(timestamps), key, value, headers]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
-    def _read_fields(self, header: BatchHeader) -> _RecordFields:
+    def _read_fields(self, batch_header: BatchHeader) -> _RecordFields:
         """Read and validate the fields of all records. May be called only once, because it advances `positions`."""
         timestamp_deltas = self._read_varints(_MAX_INT64_VARINT_BYTES)
         offset_deltas = self._read_varints(_MAX_INT32_VARINT_BYTES)
-        self._check_offset_deltas(offset_deltas, header)
+        self._check_offset_deltas(offset_deltas, batch_header)
         key_ranges = self._read_ranges("key")
         value_ranges = self._read_ranges("value")
         header_offsets, header_ranges = self._read_headers()
@@ -281,11 +283,11 @@ class _RecordReader:
             raise DecodeError("the length of a record differs from the length of its fields")
         return _RecordFields(timestamp_deltas, offset_deltas, key_ranges, value_ranges, header_offsets, header_ranges)
 
-    def _check_offset_deltas(self, offset_deltas: Positions, header: BatchHeader) -> None:
+    def _check_offset_deltas(self, offset_deltas: Positions, batch_header: BatchHeader) -> None:
         if not len(offset_deltas):
             return
         is_ascending = (offset_deltas[1:] > offset_deltas[:-1]).all()
-        if not is_ascending or offset_deltas[0] < 0 or offset_deltas[-1] > header.last_offset_delta:
+        if not is_ascending or offset_deltas[0] < 0 or offset_deltas[-1] > batch_header.last_offset_delta:
             raise DecodeError("the offsets of a batch do not ascend, or are out of its range")
 
     def _read_varints(self, max_bytes: int) -> Positions:
@@ -365,10 +367,11 @@ class _RecordReader:
 
 
 def _decode_utf8(keys: pa.Array) -> pa.Array:
+    """Convert header keys to strings. Bytes that are not valid UTF-8 are replaced by U+FFFD."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        dictionary_keys = keys.dictionary_encode()
+        dictionary_keys = keys.dictionary_encode()  # decode each distinct key once
         texts = [name.decode(errors="replace").encode() for name in dictionary_keys.dictionary.to_pylist()]
         return bytes_to_arrow(texts, pa.string()).take(dictionary_keys.indices)
 

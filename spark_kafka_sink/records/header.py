@@ -58,10 +58,10 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
-_CHECKED_LAYOUT = struct.Struct(">qiibI")
+_OFFSET_TO_CRC_LAYOUT = struct.Struct(">qiibI")
 _ATTRIBUTES_TO_COUNT_LAYOUT = struct.Struct(">hiqqqhii")
-_OFFSET_LAYOUT = struct.Struct(">q")
-_LEADER_EPOCH_LAYOUT = struct.Struct(">i")
+_INT64_LAYOUT = struct.Struct(">q")
+_INT32_LAYOUT = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
@@ -122,7 +122,7 @@ def encode_header(  # noqa: PLR0913 - one parameter per field; a tuple of them w
 
     If `attributes` contain a codec, the segments must already be compressed.
     """
-    checked_fields = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
+    crc_covered_fields = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
         attributes,
         last_offset_delta,
         base_timestamp,
@@ -132,12 +132,12 @@ def encode_header(  # noqa: PLR0913 - one parameter per field; a tuple of them w
         base_sequence,
         record_count,
     )
-    checksum = crc32c(checked_fields)
+    checksum = crc32c(crc_covered_fields)
     length = _EMPTY_BATCH_LENGTH
     for segment in segments:
         checksum = crc32c(segment, checksum, _KEEP_GIL)
         length += len(segment)
-    return _CHECKED_LAYOUT.pack(0, length, -1, MAGIC, checksum) + checked_fields
+    return _OFFSET_TO_CRC_LAYOUT.pack(0, length, -1, MAGIC, checksum) + crc_covered_fields
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:
@@ -150,7 +150,7 @@ def parse_header(buffer: Buffer) -> BatchHeader:
         if len(buffer) > MAGIC_OFFSET and buffer[MAGIC_OFFSET] < MAGIC:
             raise _build_old_format_error(buffer[MAGIC_OFFSET])
         raise DecodeError(f"record batch of {len(buffer)} bytes is shorter than its header of {HEADER_BYTES} bytes")
-    base_offset, batch_length, leader_epoch, magic, crc = _CHECKED_LAYOUT.unpack_from(buffer, 0)
+    base_offset, batch_length, leader_epoch, magic, crc = _OFFSET_TO_CRC_LAYOUT.unpack_from(buffer, 0)
     if magic in (0, 1):
         raise _build_old_format_error(magic)
     if magic != MAGIC:
@@ -180,13 +180,13 @@ def patch_header(
     the base offset and the leader epoch are not covered by it.
     """
     if base_offset is not None:
-        _OFFSET_LAYOUT.pack_into(buffer, 0, base_offset)
+        _INT64_LAYOUT.pack_into(buffer, 0, base_offset)
     if leader_epoch is not None:
-        _LEADER_EPOCH_LAYOUT.pack_into(buffer, _LEADER_EPOCH_OFFSET, leader_epoch)
+        _INT32_LAYOUT.pack_into(buffer, _LEADER_EPOCH_OFFSET, leader_epoch)
     if append_time is not None:
         header = parse_header(buffer)
         struct.pack_into(">h", buffer, ATTRIBUTES_OFFSET, header.attributes | LOG_APPEND_TIME)
-        _OFFSET_LAYOUT.pack_into(buffer, _MAX_TIMESTAMP_OFFSET, append_time)
+        _INT64_LAYOUT.pack_into(buffer, _MAX_TIMESTAMP_OFFSET, append_time)
         # The checksum comes last, because it covers the fields that were just set.
         checksum = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET : header.size_bytes])
         struct.pack_into(">I", buffer, _CRC_OFFSET, checksum)

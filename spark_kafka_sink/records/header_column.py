@@ -81,10 +81,7 @@ def append_headers(
         if headers.present_mask is not None:
             keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
     row_indices_by_name = {
-        name: np.flatnonzero(~build_null_mask(row_values))
-        if skip_nulls and row_values.null_count
-        else np.arange(num_rows)
-        for name, row_values in new_headers.items()
+        name: _find_rows_to_extend(row_values, skip_nulls=skip_nulls) for name, row_values in new_headers.items()
     }
     added_counts = np.zeros(num_rows, np.int64)
     for row_indices in row_indices_by_name.values():
@@ -95,7 +92,7 @@ def append_headers(
     # rows' own headers first, followed by the columns of `new_headers` one after the other.
     source_indices = np.empty(int(ends[-1]), np.int64)
     is_own = np.ones(len(source_indices), np.bool_)
-    next_added = ends[1:] - added_counts
+    next_added = ends[1:] - added_counts  # for each row, the index of the next added header in the result
     for column_index, row_indices in enumerate(row_indices_by_name.values()):
         added_indices = next_added[row_indices]
         source_indices[added_indices] = len(keys) + column_index * num_rows + row_indices
@@ -108,6 +105,13 @@ def append_headers(
     all_values = pa.concat_arrays([values, *new_headers.values()])
     structs = pa.StructArray.from_arrays([all_keys.take(indices), all_values.take(indices)], names=["key", "value"])
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
+
+
+def _find_rows_to_extend(row_values: pa.Array, *, skip_nulls: bool) -> NDArray[np.int64]:
+    """Return the indices of the rows that get a header with one of these values."""
+    if skip_nulls and row_values.null_count:
+        return np.flatnonzero(~build_null_mask(row_values))
+    return np.arange(len(row_values))
 
 
 def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:

@@ -165,8 +165,8 @@ def _sum_undivided(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: ND
     max_size = int(sizes.max(initial=0))
     word_count = max(1, (max_size + _WORD_BYTES - 1) // _WORD_BYTES)  # words of the largest field, rounded up
     width = word_count * _WORD_BYTES
-    # The windows of the last fields could extend past the end of the data, so copy these fields and pad them.
-    # `first_padded` is the index of the first field whose window could do so.
+    # Each field is read through a window of `width` bytes. The windows of the last fields could extend past the end of
+    # the data, so these fields, from index `first_padded` on, are copied and padded.
     first_padded = int(starts.searchsorted(len(data) - width, "right"))
     sums = np.empty(len(starts), np.uint64)
     fields_per_chunk = _CHUNK_BYTES // width

@@ -82,13 +82,13 @@ def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.i
     sizes = compute_byte_sizes(chunk.value)
     overhead = _ATTRIBUTES_BYTES + _compute_max_length_width(sizes)
     if chunk.key is None:
-        overhead += 1
+        overhead += 1  # the length -1
     else:
-        keys = compute_byte_sizes(chunk.key)
-        overhead += _compute_max_length_width(keys)
-        sizes += keys
+        key_sizes = compute_byte_sizes(chunk.key)
+        overhead += _compute_max_length_width(key_sizes)
+        sizes += key_sizes
     if chunk.headers is None:
-        overhead += 1
+        overhead += 1  # the header count 0
     else:
         sizes += _compute_header_sizes(chunk.headers)
     max_delta_bytes = MAX_OFFSET_DELTA_BYTES + _MAX_TIMESTAMP_DELTA_BYTES
@@ -105,8 +105,9 @@ def _compute_max_length_width(numbers: NDArray[np.int64]) -> int:
 def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
     """Return an upper bound of the size of each row's headers, including their count."""
     headers = read_header_column(array)
-    keys, values = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
-    header_bytes = keys + values + (_compute_max_length_width(keys) + _compute_max_length_width(values))
+    key_sizes, value_sizes = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
+    length_bytes = _compute_max_length_width(key_sizes) + _compute_max_length_width(value_sizes)
+    header_bytes = key_sizes + value_sizes + length_bytes
     bytes_before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(header_bytes)])
     row_bytes = bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
     return row_bytes + _compute_max_length_width(headers.counts)

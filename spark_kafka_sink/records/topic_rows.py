@@ -19,7 +19,7 @@ class TopicRows(NamedTuple):
     topic: str | None
     columns: RecordColumns
     partition: int | pa.Array | None
-    """Partition of all rows, or an array with one partition per row. None if the partitioner chooses."""
+    """Partition of all rows, or an array with one partition per row. None if the partitioner chooses for each row."""
     batch_indices: NDArray[np.int64] | None = None
     """Index of each row in the batch, or None if these are all rows of the batch."""
 

@@ -31,7 +31,7 @@ def sample() -> RecordColumns:
 
 
 def test_rejects_columns_of_different_lengths() -> None:
-    with pytest.raises(SchemaError, match="key has 2 rows"):
+    with pytest.raises(SchemaError, match="value has 1, key has 2"):
         RecordColumns(pa.array(["x"]), pa.array(["a", "b"]))
 
 
