@@ -8,9 +8,21 @@ requests/ decide them for all other requests.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from enum import Enum
 
 from spark_kafka_sink.errors import AuthorizationError, BrokerError, ProducerFencedError
+
+
+class ErrorKind(Enum):
+    """Kinds of errors, by the action that a client takes after the error."""
+
+    OTHER = "fail the request"
+    RETRIABLE = "retry the request"
+    STALE = "refresh the metadata, which may be stale, and retry"
+    FATAL = "stop the producer, which cannot be used any longer"
+
+
+OTHER, RETRIABLE, STALE, FATAL = ErrorKind
 
 
 @dataclass(frozen=True)
@@ -19,46 +31,36 @@ class ErrorCode:
 
     code: int
     name: str
-    retriable: bool = False
-    """Whether the same request may succeed later."""
-    requires_metadata_refresh: bool = False
-    """Whether the client's metadata may be stale and must be updated before a retry."""
-    fatal: bool = False
-    """Whether the producer that received the error cannot be used any longer."""
+    kind: ErrorKind = OTHER
     in_doubt: bool = False
     """Whether the broker may have stored the records despite the error."""
     advice: str = ""
     """Sentences about the cause and the remedy, if known. They must not say whether the records are stored, because an
     earlier attempt may have stored them."""
 
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind in (RETRIABLE, STALE)
+
+    @property
+    def requires_metadata_refresh(self) -> bool:
+        return self.kind is STALE
+
+    @property
+    def fatal(self) -> bool:
+        return self.kind is FATAL
+
 
 ERROR_CODES: dict[int, ErrorCode] = {}
 """All rows of the table, by code."""
-_NAMES: set[str] = set()
-
-
-ErrorKind = Literal["other", "retriable", "stale", "fatal"]
-"""Kinds of errors in the table below. A stale error is retriable and requires a metadata refresh first."""
-OTHER: Literal["other"] = "other"
-RETRIABLE: Literal["retriable"] = "retriable"
-STALE: Literal["stale"] = "stale"
-FATAL: Literal["fatal"] = "fatal"
 
 
 def _define_error(code: int, name: str, kind: ErrorKind = OTHER, advice: str = "", *, in_doubt: bool = False) -> int:
     """Add an error to the table and return its code."""
-    if code in ERROR_CODES or name in _NAMES:
+    if code in ERROR_CODES or name in globals():  # each row has a module constant of the same name
         raise ValueError(f"Two rows of the table have the code {code} or the name {name}. Remove one of them.")
-    _NAMES.add(name)
-    ERROR_CODES[code] = ErrorCode(
-        code,
-        name,
-        retriable=kind in (RETRIABLE, STALE),
-        requires_metadata_refresh=kind == STALE,
-        fatal=kind == FATAL,
-        in_doubt=in_doubt,
-        advice=advice,
-    )
+    ERROR_CODES[code] = ErrorCode(code, name, kind, in_doubt, advice)
     return code
 
 

@@ -137,7 +137,7 @@ class Reader:
         return self.buffer[position:next_position]
 
     def _read_long_varint(self) -> int:
-        """Read an unsigned varint of any length. Called only if it does not consist of a single byte."""
+        """Read an unsigned varint of any length. Called only if the varint is not a single byte."""
         buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
         for index in range(position, min(end, position + MAX_VARINT_BYTES)):
@@ -188,6 +188,7 @@ class Reader:
         Raise DecodeError if the remaining bytes cannot contain that many, or if the message would have more than
         `max_elements` in total.
         """
+        # An element without fields, whose minimum size is 0, counts as one byte, so that the count stays limited.
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:
             raise DecodeError(
                 f"invalid count of {count} elements before byte {self.position}, after which {self.remaining} bytes "

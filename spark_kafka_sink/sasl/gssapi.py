@@ -18,6 +18,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError, OptionFault
 
 _NO_SECURITY_LAYER = 1
+"""The bit for "no security layer" in the byte that lists security layers (RFC 4752, section 3.3)."""
 
 
 class GssapiClient:
@@ -60,14 +61,16 @@ class GssapiClient:
         return response or b""
 
     def _negotiate_security_layer(self, challenge: bytes) -> bytes:
-        """Select no security layer. Raise AuthenticationError if the broker does not offer that."""
+        """Tell the broker to use no security layer. Raise AuthenticationError if the broker requires one."""
         with _translate_errors(self._gssapi):
+            # The offer has one byte with a bit for each offered layer, and three bytes with the maximum message size.
             offer: bytes = self._context.unwrap(challenge).message
-            # One byte with the offered layers as bits, and three bytes with the maximum message size.
             if len(offer) != 4 or not offer[0] & _NO_SECURITY_LAYER:
                 raise AuthenticationError(
-                    "GSSAPI: the broker requires a security layer of SASL, which Kafka does not have"
+                    "GSSAPI: the broker requires a SASL security layer, which Kafka does not support"
                 )
+            # Without a security layer, the maximum message size must be 0. The authorization id after it is empty, so
+            # the broker uses the Kerberos principal.
             selection = bytes([_NO_SECURITY_LAYER, 0, 0, 0])
             response: bytes = self._context.wrap(selection, encrypt=False).message
         self.is_complete = True

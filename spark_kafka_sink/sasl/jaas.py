@@ -50,27 +50,29 @@ def parse_jaas_config(text: str) -> LoginModule:
     """Parse the value of sasl.jaas.config. Raise ConfigurationError if the value is invalid."""
     tokens = iter(_tokenize(text))
     class_name = next(tokens, "")
-    flag = next(tokens, "")
-    name = class_name.rpartition(".")[2]
-    if name not in MECHANISMS_BY_LOGIN_MODULE:
+    control_flag = next(tokens, "")
+    module_name = class_name.rpartition(".")[2]
+    if module_name not in MECHANISMS_BY_LOGIN_MODULE:
         raise _build_invalid_error(
             "must begin with a login module and its package. "
             f"The login modules are {', '.join(MECHANISMS_BY_LOGIN_MODULE)}."
         )
-    if flag.lower() not in _CONTROL_FLAGS:
-        raise _build_invalid_error(f"must have 'required' after {name}.")
+    # All of Java's control flags are accepted. They have no effect, because there is only one login module.
+    if control_flag.lower() not in _CONTROL_FLAGS:
+        raise _build_invalid_error(f"must have 'required' after {module_name}.")
     options: dict[str, str] = {}
-    for option in tokens:
-        if option == ";":
+    for token in tokens:
+        if token == ";":
             break
+        option_name = token
         if next(tokens, "") != "=":
-            raise _build_invalid_error(f"must have name=value pairs after {name} {flag}.")
-        options[option] = _unquote(next(tokens, ";"))  # the end of the text counts as a missing value
+            raise _build_invalid_error(f"must have name=value pairs after {module_name} {control_flag}.")
+        options[option_name] = _unquote(next(tokens, ";"))  # the end of the text counts as a missing value
     else:
         raise _build_invalid_error("must end with a semicolon.")
     if next(tokens, None) is not None:
         raise _build_invalid_error("must have one login module only.")
-    return LoginModule(name, options)
+    return LoginModule(module_name, options)
 
 
 def _tokenize(text: str) -> list[str]:
@@ -102,5 +104,5 @@ def _unescape(escape: re.Match[str]) -> str:
     )
 
 
-def _build_invalid_error(text: str) -> ConfigurationError:
-    return ConfigurationError(OptionFault("sasl.jaas.config", text))
+def _build_invalid_error(problem: str) -> ConfigurationError:
+    return ConfigurationError(OptionFault("sasl.jaas.config", problem))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import logging
 import re
@@ -103,14 +104,14 @@ class OauthBearerServer:
             raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
         if self.is_complete:
             raise AuthenticationError("OAUTHBEARER: the client sent a message after authentication had ended")
-        authzid, bearer = _parse_client_first_message(token)
+        authorization_id, bearer_token = _parse_client_first_message(token)
         try:
-            accepted_token = self._validate_token(bearer)
+            accepted_token = self._validate_token(bearer_token)
         except AuthenticationError as error:
             _log.warning("Rejected an OAUTHBEARER token: %s", error)
-            self._is_rejected = True
+            self._is_rejected = True  # the exchange fails with the client's next message, which acknowledges the error
             return _INVALID_TOKEN_MESSAGE.encode()
-        if authzid and authzid != accepted_token.principal:
+        if authorization_id and authorization_id != accepted_token.principal:
             raise AuthenticationError("OAUTHBEARER: the authorization id does not match the token's principal")
         self.is_complete = True
         self.principal = accepted_token.principal
@@ -119,18 +120,21 @@ class OauthBearerServer:
 
 
 def _parse_client_first_message(message: bytes) -> tuple[str | None, str]:
-    """Return the authorization id (None if there is none) and the token. Raise AuthenticationError if malformed."""
-    try:
-        parts = _CLIENT_FIRST_PATTERN.fullmatch(message.decode()) if len(message) <= _MAX_MESSAGE_BYTES else None
-    except UnicodeDecodeError:
-        parts = None
+    """Return the authorization id (None if there is none) and the token.
+
+    Raise AuthenticationError if the message is malformed or has no token.
+    """
+    parts = None
+    if len(message) <= _MAX_MESSAGE_BYTES:
+        with contextlib.suppress(UnicodeDecodeError):
+            parts = _CLIENT_FIRST_PATTERN.fullmatch(message.decode())
     if parts is None:
         raise AuthenticationError("OAUTHBEARER: the first message is malformed")
-    pairs = dict(pair.split("=", 1) for pair in parts["pairs"].split("\x01") if "=" in pair)
-    scheme, _, bearer = pairs.get("auth", "").partition(" ")
-    if scheme.lower() != "bearer" or not _TOKEN_PATTERN.fullmatch(bearer):
+    pairs = dict(pair.split("=", 1) for pair in parts["pairs"].split(_SEPARATOR) if "=" in pair)
+    scheme, _, bearer_token = pairs.get("auth", "").partition(" ")
+    if scheme.lower() != "bearer" or not _TOKEN_PATTERN.fullmatch(bearer_token):
         raise AuthenticationError("OAUTHBEARER: the first message has no bearer token")
-    return parts["authzid"], bearer
+    return parts["authzid"], bearer_token
 
 
 def build_unsecured_token(claims: Mapping[str, object]) -> str:
@@ -178,13 +182,11 @@ def decode_token_part(token: str, index: int) -> dict[str, object]:
 def parse_token_expiry_s(claims: Mapping[str, object]) -> float | None:
     """Return when a token expires, as a Unix timestamp in seconds; None if `exp` is missing or invalid."""
     expires_at_s = claims.get("exp")
-    if (
-        not isinstance(expires_at_s, int | float)
-        or isinstance(expires_at_s, bool)
-        or not abs(expires_at_s) < _MAX_EXPIRY_S
-    ):
+    # In Python, a bool is an int.
+    if not isinstance(expires_at_s, int | float) or isinstance(expires_at_s, bool):
         return None
-    return float(expires_at_s)
+    # The comparison is also False for NaN, which Python's JSON parser accepts.
+    return float(expires_at_s) if abs(expires_at_s) < _MAX_EXPIRY_S else None
 
 
 def _encode_token_part(content: dict[str, object]) -> str:

@@ -45,18 +45,20 @@ class PlainServer:
         self.principal = ""
 
     def step(self, token: bytes) -> bytes:
-        fields = token.split(b"\0") if len(token) <= _MAX_MESSAGE_BYTES else []
+        is_too_long = len(token) > _MAX_MESSAGE_BYTES
+        fields = [] if is_too_long else token.split(b"\0")
         if self.is_complete or len(fields) != 3:
             raise AuthenticationError("PLAIN: expected one message of three fields")
-        authorization_id, username, password = fields
-        if authorization_id and authorization_id != username:
+        authorization_id, encoded_username, password = fields
+        # Kafka does not let a client act for another user, so the authorization id may only repeat the user name.
+        if authorization_id and authorization_id != encoded_username:
             raise AuthenticationError("PLAIN: the authorization id does not match the user name")
-        user = username.decode(errors="replace")
-        expected_password = self._users.get(user)
+        username = encoded_username.decode(errors="replace")
+        expected_password = self._users.get(username)
         # Compare a password for unknown users as well, so that the response time does not reveal which users exist.
-        is_equal = hmac.compare_digest(password, (expected_password or "").encode())
-        if expected_password is None or not is_equal:
+        is_password_equal = hmac.compare_digest(password, (expected_password or "").encode())
+        if expected_password is None or not is_password_equal:
             raise AuthenticationError("PLAIN: invalid user name or password")
         self.is_complete = True
-        self.principal = user
+        self.principal = username
         return b""

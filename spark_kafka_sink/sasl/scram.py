@@ -100,7 +100,10 @@ class ScramClient:
         return None
 
     def _build_client_final_message(self, server_first: str) -> bytes:
-        """Build the message with the proof, and remember the signature that the server must respond with."""
+        """Build the message with the proof, and remember the signature that the server must respond with.
+
+        Section 3 of RFC 5802 defines the keys, signatures and messages.
+        """
         nonce, salt, iterations = self._parse_server_first_message(server_first)
         salted_password = _compute_salted_password(_HASH_NAMES[self.name], self._password, salt, iterations)
         client_key = _compute_client_key(self.name, salted_password)
@@ -112,7 +115,7 @@ class ScramClient:
         return f"{message_without_proof},p={proof}".encode()
 
     def _parse_server_first_message(self, message: str) -> tuple[str, bytes, int]:
-        """Return the nonce, the salt and the iteration count.
+        """Return the combined nonce, the salt and the iteration count.
 
         Raise AuthenticationError if the broker rejects the user or one of the values is not acceptable.
         """
@@ -137,7 +140,7 @@ class ScramClient:
         return nonce, salt, iterations
 
     def _verify_server_final_message(self, server_final: str) -> None:
-        """Raise AuthenticationError unless the message has the signature that the credential yields."""
+        """Raise AuthenticationError unless the message has the signature that follows from the user's password."""
         first_field = server_final.split(",")[0]
         if first_field.startswith("e="):
             raise self._build_rejected_error(first_field)

@@ -28,7 +28,7 @@ _CLIENT_FINAL_PATTERN = re.compile(r"(?P<without_proof>c=(?P<binding>[^,]+),r=(?
 
 @dataclass(frozen=True)
 class _FirstMessages:
-    """The state after the first message from each side. The client's final message is verified against it."""
+    """Values from the first message of each side, against which the client's final message is verified."""
 
     username: str
     credential: ScramCredential
@@ -90,11 +90,13 @@ class ScramServer:
         """Verify the client's proof, complete the exchange, and return the message with the server's signature."""
         parts = _CLIENT_FINAL_PATTERN.fullmatch(client_final)
         if parts is None:
-            raise AuthenticationError(f"{self.name}: the last message is malformed")
+            raise AuthenticationError(f"{self.name}: the final message is malformed")
         if not hmac.compare_digest(parts["nonce"].encode(), first_messages.combined_nonce.encode()):
-            raise AuthenticationError(f"{self.name}: the nonce of the last message differs from that of the first ones")
+            raise AuthenticationError(
+                f"{self.name}: the nonce in the final message does not match the one sent earlier"
+            )
         if decode_base64(self.name, parts["binding"]) != first_messages.gs2_header.encode():
-            raise AuthenticationError(f"{self.name}: the channel binding differs from that of the first message")
+            raise AuthenticationError(f"{self.name}: the channel binding does not match the first message")
         credential = first_messages.credential
         auth_message = f"{first_messages.auth_message_prefix},{parts['without_proof']}".encode()
         if not is_valid_proof(self.name, decode_base64(self.name, parts["proof"]), credential, auth_message):
@@ -106,7 +108,7 @@ class ScramServer:
     def _unescape(self, name: str) -> str:
         """Restore a name that the client has escaped. Raise AuthenticationError if it is not escaped correctly."""
         if re.search("=(?!2C|3D)", name):
-            raise AuthenticationError(f"{self.name}: a user name is not escaped")
+            raise AuthenticationError(f"{self.name}: the user name is not escaped correctly")
         return name.replace("=2C", ",").replace("=3D", "=")
 
     def _build_rejected_error(self) -> AuthenticationError:
