@@ -25,7 +25,7 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.kafka_apis import handle_request
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
-from spark_kafka_sink.broker.transaction_coordinator import Transaction
+from spark_kafka_sink.broker.transaction_coordinator import TransactionMetadata
 from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
 from tests.fake_system import FakeConnection, FakeSocket, FakeSystem, Peer
 
@@ -122,7 +122,7 @@ class SimulatedCluster:
             self.handle_frame(Conversation(self, node, connection), data[4 : 4 + size])
             data = data[4 + size :]
 
-    def complete_transaction(self, transaction: Transaction) -> None:
+    def complete_transaction(self, transaction: TransactionMetadata) -> None:
         """Write the markers that the coordinator has deferred (`coordinator.should_defer_completion`)."""
         self.core.coordinator.complete_transaction(transaction)
         self.core.save_transactions()

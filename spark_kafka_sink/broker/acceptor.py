@@ -100,7 +100,7 @@ class Acceptor:
     def close(self) -> None:
         """Stop the thread, wait until it has ended, and close the poller."""
         self.stop()
-        if self._thread.ident is None:
+        if self._thread.ident is None:  # the thread, which would close the listeners, was never started
             self._remove_all_listeners()
         else:
             self._thread.join()

@@ -16,6 +16,7 @@ import threading
 import numpy as np
 
 from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.producer_state import NO_PRODUCER_ID
 from spark_kafka_sink.errors import DecodeError, MissingDependencyError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.decoder import decode_records, find_keyless_records, parse_batches
@@ -27,7 +28,6 @@ MAX_DECODED_BYTES = 64 << 20
 MAX_RECORD_ERRORS = 100_000
 """Maximum number of invalid records that a response lists."""
 
-NO_PRODUCER_ID = -1
 _MAX_CODEC = 4
 """The highest compression codec of record format v2 (zstd)."""
 
@@ -42,14 +42,14 @@ class RecordValidator:
         """Raise ApiError unless the records agree with the header and, if required, all have keys."""
         try:
             with self._decode_lock:
-                keyless = find_keyless_records(header, batch[HEADER_BYTES:], max_bytes=MAX_DECODED_BYTES)
+                keyless_indices = find_keyless_records(header, batch[HEADER_BYTES:], max_bytes=MAX_DECODED_BYTES)
         except MissingDependencyError as error:
             raise ApiError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
         except DecodeError as error:
             raise ApiError(error_codes.INVALID_RECORD, str(error)) from error
-        if keys_required and len(keyless):
+        if keys_required and len(keyless_indices):
             message = "Records of a compacted topic must have a key."
-            record_errors = dict.fromkeys(keyless[:MAX_RECORD_ERRORS].tolist(), message)
+            record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
     def find_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
@@ -64,10 +64,10 @@ class RecordValidator:
         except (DecodeError, MissingDependencyError):
             return None
         timestamps, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
-        indices = np.flatnonzero(timestamps >= timestamp)
-        if not len(indices):
+        matching_indices = np.flatnonzero(timestamps >= timestamp)
+        if not len(matching_indices):
             return None
-        first_index = indices[0]
+        first_index = matching_indices[0]
         return int(timestamps[first_index]), int(offsets[first_index])
 
 

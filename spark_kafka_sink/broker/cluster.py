@@ -27,7 +27,7 @@ from spark_kafka_sink.broker.batch_validation import RecordValidator
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import OffsetStore
 from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, build_log_config
-from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionCoordinator
+from spark_kafka_sink.broker.transaction_coordinator import TransactionCoordinator, TransactionMetadata
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -122,8 +122,8 @@ class EmbeddedCluster:
         self.lock = threading.RLock()
         if len(config.racks) > config.nodes:
             raise ConfigurationError(f"There are {len(config.racks)} racks for {config.nodes} nodes. Set one per node.")
-        racks = dict(enumerate(config.racks))
-        self.nodes = {number: BrokerNode(number, rack=racks.get(number)) for number in range(config.nodes)}
+        racks_by_node = dict(enumerate(config.racks))
+        self.nodes = {number: BrokerNode(number, rack=racks_by_node.get(number)) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
         self.offsets = OffsetStore()
@@ -155,7 +155,10 @@ class EmbeddedCluster:
             self.create_topics(missing_topics)
 
     def tick(self, now_ms: float) -> None:
-        """Abort the transactions that have timed out. If that fails, schedule another attempt."""
+        """Abort the transactions that have timed out. If that fails, schedule another attempt.
+
+        The transport calls this method before every request, so it takes the lock only when a timeout is due.
+        """
         if self._next_timeout_ms is not None and now_ms >= self._next_timeout_ms:
             with self.lock:
                 try:
@@ -283,7 +286,9 @@ class EmbeddedCluster:
         node_ids = sorted(self.nodes)
         for index in range(len(topic.partitions), partition_count):
             log_file = None if log_config.discard else self._log_file(topic.name, index)
-            replicas = tuple(node_ids[(index + offset) % len(node_ids)] for offset in range(len(node_ids)))
+            # Each partition prefers another node as its leader.
+            first_replica = index % len(node_ids)
+            replicas = (*node_ids[first_replica:], *node_ids[:first_replica])
             log = PartitionLog(log_config, log_file, self._record_validator)
             topic.partitions.append(Partition(index, self._find_running_node(replicas), replicas, log))
 
@@ -408,7 +413,7 @@ class EmbeddedCluster:
                 producer_id, epoch, commit=commit, wall_ms=self.wall_ms(), leader_epoch=partition.leader_epoch
             )
 
-    def _end_group_offsets(self, transaction: Transaction, commit: bool) -> None:
+    def _end_group_offsets(self, transaction: TransactionMetadata, commit: bool) -> None:
         for group in transaction.groups:
             self.offsets.end_transaction(transaction.producer_id, group, commit=commit)
 

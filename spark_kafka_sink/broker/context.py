@@ -14,10 +14,10 @@ from spark_kafka_sink.protocol.message import Message
 
 @dataclass(frozen=True)
 class NoResponse:
-    """A handler result for requests without a response (acks=0)."""
+    """A handler result for requests that get no response, such as Produce with acks=0."""
 
     should_close: bool = False
-    """Whether to close the connection. There is no other way to report an error."""
+    """Whether to close the connection, which is the only way to report an error without a response."""
 
 
 @dataclass(frozen=True)

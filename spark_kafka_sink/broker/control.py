@@ -90,7 +90,8 @@ class Control:
         if node is not None:
             self._cluster.node(node)  # raises KeyError for an unknown node, whose rule would never match a request
         if isinstance(api, str):
-            api = ApiKey(_to_number(api, "request", {key.name: key for key in list_handled_api_keys()}))
+            handled_apis = {key.name: int(key) for key in list_handled_api_keys()}
+            api = ApiKey(_resolve_number(api, "request", handled_apis))
         request_filter = RequestFilter(api, node, topic, partition, client_id, matches)
         return FaultBuilder(self, request_filter, nth, times, probability)
 
@@ -189,7 +190,7 @@ class Control:
 
 
 class FaultBuilder:
-    """Requests selected by `Control.when`. Each method adds a rule; the module docstring lists the faults."""
+    """Adds fault rules for the requests that `Control.when` has selected. The module docstring lists the faults."""
 
     def __init__(
         self, control: Control, request_filter: RequestFilter, nth: int, times: int | None, probability: float
@@ -205,7 +206,8 @@ class FaultBuilder:
 
         In a request for several topics or partitions, only those that `when` selects fail.
         """
-        code = _to_number(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
+        codes_by_name = {row.name: row.code for row in ERROR_CODES.values()}
+        code = _resolve_number(error, "error", codes_by_name)
         injected_error = InjectedError(code, self._filter.topic, self._filter.partition, execute_first)
         return self._add_rule(lambda effects, _: effects.errors.append(injected_error))
 
@@ -275,13 +277,16 @@ class FaultBuilder:
         return self._control.add(FaultRule(self._filter, self._nth, self._times, self._probability, add_fault))
 
 
-def _to_number(name_or_number: int | str, kind: str, numbers: Mapping[str, int]) -> int:
-    """Return the number for one of Kafka's names, or a number unchanged. Raise ValueError for an unknown name."""
+def _resolve_number(name_or_number: int | str, kind: str, numbers_by_name: Mapping[str, int]) -> int:
+    """Return the number for one of Kafka's names, or a number unchanged. Raise ValueError for an unknown name.
+
+    `kind`: "request" or "error", for the error message.
+    """
     if isinstance(name_or_number, int):
         return name_or_number
     name = name_or_number
-    if name not in numbers:
-        suggestions = difflib.get_close_matches(name.upper(), numbers, n=1)
+    if name not in numbers_by_name:
+        suggestions = difflib.get_close_matches(name.upper(), numbers_by_name, n=1)
         suggestion = f" Did you mean {suggestions[0]}?" if suggestions else ""
         raise ValueError(f"The embedded broker has no {kind} named {name!r}.{suggestion}")
-    return numbers[name]
+    return numbers_by_name[name]

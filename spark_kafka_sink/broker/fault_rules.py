@@ -41,9 +41,9 @@ class InjectedError:
 
     def applies_to(self, topic: str | None, partition: int | None) -> bool:
         """Return whether to inject the error into this part of a response. None stands for all topics or partitions."""
-        is_same_topic = topic in (None, self.topic) or self.topic is None
-        is_same_partition = partition in (None, self.partition) or self.partition is None
-        return is_same_topic and is_same_partition
+        is_topic_included = self.topic is None or topic in (None, self.topic)
+        is_partition_included = self.partition is None or partition in (None, self.partition)
+        return is_topic_included and is_partition_included
 
 
 @dataclass
@@ -108,10 +108,10 @@ class FaultRule:
         probability: float,
         add_fault: Callable[[FaultEffects, Random], None],
     ) -> None:
-        """`add_fault` adds the fault to a request's effects.
+        """From the `nth` accepted request on, the rule affects each request with the given `probability`.
 
-        From the `nth` accepted request on, the rule affects each one with the given probability until it has affected
-        `times` requests; None means no limit.
+        After `times` affected requests (None: no limit), it affects no more. `add_fault` adds the fault to the effects
+        of an affected request.
         """
         self.affected_count = 0
         """Number of requests affected so far."""
@@ -140,7 +140,7 @@ class FaultRule:
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
         """Count an accepted request. If the rule affects it, add the fault to its `effects`."""
-        if self._is_removed:
+        if self._is_removed:  # another thread removed the rule after it had accepted the request
             return
         self.request_count += 1
         if self.request_count < self._nth or (self._times is not None and self.affected_count >= self._times):

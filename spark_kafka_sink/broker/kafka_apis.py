@@ -83,7 +83,7 @@ def _delay(
 def _execute(context: RequestContext, frame: memoryview, request: Message, now_ms: float) -> RequestOutcome:
     """Call the handler and apply the injected faults that follow its execution. Delayed requests resume here."""
     effects = context.effects
-    if not effects.should_execute:
+    if not effects.should_execute:  # an injected fault replaces the execution and the response
         is_dropped = effects.response_fault is ResponseFault.DROP
         return CLOSE_CONNECTION if is_dropped else ChannelResponse(action=ChannelAction.KEEP_MUTED)
     context.now_ms = now_ms
@@ -124,8 +124,9 @@ def _build_error_response(request: Message, error: ApiError) -> Message | NoResp
 def _to_channel_response(header: RequestHeader, response: Message, effects: FaultEffects) -> ChannelResponse:
     """Encode a response and apply the injected response fault."""
     fault = effects.response_fault
-    is_id_wrong = fault is ResponseFault.WRONG_CORRELATION_ID
-    correlation_id = header.correlation_id + 1 if is_id_wrong else header.correlation_id
+    correlation_id = header.correlation_id
+    if fault is ResponseFault.WRONG_CORRELATION_ID:
+        correlation_id += 1
     segments = encode_response(response, header.api_version, correlation_id)
     size = sum(len(segment) for segment in segments)
     if size > DEFAULT_MAX_FRAME_BYTES:
@@ -167,9 +168,9 @@ def _reject_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelR
 
 def _find_topic_partitions(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, int | None]]:
     """Yield the topics and partitions in a request of any API. A partition is None if the topic has none."""
-    array_fields = ("topic_data", "topics", "v3_and_below_topics")
-    topics: list[object] = [topic for name in array_fields for topic in getattr(request, name, None) or ()]
-    for transaction in getattr(request, "transactions", ()):
+    topic_array_fields = ("topic_data", "topics", "v3_and_below_topics")
+    topics: list[object] = [topic for name in topic_array_fields for topic in getattr(request, name, None) or ()]
+    for transaction in getattr(request, "transactions", ()):  # of AddPartitionsToTxn v4
         topics += transaction.topics
     for topic in topics:
         name = _find_topic_name(cluster, topic)
@@ -197,7 +198,10 @@ def _find_partition_index(partition: object) -> int | None:
 
 
 def _set_error_codes(context: RequestContext, message: Struct, error: InjectedError) -> None:
-    """Set the injected error in all structs of a response to which it applies, if the version has the field."""
+    """Set the injected error code in each struct of a response that the error applies to, if the version has the field.
+
+    The error also applies to a struct that names neither a topic nor a partition, such as the response itself.
+    """
     if not error.applies_to(_find_topic_name(context.cluster, message) or None, _find_partition_index(message)):
         return
     specs = get_field_specs(type(message))

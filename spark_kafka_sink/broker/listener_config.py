@@ -50,14 +50,16 @@ class ListenerConfig:
         """
         if self.host not in ALL_INTERFACES:
             return self.advertised_host or self.host
-        name = self.advertised_host or _find_resolvable_hostname()
+        host_name = self.advertised_host or _find_resolvable_hostname()
+        access_note = "" if self.security.uses_sasl else ", and anyone who can reach this machine can read and write"
+        name_note = "" if self.advertised_host else "; set advertised_host if clients cannot resolve that name"
         _log.warning(
             "The embedded broker is listening on all interfaces%s. It advertises the host name %s%s",
-            "" if self.security.uses_sasl else ", and anyone who can reach this machine can read and write",
-            name,
-            "" if self.advertised_host else "; set advertised_host if clients cannot resolve that name",
+            access_note,
+            host_name,
+            name_note,
         )
-        return name
+        return host_name
 
 
 def _find_resolvable_hostname() -> str:

@@ -97,7 +97,7 @@ class ListenerSecurity:
         return create_server_channel_builder(
             ssl_context=self._build_ssl_context() if self.uses_tls else None,
             mechanisms=self._build_mechanism_factories() if self.uses_sasl else None,
-            handle_api_versions=lambda frame: _respond_to_api_versions(cluster, frame),
+            handle_api_versions=lambda frame: _encode_api_versions_response(cluster, frame),
             connections_max_reauth_ms=self.connections_max_reauth_ms,
         )
 
@@ -138,7 +138,7 @@ def _derive_credential(mechanism: str, password: str) -> ScramCredential:
     return build_scram_credential(mechanism, password, salt=os.urandom(SALT_BYTES))
 
 
-def _respond_to_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
+def _encode_api_versions_response(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
     """Encode the response to an ApiVersions request that a client sent before it logged in."""
     header, _ = decode_request_header(frame)
     if header.api_version in select_supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:

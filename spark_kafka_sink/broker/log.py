@@ -146,7 +146,7 @@ class PartitionLog:
         with self._lock:
             if self._is_deleted:
                 raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted.")
-            duplicate = self._validate_producer(header, requires_sequence_zero)
+            duplicate = self._find_duplicate_or_validate(header, requires_sequence_zero)
             if duplicate is not None:
                 return duplicate
             append_time_ms = wall_ms if self.config.uses_log_append_time else None
@@ -185,8 +185,11 @@ class PartitionLog:
                 self.log_end_offset = header.base_offset
                 self._add_batch(header, batch)
 
-    def _validate_producer(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
-        """Return the original's result if the batch is a duplicate, else None. Raise ApiError if it is rejected."""
+    def _find_duplicate_or_validate(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
+        """Return the original's result if the batch is a duplicate, or None if the batch may be appended.
+
+        Raise ApiError if the batch is rejected.
+        """
         if header.producer_id < 0:
             return None
         producer = self._producers.get(header.producer_id) or ProducerStateEntry()
@@ -197,7 +200,10 @@ class PartitionLog:
         return None
 
     def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time_ms: int | None) -> int:
-        """Assign an offset to a batch, write the batch to the file, and add it to the log. Return the offset."""
+        """Assign an offset to a batch, write the batch to the file, and add it to the log. Return the offset.
+
+        The caller holds `_lock`. If ApiError is raised, the log is unchanged.
+        """
         base_offset = self.log_end_offset
         patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time_ms)
         if self._file is not None:
@@ -226,7 +232,7 @@ class PartitionLog:
             producer.add_batch(header, base_offset, append_time_ms)
 
     def _complete_transaction(self, header: BatchHeader, marker: memoryview) -> None:
-        """End the producer's open transaction, if there is one. Record its range if the marker aborts it."""
+        """End the open transaction of the marker's producer, if any. If the marker aborts it, record its range."""
         producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
         first_offset = producer.transaction_first_offset
         producer.transaction_first_offset = None
@@ -279,7 +285,7 @@ class PartitionLog:
                 batch = self._batches[index]
                 if batch.base_offset >= end_offset:
                     break
-                if batch.last_offset < offset:
+                if batch.last_offset < offset:  # the offset is the end of the log
                     continue
                 if size_bytes + batch.size_bytes > max_bytes and (batches or not min_one_batch):
                     break
@@ -291,6 +297,7 @@ class PartitionLog:
                 for aborted_range in self._aborted_ranges
                 if aborted_range.first_offset <= last_offset and aborted_range.last_offset >= offset
             ]
+            # Consumers that read uncommitted records do not filter aborted transactions.
             return LogReadResult(batches, size_bytes, aborted_ranges if committed else ())
 
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:

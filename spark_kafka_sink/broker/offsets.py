@@ -56,10 +56,10 @@ class OffsetStore:
         self._store(self._pending.setdefault((producer_id, group), {}), offsets)
 
     def end_transaction(self, producer_id: int, group: str, *, commit: bool) -> None:
-        """Commit or discard the pending offsets of a transaction."""
+        """Commit or discard the offsets that the producer's transaction contains for this group."""
         pending = self._pending.pop((producer_id, group), {})
         self._offset_count -= len(pending)
-        if commit:
+        if commit:  # `commit` counts the offsets again
             self.commit(group, pending)
 
     def _store(

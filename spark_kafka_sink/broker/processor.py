@@ -69,18 +69,18 @@ class Processor:
         number: int,
         system: System,
         channel_builder: ChannelBuilder,
-        handle: Callable[[ReceivedRequest], object],
+        handle_request: Callable[[ReceivedRequest], object],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`handle` is called with each request on the processor's thread. While it blocks, the processor does no I/O.
+        """`handle_request` is called on the processor's thread. While it blocks, the processor does no I/O.
 
         For each request, `send_response` must be called exactly once, on any thread.
         """
         frame_memory: FrameMemory[KafkaChannel] = FrameMemory(MAX_FRAME_MEMORY_BYTES)
         self._selector = Selector(system, channel_builder=channel_builder, timeouts=TIMEOUTS, frame_memory=frame_memory)
-        self._handle = handle
+        self._handle_request = handle_request
         self._on_failure = on_failure
-        self._nodes: dict[str, int] = {}  # node of each registered channel, by channel id
+        self._nodes_by_channel_id: dict[str, int] = {}  # node that each registered channel belongs to
         self._new_connections: deque[_AcceptedConnection] = deque()
         self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
         self._nodes_to_close: deque[tuple[int, threading.Event]] = deque()
@@ -94,7 +94,7 @@ class Processor:
 
     @property
     def connection_count(self) -> int:
-        return len(self._nodes) + len(self._new_connections)
+        return len(self._nodes_by_channel_id) + len(self._new_connections)
 
     def accept(self, channel_id: str, node: int, sock: ByteSocket, address: SocketAddress) -> None:
         """Hand over an accepted connection. From now on, the processor's thread owns the socket."""
@@ -135,6 +135,7 @@ class Processor:
             self._on_failure(error)
         finally:
             self._selector.close()
+            # Closing the selector closed all connections, so release the threads that wait for that.
             for _, closed_event in self._nodes_to_close:
                 closed_event.set()
 
@@ -159,12 +160,14 @@ class Processor:
             # If the client has already disconnected, the selector closes the socket.
             with contextlib.suppress(OSError, KafkaSinkError):
                 self._selector.register(connection.channel_id, connection.sock, connection.address)
-                self._nodes[connection.channel_id] = connection.node
+                self._nodes_by_channel_id[connection.channel_id] = connection.node
 
     def _close_node_connections(self) -> None:
         while self._nodes_to_close:
             node, closed_event = self._nodes_to_close.popleft()
-            channel_ids = [channel_id for channel_id, channel_node in self._nodes.items() if channel_node == node]
+            channel_ids = [
+                channel_id for channel_id, channel_node in self._nodes_by_channel_id.items() if channel_node == node
+            ]
             for channel_id in channel_ids:
                 self._close(channel_id)
             closed_event.set()
@@ -209,7 +212,7 @@ class Processor:
     def _process_completed_receives(self) -> None:
         for receive in self._selector.completed_receives:
             self._mute(receive.channel_id)
-            self._handle(ReceivedRequest(self, self._nodes[receive.channel_id], receive))
+            self._handle_request(ReceivedRequest(self, self._nodes_by_channel_id[receive.channel_id], receive))
 
     def _process_completed_sends(self) -> None:
         for send in self._selector.completed_sends:
@@ -226,8 +229,8 @@ class Processor:
     def _process_disconnected(self) -> None:
         for channel_id, state in self._selector.disconnected.items():
             _log.debug("Connection %s was closed: %s", channel_id, state.error or state.kind.value)
-            self._nodes.pop(channel_id, None)
+            self._nodes_by_channel_id.pop(channel_id, None)
 
     def _close(self, channel_id: str) -> None:
         self._selector.close_channel(channel_id)
-        self._nodes.pop(channel_id, None)
+        self._nodes_by_channel_id.pop(channel_id, None)

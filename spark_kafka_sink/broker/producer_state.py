@@ -25,12 +25,13 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import BatchHeader
 
 MAX_RETAINED_BATCHES = 5
+NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 
 
 @dataclass(frozen=True)
 class BatchMetadata:
-    """Sequence numbers, offset and append time of a batch, kept to recognize and answer duplicates."""
+    """Sequence numbers, offset and append time of a batch, kept to recognize duplicates and respond to them."""
 
     first_sequence: int
     last_sequence: int
@@ -51,7 +52,7 @@ class ProducerStateEntry:
         """Return the retained batch with the same epoch and sequence numbers, or None."""
         if header.producer_epoch != self.epoch:
             return None
-        sequence_range = header.base_sequence, compute_last_sequence(header)
+        sequence_range = (header.base_sequence, compute_last_sequence(header))
         for batch in self.batches:
             if (batch.first_sequence, batch.last_sequence) == sequence_range:
                 return batch

@@ -24,7 +24,7 @@ class _DelayedTask(NamedTuple):
 
 
 class RequestPurgatory:
-    """Tasks waiting for a deadline or a cluster change. Thread-safe, but only one thread may call `get`."""
+    """Tasks waiting for a deadline or a cluster change. Thread-safe, but only one thread may call `take`."""
 
     def __init__(self, *, get_now_ms: Callable[[], float], get_change_count: Callable[[], int]) -> None:
         """`get_change_count`: returns the cluster's change count."""
@@ -54,12 +54,13 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def release_on_change(self) -> None:
-        """Make the tasks due that wait for a change of the cluster, if it has changed."""
+        """If the cluster has changed, make all tasks due that wait for a change."""
+        # Handlers call this after every request, so look for such tasks before taking the lock.
         if self._tasks_awaiting_change:
             with self._lock:
                 self._release_changed()
 
-    def get(self, timeout_ms: float) -> Task | None:
+    def take(self, timeout_ms: float) -> Task | None:
         """Wait for a task to become due, remove it and return it. Return None on timeout or once closed."""
         timeout_at_ms = self._get_now_ms() + timeout_ms
         with self._lock:
@@ -86,26 +87,28 @@ class RequestPurgatory:
         return self._is_closed
 
     def close(self) -> None:
-        """Wake the thread that waits in `get`. The remaining tasks never run."""
+        """Wake the thread that waits in `take`. The remaining tasks never run."""
         with self._lock:
             self._is_closed = True
             self._task_condition.notify()
 
     def _release_expired(self, now_ms: float) -> None:
-        """Make the tasks due whose deadline has passed. The caller holds `_lock`."""
+        """Make all tasks due whose deadlines have passed. The caller holds `_lock`."""
         while self._delayed_tasks and self._delayed_tasks[0].deadline_ms <= now_ms:
             expired = heapq.heappop(self._delayed_tasks)
             self._tasks_awaiting_change.pop(expired.number, None)
             self._due_tasks.append(expired.task)
 
     def _release_changed(self) -> None:
-        """Make the tasks due whose change count is outdated, oldest first. The caller holds `_lock`."""
+        """Make all tasks due whose change counts are outdated, oldest first. The caller holds `_lock`."""
         current_count = self._get_change_count()
         due_numbers = {
             number for number, (change_count, _) in self._tasks_awaiting_change.items() if change_count != current_count
         }
         if due_numbers:
-            self._due_tasks.extend(self._tasks_awaiting_change.pop(number)[1] for number in sorted(due_numbers))
+            for number in sorted(due_numbers):
+                _, task = self._tasks_awaiting_change.pop(number)
+                self._due_tasks.append(task)
             self._delayed_tasks = [delayed for delayed in self._delayed_tasks if delayed.number not in due_numbers]
             heapq.heapify(self._delayed_tasks)
             self._task_condition.notify()

@@ -72,11 +72,12 @@ class SocketServer:
                 port = config.ports[node.id] if node.id < len(config.ports) else 0
                 node.host, node.port = advertised_host, self._acceptor.bind(node.id, port)
         except BaseException:
-            self._acceptor.close()
+            self._acceptor.close()  # releases the ports of the previous nodes
             raise
-        handle = self._requests.put if self._handlers else self._handle
+        # Without handler threads, the processors handle the requests themselves.
+        handle_request = self._requests.put if self._handlers else self._handle
         for number in range(config.network_threads):
-            self._processors.append(Processor(number, self._system, channel_builder, handle, self._fail))
+            self._processors.append(Processor(number, self._system, channel_builder, handle_request, self._fail))
         cluster.listeners = self
 
     @property
@@ -93,6 +94,7 @@ class SocketServer:
 
     def close(self) -> None:
         """Finish the queued requests, end all threads and close all sockets."""
+        # The handlers end first, because the processors must still be running to send their responses.
         self._acceptor.stop()
         self._requests.close()
         for handler in self._handlers:
@@ -139,7 +141,7 @@ class SocketServer:
     # --- connections and requests
 
     def _assign_connection(self, node: int, sock: socket.socket, address: SocketAddress) -> None:
-        """Assign the connection to the next processor in turn. Close it if there are too many connections."""
+        """Hand the connection over to the next processor in turn, or close it if there are too many connections."""
         if sum(processor.connection_count for processor in self._processors) >= MAX_CONNECTIONS:
             _log.warning("Rejected a connection from %s: the limit is %d connections", address, MAX_CONNECTIONS)
             sock.close()
@@ -168,7 +170,7 @@ class SocketServer:
         """Resume due requests and abort timed-out transactions until the purgatory is closed."""
         try:
             while not self._purgatory.is_closed:
-                task = self._purgatory.get(TRANSACTION_CHECK_INTERVAL_MS)
+                task = self._purgatory.take(TRANSACTION_CHECK_INTERVAL_MS)
                 if task is not None:
                     task()
                 self.cluster.tick(self._system.now())
@@ -181,21 +183,21 @@ class SocketServer:
         if isinstance(outcome, ChannelResponse):
             request.processor.send_response(request, outcome)
             return
-        delayed = outcome
-        if delayed.change_count is not None and self._purgatory.count >= MAX_DELAYED_REQUESTS:
+        delayed_request = outcome
+        if delayed_request.change_count is not None and self._purgatory.count >= MAX_DELAYED_REQUESTS:
             # The handler sees its deadline as the current time, so it responds instead of waiting.
-            self._resume(request, delayed, delayed.deadline_ms)
+            self._resume(request, delayed_request, delayed_request.deadline_ms)
         else:
             self._purgatory.put(
-                delayed.deadline_ms,
-                lambda: self._resume(request, delayed, self._system.now()),
-                delayed.change_count,
+                delayed_request.deadline_ms,
+                lambda: self._resume(request, delayed_request, self._system.now()),
+                delayed_request.change_count,
             )
 
-    def _resume(self, request: ReceivedRequest, delayed: DelayedRequest, now_ms: float) -> None:
+    def _resume(self, request: ReceivedRequest, delayed_request: DelayedRequest, now_ms: float) -> None:
         """Continue a delayed request and process its outcome, which may be another delay."""
         try:
-            outcome = delayed.resume(now_ms)
+            outcome = delayed_request.resume(now_ms)
         except Exception:
             outcome = self._close_after_error()
         self._process_outcome(request, outcome)

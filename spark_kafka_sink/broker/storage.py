@@ -28,7 +28,7 @@ from uuid import UUID
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
-from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionMetadata, TransactionState
 from spark_kafka_sink.errors import ConfigurationError, DecodeError
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.records.decoder import parse_batches
@@ -78,7 +78,7 @@ class ClusterFiles:
         """Replace cluster.json. If that fails, leave the file unchanged and raise OSError."""
         if self._is_loading:
             return
-        state = {
+        document = {
             "topics": [
                 {
                     "name": topic.name,
@@ -100,7 +100,7 @@ class ClusterFiles:
         }
         path = self._directory / "cluster.json"
         new_path = path.with_suffix(".new")
-        new_path.write_text(json.dumps(state, indent=1))
+        new_path.write_text(json.dumps(document, indent=1))
         new_path.replace(path)  # atomic: a crash leaves either the old file or the new one
 
     def load(self, cluster: EmbeddedCluster) -> None:
@@ -114,33 +114,33 @@ class ClusterFiles:
         self._is_loading = True
         try:
             self._load(cluster, json.loads(path.read_text()))
+        except ConfigurationError:  # a ValueError that already explains the problem
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
             raise ConfigurationError(f"{path} was not written by an embedded broker: {type(error).__name__}") from error
         finally:
             self._is_loading = False
 
-    def _load(self, cluster: EmbeddedCluster, state: Any) -> None:
+    def _load(self, cluster: EmbeddedCluster, document: Any) -> None:
         """Restore the saved state. Load transactions first, because each log adds its partition to the open ones."""
         coordinator = cluster.coordinator
-        coordinator.next_producer_id = state["next_producer_id"]
-        for transaction_state in state["transactional_ids"]:
-            coordinator.transactions[transaction_state["id"]] = _transaction_from_json(transaction_state)
-        for group, topic_name, index, offset, leader_epoch, metadata in state["offsets"]:
+        coordinator.next_producer_id = document["next_producer_id"]
+        for transaction_fields in document["transactional_ids"]:
+            coordinator.transactions[transaction_fields["id"]] = _transaction_from_json(transaction_fields)
+        for group, topic_name, index, offset, leader_epoch, metadata in document["offsets"]:
             cluster.offsets.commit(group, {(topic_name, index): CommittedOffset(offset, leader_epoch, metadata)})
         transactions_by_producer = {
             transaction.producer_id: transaction for transaction in coordinator.transactions.values()
         }
-        for topic_state in state["topics"]:
+        for topic_fields in document["topics"]:
             topic = cluster.create_topic(
-                topic_state["name"], topic_state["partitions"], topic_state["config"], UUID(topic_state["id"])
+                topic_fields["name"], topic_fields["partitions"], topic_fields["config"], UUID(topic_fields["id"])
             )
             for partition in topic.partitions:
                 partition.log.recover(recover_batches(self._directory / f"{topic.name}-{partition.index}.log"))
                 for producer_id in partition.log.list_open_producer_ids():
                     transactions_by_producer[producer_id].partitions.add((topic.name, partition.index))
-        coordinator.abort_timed_out(math.inf)
+        coordinator.abort_timed_out(math.inf)  # at this time, every open transaction has timed out
 
 
 class LogFile:
@@ -192,7 +192,7 @@ def recover_batches(path: Path) -> list[memoryview]:
     while len(data) - position >= HEADER_BYTES:
         try:
             size = parse_header(data[position:]).size_bytes
-            parse_batches(data[position : position + size])
+            parse_batches(data[position : position + size])  # raises DecodeError if the batch is incomplete or corrupt
         except DecodeError as error:
             _log.warning("Found no valid batch at byte %d of %s: %s", position, path, error)
             break
@@ -204,7 +204,7 @@ def recover_batches(path: Path) -> list[memoryview]:
     return batches
 
 
-def _transaction_to_json(transaction: Transaction) -> dict[str, Any]:
+def _transaction_to_json(transaction: TransactionMetadata) -> dict[str, Any]:
     return {
         "id": transaction.transactional_id,
         "producer_id": transaction.producer_id,
@@ -216,13 +216,13 @@ def _transaction_to_json(transaction: Transaction) -> dict[str, Any]:
     }
 
 
-def _transaction_from_json(state: dict[str, Any]) -> Transaction:
-    return Transaction(
-        state["id"],
-        state["producer_id"],
-        state["epoch"],
-        state["last_epoch"],
-        timeout_ms=state["timeout_ms"],
-        state=TransactionState(state["state"]),
-        version=state["version"],
+def _transaction_from_json(fields: dict[str, Any]) -> TransactionMetadata:
+    return TransactionMetadata(
+        fields["id"],
+        fields["producer_id"],
+        fields["epoch"],
+        fields["last_epoch"],
+        timeout_ms=fields["timeout_ms"],
+        state=TransactionState(fields["state"]),
+        version=fields["version"],
     )

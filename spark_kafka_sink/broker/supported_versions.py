@@ -20,6 +20,14 @@ No released broker supports two-phase commit (InitProducerId v6). Topic ids in O
 only for groups that use the new consumer protocol, which the embedded broker does not implement.
 """
 
+_DECLARED_VERSIONS = {key: load_request_type(key).VERSIONS for key in list_handled_api_keys()}
+"""Versions that the protocol package can decode, for the APIs that have a handler."""
+
+SUPPORTED_VERSIONS: Mapping[int, VersionRange] = {
+    key: VersionRange(declared.min, min(declared.max, _MAX_SUPPORTED_VERSIONS.get(key, declared.max)))
+    for key, declared in _DECLARED_VERSIONS.items()
+}
+
 
 def select_supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
     """Return the supported versions by API key, restricted to `limits`. APIs with no version left are omitted."""
@@ -29,14 +37,8 @@ def select_supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> M
 
 
 def _restrict_versions(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
-    restricted = dict(SUPPORTED_VERSIONS)
+    restricted_versions = dict(SUPPORTED_VERSIONS)
     for key, limit in limits.items():
         supported = SUPPORTED_VERSIONS[key]
-        restricted[key] = VersionRange(max(supported.min, limit.min), min(supported.max, limit.max))
-    return restricted
-
-
-SUPPORTED_VERSIONS: Mapping[int, VersionRange] = {
-    key: VersionRange(versions.min, min(versions.max, _MAX_SUPPORTED_VERSIONS.get(key, versions.max)))
-    for key, versions in ((key, load_request_type(key).VERSIONS) for key in list_handled_api_keys())
-}
+        restricted_versions[key] = VersionRange(max(supported.min, limit.min), min(supported.max, limit.max))
+    return restricted_versions

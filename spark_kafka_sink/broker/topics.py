@@ -42,9 +42,10 @@ class TopicSetting:
             values = value.split(",") if self.type is SettingType.LIST else [value]
             return not self.allowed_values or all(item.strip() in self.allowed_values for item in values)
         try:
-            number = (
-                float(value) if self.type is SettingType.DOUBLE else _parse_integer(value, _INTEGER_BITS[self.type])
-            )
+            if self.type is SettingType.DOUBLE:
+                number = float(value)
+            else:
+                number = _parse_integer(value, _INTEGER_BITS[self.type])
         except ValueError:
             return False
         return isfinite(number) and (self.min_value is None or number >= self.min_value)
@@ -57,6 +58,7 @@ class TopicSetting:
 
 
 _INTEGER_BITS = {SettingType.INT: 32, SettingType.LONG: 64}
+_INTEGER_PATTERN = re.compile(r"[-+]?[0-9]{1,19}")  # int() would also accept spaces and underscores
 _BOOLEAN, _STRING, _LIST = SettingType.BOOLEAN, SettingType.STRING, SettingType.LIST
 _INT, _LONG, _DOUBLE = SettingType.INT, SettingType.LONG, SettingType.DOUBLE
 _COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
@@ -108,9 +110,6 @@ def _parse_integer(value: str, bits: int) -> int:
     if not -limit <= number < limit:
         raise ValueError(value)
     return number
-
-
-_INTEGER_PATTERN = re.compile(r"[-+]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)

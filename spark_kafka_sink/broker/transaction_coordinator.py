@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
 from spark_kafka_sink.protocol import error_codes
 
 MAX_EPOCH = 32767
-NO_PRODUCER_ID = -1
 MAX_TRANSACTIONAL_IDS = 10_000
 """Limited because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
 
@@ -47,26 +47,26 @@ class TransactionState(Enum):
 
 
 @dataclass
-class Transaction:
-    """The producer identity and most recent transaction of a transactional id (Kafka's TransactionMetadata)."""
+class TransactionMetadata:
+    """The producer identity and most recent transaction of a transactional id, as in Kafka's class of this name."""
 
     transactional_id: str
     producer_id: int
-    epoch: int = -1
-    previous_epoch: int = -1
-    """The epoch before `epoch` if a client may still use it to repeat a request, else -1."""
+    epoch: int = NO_EPOCH
+    previous_epoch: int = NO_EPOCH
+    """The epoch before `epoch` if a client may still use it to repeat a request, else NO_EPOCH."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The previous producer id, which was replaced because its epochs were exhausted."""
     timeout_ms: int = 60_000
     state: TransactionState = TransactionState.EMPTY
     version: int = 1
     """Transaction version (Kafka's feature `transaction.version`)."""
-    marker_identity: tuple[int, int] = (NO_PRODUCER_ID, -1)
+    marker_identity: tuple[int, int] = (NO_PRODUCER_ID, NO_EPOCH)
     """Producer id and epoch of the markers that end the transaction."""
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
-    start_monotonic_ms: float = -1.0
-    start_wall_ms: int = -1
+    started_at_monotonic_ms: float = -1.0
+    started_at_wall_ms: int = -1
 
     @property
     def deadline_ms(self) -> float:
@@ -75,7 +75,7 @@ class Transaction:
         Timers and checks must both use this value. Floating-point addition is order-sensitive, so a deadline that is
         computed elsewhere could differ slightly.
         """
-        return self.start_monotonic_ms + self.timeout_ms
+        return self.started_at_monotonic_ms + self.timeout_ms
 
     @property
     def is_epoch_exhausted(self) -> bool:
@@ -93,7 +93,7 @@ class ProducerIdentity:
     """A producer id and epoch, or the error code with which a request for them was rejected."""
 
     producer_id: int = NO_PRODUCER_ID
-    epoch: int = -1
+    epoch: int = NO_EPOCH
     error_code: int = 0
 
 
@@ -103,7 +103,7 @@ class TransactionCoordinator:
     def __init__(
         self,
         write_marker: WriteMarker,
-        complete_group_offsets: Callable[[Transaction, bool], None],
+        complete_group_offsets: Callable[[TransactionMetadata, bool], None],
         *,
         version: int = 2,
         max_timeout_ms: int = 900_000,
@@ -115,9 +115,9 @@ class TransactionCoordinator:
         """
         self.version = version
         self.max_timeout_ms = max_timeout_ms
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, TransactionMetadata] = {}
         self.next_producer_id = first_producer_id
-        self.should_defer_completion: Callable[[Transaction], bool] = lambda transaction: False
+        self.should_defer_completion: Callable[[TransactionMetadata], bool] = lambda transaction: False
         """Whether to leave writing an ending transaction's markers to `complete_transaction`."""
         self._write_marker = write_marker
         self._complete_group_offsets = complete_group_offsets
@@ -133,8 +133,8 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Assign a producer id and epoch. The new epoch fences other producers with the same transactional id.
 
-        `expected_identity`: the current identity of a producer that requests its next epoch (KIP-360). Return the new
-        identity, or one with an error code.
+        `expected_identity`: the current identity of a producer that requests its next epoch (KIP-360), or None for a
+        producer that has just started. Return the new identity, or one with an error code.
         """
         if transactional_id is None:
             return ProducerIdentity(self.allocate_producer_id(), 0)
@@ -146,7 +146,7 @@ class TransactionCoordinator:
         if transaction is None:
             if len(self.transactions) >= MAX_TRANSACTIONAL_IDS:
                 return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
-            transaction = Transaction(transactional_id, self.allocate_producer_id())
+            transaction = TransactionMetadata(transactional_id, self.allocate_producer_id())
             self.transactions[transactional_id] = transaction
         if expected_identity is not None and not _can_request_next_epoch(transaction, expected_identity):
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
@@ -160,19 +160,20 @@ class TransactionCoordinator:
         return self._assign_next_identity(transaction, timeout_ms, expected_identity)
 
     def _assign_next_identity(
-        self, transaction: Transaction, timeout_ms: int, expected_identity: ProducerIdentity | None
+        self, transaction: TransactionMetadata, timeout_ms: int, expected_identity: ProducerIdentity | None
     ) -> ProducerIdentity:
         """Assign the next epoch, or a new producer id if the epochs are exhausted.
 
         A producer that repeats a request gets the same identity again. Any other outdated epoch is rejected.
         """
         is_current = expected_identity is None or expected_identity.epoch == transaction.epoch
-        repeatable_epoch = -1 if expected_identity is None else transaction.epoch
+        # Only a producer that sent its epoch can repeat the request with that epoch.
+        repeatable_epoch = NO_EPOCH if expected_identity is None else transaction.epoch
         if is_current and transaction.is_epoch_exhausted:
             transaction.previous_producer_id = transaction.producer_id
             transaction.previous_epoch = repeatable_epoch
             transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
-        elif is_current or transaction.epoch == -1:
+        elif is_current or transaction.epoch == NO_EPOCH:  # a new transactional id has no epoch that could be outdated
             transaction.previous_epoch = repeatable_epoch
             transaction.epoch += 1
         elif expected_identity is not None and expected_identity.epoch != transaction.previous_epoch:
@@ -180,7 +181,7 @@ class TransactionCoordinator:
         # else: the client repeats a request whose response was lost, and receives the current epoch again
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
-        transaction.start_monotonic_ms, transaction.start_wall_ms = -1.0, -1
+        transaction.started_at_monotonic_ms, transaction.started_at_wall_ms = -1.0, -1
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     # --- additions to a transaction
@@ -220,7 +221,7 @@ class TransactionCoordinator:
 
     def _ensure_ongoing(
         self, transactional_id: str, identity: ProducerIdentity, now_ms: float, wall_ms: int, version: int
-    ) -> tuple[Transaction | None, int]:
+    ) -> tuple[TransactionMetadata | None, int]:
         """Begin the transaction if it has not begun. Return (transaction, 0), or None and the error code."""
         transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
@@ -244,11 +245,11 @@ class TransactionCoordinator:
             return error
         return 0 if group in transaction.groups else error_codes.INVALID_TXN_STATE
 
-    def _mark_ongoing(self, transaction: Transaction, now_ms: float, wall_ms: int, version: int) -> None:
+    def _mark_ongoing(self, transaction: TransactionMetadata, now_ms: float, wall_ms: int, version: int) -> None:
         """Begin the transaction if it has not begun, and set its version."""
         if transaction.state is not TransactionState.ONGOING:
             transaction.state = TransactionState.ONGOING
-            transaction.start_monotonic_ms, transaction.start_wall_ms = now_ms, wall_ms
+            transaction.started_at_monotonic_ms, transaction.started_at_wall_ms = now_ms, wall_ms
         transaction.version = version
 
     # --- ends of transactions
@@ -265,7 +266,7 @@ class TransactionCoordinator:
             return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
         response_code = _find_end_txn_code(transaction, identity, commit=commit, version=version)
         if response_code is None:
-            self._end(transaction, commit=commit, version=version)
+            self._commit_or_abort(transaction, commit=commit, version=version)
         elif response_code != error_codes.NONE:
             return ProducerIdentity(error_code=response_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
@@ -275,36 +276,41 @@ class TransactionCoordinator:
 
         Return their transactional ids. Raise ApiError if a marker cannot be stored.
         """
-        timed_out = [transaction for transaction in self._list_ongoing() if now_ms >= transaction.deadline_ms]
+        timed_out = [transaction for transaction in self._list_open_transactions() if now_ms >= transaction.deadline_ms]
         for transaction in timed_out:
             self._fence_and_abort(transaction)
         return [transaction.transactional_id for transaction in timed_out]
 
     def next_timeout_ms(self) -> float | None:
         """Return the earliest time at which an open transaction times out, or None if no transaction is open."""
-        return min((transaction.deadline_ms for transaction in self._list_ongoing()), default=None)
+        return min((transaction.deadline_ms for transaction in self._list_open_transactions()), default=None)
 
-    def _list_ongoing(self) -> list[Transaction]:
+    def _list_open_transactions(self) -> list[TransactionMetadata]:
         return [
             transaction for transaction in self.transactions.values() if transaction.state is TransactionState.ONGOING
         ]
 
-    def _fence_and_abort(self, transaction: Transaction) -> None:
-        """Increment the epoch and abort. Both versions increment it once (Kafka 4.0.0 did so twice in version 2).
+    def _fence_and_abort(self, transaction: TransactionMetadata) -> None:
+        """Abort a transaction, and increment the epoch to fence its producer.
+
+        Both versions increment the epoch once (Kafka 4.0.0 did so twice in version 2).
 
         Version 2 keeps the producer's epoch in `previous_epoch`, as after an EndTxn from the client. Therefore a
         producer that is fenced here and then requests its next epoch receives the epoch that fenced it.
         """
         epoch = transaction.epoch
-        self._write_end(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
+        self._write_or_defer_markers(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
         transaction.previous_epoch = epoch if self.version >= 2 else -1
         transaction.version = self.version
 
-    def _end(self, transaction: Transaction, *, commit: bool, version: int) -> None:
-        """Commit or abort. Version 2 increments the epoch, and assigns a new producer id after the highest epoch."""
+    def _commit_or_abort(self, transaction: TransactionMetadata, *, commit: bool, version: int) -> None:
+        """End a transaction as its producer requested.
+
+        Version 2 increments the epoch, and assigns a new producer id after the highest epoch.
+        """
         epoch = transaction.epoch
         end_epoch = epoch + 1 if version >= 2 else epoch
-        self._write_end(transaction, end_epoch, commit=commit)
+        self._write_or_defer_markers(transaction, end_epoch, commit=commit)
         transaction.version = version
         if version >= 2:
             transaction.previous_epoch = epoch
@@ -312,7 +318,7 @@ class TransactionCoordinator:
             transaction.previous_producer_id = transaction.producer_id
             transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
 
-    def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
+    def _write_or_defer_markers(self, transaction: TransactionMetadata, epoch: int, *, commit: bool) -> None:
         """Write the markers, or enter a PREPARE state if completion is deferred. Then set the epoch.
 
         Raise ApiError if a marker cannot be stored. Other markers may have been written by then, but the state and the
@@ -325,12 +331,12 @@ class TransactionCoordinator:
             self._write_markers(transaction, commit=commit)
         transaction.epoch = epoch
 
-    def complete_transaction(self, transaction: Transaction) -> None:
+    def complete_transaction(self, transaction: TransactionMetadata) -> None:
         """Write the markers of a transaction whose completion was deferred."""
         if transaction.is_ending:
             self._write_markers(transaction, commit=transaction.state is TransactionState.PREPARE_COMMIT)
 
-    def _write_markers(self, transaction: Transaction, *, commit: bool) -> None:
+    def _write_markers(self, transaction: TransactionMetadata, *, commit: bool) -> None:
         """Write a marker to each partition, commit or discard the group offsets, and complete the transaction."""
         producer_id, epoch = transaction.marker_identity
         for partition in sorted(transaction.partitions):
@@ -340,7 +346,9 @@ class TransactionCoordinator:
         transaction.groups.clear()
         transaction.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
 
-    def _find_transaction(self, transactional_id: str, identity: ProducerIdentity) -> tuple[Transaction | None, int]:
+    def _find_transaction(
+        self, transactional_id: str, identity: ProducerIdentity
+    ) -> tuple[TransactionMetadata | None, int]:
         """Return (transaction, 0), or None and the error code if the id is unknown or the identity is not current."""
         if not transactional_id:
             return None, error_codes.INVALID_REQUEST
@@ -352,17 +360,17 @@ class TransactionCoordinator:
         return transaction, 0
 
 
-def _can_request_next_epoch(transaction: Transaction, identity: ProducerIdentity) -> bool:
+def _can_request_next_epoch(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
     """Return whether a producer with this identity may request the next epoch. Its epoch is checked separately."""
     return (
-        transaction.epoch == -1
+        transaction.epoch == NO_EPOCH
         or identity.producer_id == transaction.producer_id
         or (identity.producer_id == transaction.previous_producer_id and identity.epoch >= MAX_EPOCH - 1)
     )
 
 
 def _find_end_txn_code(
-    transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int
+    transaction: TransactionMetadata, identity: ProducerIdentity, *, commit: bool, version: int
 ) -> int | None:
     """Return the error code with which to respond to EndTxn, or None if the transaction must be ended first.
 
@@ -378,7 +386,7 @@ def _find_end_txn_code(
     )
     if transaction.producer_id != identity.producer_id and not has_new_producer_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
-    # In version 2, an ended transaction has a new epoch, so a repeated request has the previous epoch.
+    # In version 2, the end of a transaction increments the epoch, so a repeated request has the epoch before that.
     request_epoch = transaction.epoch - 1 if has_new_epoch else transaction.epoch
     is_repeated = has_new_producer_id or (has_ended and identity.epoch == request_epoch)
     if identity.epoch != transaction.epoch and not is_repeated:

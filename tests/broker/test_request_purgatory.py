@@ -42,13 +42,13 @@ def record_waits(monkeypatch: pytest.MonkeyPatch, purgatory: RequestPurgatory) -
 def test_close_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     purgatory = Clock().new_purgatory()
     seconds = record_waits(monkeypatch, purgatory)
-    thread = threading.Thread(target=purgatory.get, args=(DAY_MS,), daemon=True)
+    thread = threading.Thread(target=purgatory.take, args=(DAY_MS,), daemon=True)
     thread.start()
     assert eventually(lambda: seconds == [DAY_MS / 1000])
     purgatory.close()
     thread.join()
     assert purgatory.is_closed
-    assert purgatory.get(0) is None
+    assert purgatory.take(0) is None
 
 
 @pytest.mark.parametrize("reason", ["a task", "a change"])
@@ -57,7 +57,7 @@ def test_task_due_earlier_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch, 
     purgatory, expected, results = clock.new_purgatory(), new_task(), list[object]()
     purgatory.put(DAY_MS, expected if reason == "a change" else new_task(), change_count=0)
     seconds = record_waits(monkeypatch, purgatory)
-    thread = threading.Thread(target=lambda: results.append(purgatory.get(DAY_MS)), daemon=True)
+    thread = threading.Thread(target=lambda: results.append(purgatory.take(DAY_MS)), daemon=True)
     thread.start()
     assert eventually(lambda: len(seconds) == 1)
     if reason == "a change":
@@ -74,10 +74,10 @@ def test_returns_tasks_in_order_of_deadlines() -> None:
     purgatory, first, second = clock.new_purgatory(), new_task(), new_task()
     purgatory.put(6, second)
     purgatory.put(5, first)
-    assert purgatory.get(0) is None
+    assert purgatory.take(0) is None
     assert purgatory.count == 2
     clock.now_ms = 6
-    assert [purgatory.get(0), purgatory.get(0), purgatory.get(0)] == [first, second, None]
+    assert [purgatory.take(0), purgatory.take(0), purgatory.take(0)] == [first, second, None]
     assert purgatory.count == 0
 
 
@@ -87,10 +87,10 @@ def test_change_releases_only_tasks_with_older_change_count() -> None:
     purgatory.put(1000, timed_task)
     purgatory.put(1000, watching_task, change_count=0)
     purgatory.release_on_change()
-    assert purgatory.get(0) is None
+    assert purgatory.take(0) is None
     clock.change_count = 1
     purgatory.release_on_change()
-    assert [purgatory.get(0), purgatory.get(0), purgatory.count] == [watching_task, None, 1]
+    assert [purgatory.take(0), purgatory.take(0), purgatory.count] == [watching_task, None, 1]
 
 
 def test_releases_task_that_missed_a_change_before_put() -> None:
@@ -98,7 +98,7 @@ def test_releases_task_that_missed_a_change_before_put() -> None:
     purgatory, watching_task = clock.new_purgatory(), new_task()
     clock.change_count = 1
     purgatory.put(1000, watching_task, change_count=0)
-    assert purgatory.get(0) is watching_task
+    assert purgatory.take(0) is watching_task
 
 
 def test_change_after_deadline_does_not_repeat_task() -> None:
@@ -106,10 +106,10 @@ def test_change_after_deadline_does_not_repeat_task() -> None:
     purgatory, watching_task = clock.new_purgatory(), new_task()
     purgatory.put(10, watching_task, change_count=0)
     clock.now_ms = 10
-    assert purgatory.get(0) is watching_task
+    assert purgatory.take(0) is watching_task
     clock.change_count = 1
     purgatory.release_on_change()
-    assert purgatory.get(0) is None
+    assert purgatory.take(0) is None
 
 
 def test_waits_until_next_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,5 +122,5 @@ def test_waits_until_next_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.now_ms += 1000 * seconds
 
     monkeypatch.setattr(threading.Condition, "wait", wait)
-    assert purgatory.get(1000) is delayed_task
+    assert purgatory.take(1000) is delayed_task
     assert waits == [0.04]

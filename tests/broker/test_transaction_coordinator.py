@@ -8,8 +8,8 @@ from spark_kafka_sink.broker.transaction_coordinator import (
     MAX_EPOCH,
     ProducerIdentity,
     TopicPartition,
-    Transaction,
     TransactionCoordinator,
+    TransactionMetadata,
     TransactionState,
 )
 from spark_kafka_sink.protocol import error_codes
@@ -28,7 +28,7 @@ class MarkerRecorder:
     def write(self, partition: TopicPartition, producer_id: int, epoch: int, commit: bool) -> None:
         self.written.append((partition, producer_id, epoch, commit))
 
-    def complete_group_offsets(self, transaction: Transaction, commit: bool) -> None:
+    def complete_group_offsets(self, transaction: TransactionMetadata, commit: bool) -> None:
         self.ended.append((transaction.transactional_id, commit))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Transaction, TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, TransactionMetadata, TransactionState
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_fenced
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.exactly_once.attempts import Identity
@@ -94,7 +94,7 @@ class Delays:
         for transactional_id in list(self._markers_due_ms):
             self._complete(transactional_id)
 
-    def _defer_completion(self, transaction: Transaction) -> bool:
+    def _defer_completion(self, transaction: TransactionMetadata) -> bool:
         if not self.marker_delay_ms:
             return False
         transactional_id, system = transaction.transactional_id, self._cluster.system
@@ -110,7 +110,7 @@ class Delays:
             self._cluster.complete_transaction(self._cluster.core.coordinator.transactions[transactional_id])
 
 
-def find_open_identities(transactions: Iterable[Transaction]) -> set[Identity]:
+def find_open_identities(transactions: Iterable[TransactionMetadata]) -> set[Identity]:
     """Return the identities of open transactions.
 
     In version 1 a driver first ends a transaction and then fences its id. Partitions that a late request adds between

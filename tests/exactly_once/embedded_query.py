@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from spark_kafka_sink.broker.transaction_coordinator import Transaction
+from spark_kafka_sink.broker.transaction_coordinator import TransactionMetadata
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
@@ -276,7 +276,9 @@ def stale_end_offsets(old_end: int, times: int) -> Iterator[None]:
 def register_id_without_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
     """Give an id a producer id and no epoch, as if the coordinator could not write the first record of the id."""
     coordinator = broker.cluster.coordinator
-    coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.allocate_producer_id())
+    coordinator.transactions[transactional_id] = TransactionMetadata(
+        transactional_id, coordinator.allocate_producer_id()
+    )
 
 
 @contextmanager

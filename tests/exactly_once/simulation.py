@@ -385,7 +385,7 @@ class Simulation:
 
     def _record_transaction_ends(self) -> None:
         coordinator = self.cluster.core.coordinator
-        write_end = coordinator._write_end
+        write_end = coordinator._write_or_defer_markers
 
         def recording(transaction: Any, epoch: int, *, commit: bool) -> None:
             current = self.scheduler.current
@@ -394,7 +394,7 @@ class Simulation:
             self.transaction_ends.append(TransactionEnd(requested_by, identity, commit))
             write_end(transaction, epoch, commit=commit)
 
-        coordinator._write_end = recording  # type: ignore[method-assign]
+        coordinator._write_or_defer_markers = recording  # type: ignore[method-assign]
 
 
 def _create_cluster(system: FakeSystem, nodes: int, version: int, seed: int) -> SimulatedCluster:

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Transaction, TransactionCoordinator
+from spark_kafka_sink.broker.transaction_coordinator import (
+    ProducerIdentity,
+    TransactionCoordinator,
+    TransactionMetadata,
+)
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import transaction_aborts
@@ -299,7 +303,7 @@ def test_fences_aborted_transaction_although_its_markers_are_late(version: int) 
     system = FakeSystem()
     cluster = SimulatedCluster(system, topics={"t": 1}, transaction_version=version)
 
-    def later(transaction: Transaction) -> bool:
+    def later(transaction: TransactionMetadata) -> bool:
         system.after(50, lambda: cluster.complete_transaction(transaction))
         return True
 

@@ -26,6 +26,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from spark_kafka_sink.protocol.schema import Records
 
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_TRANSACTIONS_V2_VERSION = 12
@@ -40,36 +41,45 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     if request.acks == 0:
         # The client expects no response, so the only way to report an error is to close the connection.
         return NoResponse(should_close=any(partition.error_code for partition in partitions))
-    leaders = {partition.current_leader.leader_id for partition in partitions if partition.current_leader is not None}
-    nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
+    # A response that names new leaders also contains their addresses, so that the client need not request metadata.
+    leader_ids = {
+        partition.current_leader.leader_id for partition in partitions if partition.current_leader is not None
+    }
+    nodes = [context.cluster.nodes[leader_id] for leader_id in sorted(leader_ids)]
     response.node_endpoints = [
         ProduceResponseNodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes
     ]
     return response
 
 
-def _append_topic(context: RequestContext, request: ProduceRequest, data: TopicProduceData) -> TopicProduceResponse:
+def _append_topic(
+    context: RequestContext, request: ProduceRequest, topic_data: TopicProduceData
+) -> TopicProduceResponse:
     """Append the batches of one topic. Topics are identified by id from v13 on, and by name before."""
     has_topic_id = context.version >= FIRST_TOPIC_ID_VERSION
-    topic = context.cluster.find_topic_by_id(data.topic_id) if has_topic_id else context.cluster.find_topic(data.name)
+    if has_topic_id:
+        topic = context.cluster.find_topic_by_id(topic_data.topic_id)
+    else:
+        topic = context.cluster.find_topic(topic_data.name)
     if topic is None and has_topic_id:
         results = [
             PartitionProduceResponse(index=partition.index, error_code=error_codes.UNKNOWN_TOPIC_ID, base_offset=-1)
-            for partition in data.partition_data
+            for partition in topic_data.partition_data
         ]
     else:
-        results = [_append_partition(context, request, topic, partition) for partition in data.partition_data]
-    return TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=results)
+        results = [_append_partition(context, request, topic, partition) for partition in topic_data.partition_data]
+    return TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=results)
 
 
 def _append_partition(
-    context: RequestContext, request: ProduceRequest, topic: Topic | None, data: PartitionProduceData
+    context: RequestContext, request: ProduceRequest, topic: Topic | None, partition_data: PartitionProduceData
 ) -> PartitionProduceResponse:
     """Append a partition's batch. Return the batch's offset, or the error that rejected it."""
-    result = PartitionProduceResponse(index=data.index, base_offset=-1)
-    partition, result.error_code = context.get_partition_or_error(topic, data.index)
-    if topic is not None and 0 <= data.index < len(topic.partitions):
-        result.log_start_offset = topic.partitions[data.index].log.log_start_offset
+    index = partition_data.index
+    result = PartitionProduceResponse(index=index, base_offset=-1)
+    partition, result.error_code = context.get_partition_or_error(topic, index)
+    if topic is not None and 0 <= index < len(topic.partitions):
+        result.log_start_offset = topic.partitions[index].log.log_start_offset  # also if the batch is rejected
     if topic is None or partition is None:
         if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:
             _set_current_leader(context, topic, result)
@@ -78,7 +88,7 @@ def _append_partition(
     if result.error_code:
         return result
     try:
-        appended = _append(context, request, topic, partition, data)
+        append_result = _append(context, request, topic, partition, partition_data.records)
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.record_errors = [
@@ -86,7 +96,7 @@ def _append_partition(
             for index, message in error.record_errors.items()
         ]
         return result
-    result.base_offset, result.log_append_time_ms = appended.base_offset, appended.append_time_ms
+    result.base_offset, result.log_append_time_ms = append_result.base_offset, append_result.append_time_ms
     return result
 
 
@@ -112,10 +122,9 @@ def _find_acks_error(context: RequestContext, acks: int, topic: Topic, partition
 
 
 def _append(
-    context: RequestContext, request: ProduceRequest, topic: Topic, partition: Partition, data: PartitionProduceData
+    context: RequestContext, request: ProduceRequest, topic: Topic, partition: Partition, records: Records
 ) -> AppendResult:
-    """Append a batch after checking its transaction, if it has one. Raise ApiError if the batch is rejected."""
-    records = data.records
+    """Append a batch. Raise ApiError if the batch is rejected or does not belong to its producer's transaction."""
     if not isinstance(records, Buffer):
         raise ApiError(error_codes.INVALID_RECORD, "The request has no records for the partition.")
     header = parse_batch_header(records)
@@ -123,7 +132,8 @@ def _append(
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         # Hold the lock so that the transaction cannot end between the check and the append.
         with context.cluster.lock:
-            _check_transaction(context, request.transactional_id or "", identity, (topic.name, partition.index))
+            topic_partition = (topic.name, partition.index)
+            _join_or_verify_transaction(context, request.transactional_id or "", identity, topic_partition)
             return _append_to_log(
                 context, partition, records, requires_sequence_zero=_uses_transaction_version_2(context)
             )
@@ -145,12 +155,13 @@ def _uses_transaction_version_2(context: RequestContext) -> bool:
     return context.version >= FIRST_TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
 
 
-def _check_transaction(
+def _join_or_verify_transaction(
     context: RequestContext, transactional_id: str, identity: ProducerIdentity, topic_partition: tuple[str, int]
 ) -> None:
-    """Raise ApiError unless the batch belongs to an open transaction.
+    """Ensure that the producer's open transaction contains the batch's partition, or raise ApiError.
 
-    In transaction version 2, the batch first adds its partition to the transaction, and begins it if necessary.
+    In transaction version 2, the batch adds the partition, and begins the transaction if necessary. In version 1, the
+    producer must have added the partition before.
     """
     cluster = context.cluster
     if _uses_transaction_version_2(context):
@@ -161,6 +172,7 @@ def _check_transaction(
             cluster.save_transactions()
     else:
         error = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
+    # The coordinator's newer codes are replaced with those that clients expect in a Produce response.
     if error == error_codes.TRANSACTION_ABORTABLE and context.version < FIRST_ABORTABLE_ERROR_VERSION:
         error = error_codes.INVALID_TXN_STATE
     if error == error_codes.PRODUCER_FENCED:

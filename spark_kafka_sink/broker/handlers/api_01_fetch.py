@@ -1,9 +1,9 @@
 """Fetch: return stored batches and, for read_committed consumers, the aborted transactions among them.
 
-A partition is read only once, even if the request contains it repeatedly. A response has at most MAX_RESPONSE_BYTES of
-batches, unless its first batch is larger. If fewer than min_bytes are available, the response is delayed until the
-cluster changes, but no longer than max_wait_ms. Fetch sessions are not supported: every response has session id 0, so
-the client lists all its partitions in every request.
+A partition is read only once, even if it appears more than once in the request. A response carries at most
+MAX_RESPONSE_BYTES of batches, except that its first batch is always included. If fewer than min_bytes are available,
+the request is handled again whenever the cluster changes, until max_wait_ms have passed. Fetch sessions are not
+supported: every response has session id 0, so the client lists all its partitions in every request.
 """
 
 from __future__ import annotations
@@ -59,26 +59,19 @@ class _FetchReader:
             topic = cluster.find_topic_by_id(requested.topic_id)
         else:
             topic = cluster.find_topic(requested.topic)
-        partitions = [
-            self._read_partition(topic, partition)
-            for partition in requested.partitions
-            if self._mark_read(requested, partition)
-        ]
+        partitions = []
+        for partition in requested.partitions:
+            key = requested.topic, requested.topic_id, partition.partition
+            if key not in self._partitions_read:
+                self._partitions_read.add(key)
+                partitions.append(self._read_partition(topic, partition))
         return FetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id, partitions=partitions)
 
-    def _mark_read(self, topic: FetchTopic, partition: FetchPartition) -> bool:
-        """Mark the partition as read. Return False if the request has already read it."""
-        key = topic.topic, topic.topic_id, partition.partition
-        if key in self._partitions_read:
-            return False
-        self._partitions_read.add(key)
-        return True
-
     def _read_partition(self, topic: Topic | None, requested: FetchPartition) -> FetchResponsePartitionData:
-        """Read a partition if this node leads it in the requested epoch, else return the error code."""
+        """Read a partition. Return only an error code unless this node leads the partition in the requested epoch."""
         partition, error = self._context.get_partition_or_error(topic, requested.partition)
         if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
-            error = error_codes.UNKNOWN_TOPIC_ID
+            error = error_codes.UNKNOWN_TOPIC_ID  # because the request contains no topic name
         if partition is not None:
             error = _find_epoch_error(partition, requested.current_leader_epoch)
         if partition is None or error:
@@ -105,14 +98,16 @@ class _FetchReader:
             return result
         max_bytes = min(requested.partition_max_bytes, self._remaining_bytes)
         # Return the first batch even if it exceeds all limits, because otherwise no consumer could ever read it.
-        read = log.read(requested.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes)
-        self.size_bytes += read.size_bytes
-        self._remaining_bytes = max(0, self._remaining_bytes - read.size_bytes)
-        result.records = list(read.batches)
+        log_data = log.read(
+            requested.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes
+        )
+        self.size_bytes += log_data.size_bytes
+        self._remaining_bytes = max(0, self._remaining_bytes - log_data.size_bytes)
+        result.records = list(log_data.batches)
         if self._committed:
             result.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in read.aborted_ranges
+                for aborted in log_data.aborted_ranges
             ]
         return result
 

@@ -25,23 +25,20 @@ FIRST_LEADER_EPOCH_VERSION = 4
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
     committed = request.isolation_level == READ_COMMITTED
-    counts = Counter(
+    partition_counts = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
-    topics = [
-        ListOffsetsTopicResponse(
-            name=topic.name,
-            partitions=[
-                _list_partition(context, topic.name, partition, committed)
-                if counts[topic.name, partition.partition_index] == 1
-                else ListOffsetsPartitionResponse(
-                    partition_index=partition.partition_index, error_code=error_codes.INVALID_REQUEST
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+    topics = []
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if partition_counts[topic.name, index] > 1:
+                result = ListOffsetsPartitionResponse(partition_index=index, error_code=error_codes.INVALID_REQUEST)
+            else:
+                result = _list_partition(context, topic.name, partition, committed)
+            results.append(result)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 

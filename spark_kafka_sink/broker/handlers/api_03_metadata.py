@@ -1,6 +1,6 @@
 """Metadata: return the running nodes and the topics, with their partitions and leaders.
 
-Each topic is returned only once, even if the request contains it repeatedly. If missing topics are created
+Each topic is returned only once, even if it appears more than once in the request. If missing topics are created
 automatically, they are created together, so that the cluster is saved only once.
 """
 
@@ -56,7 +56,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
 def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
     """Describe the requested topics, or all topics that are not hidden. The caller holds the cluster's lock."""
     requested_topics = request.topics or ()
-    if not _is_valid(request, context.version):
+    if not _can_look_up_topics(request, context.version):
         return [_reject_topic(topic) for topic in requested_topics]
     # In version 0, an empty list requests all topics.
     if request.topics is None or (context.version == 0 and not request.topics):
@@ -67,8 +67,8 @@ def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[
     return [_find_and_describe(context, topic, creation_errors) for topic in unique_topics]
 
 
-def _is_valid(request: MetadataRequest, version: int) -> bool:
-    """Return whether the version can look up topic ids or the request identifies all topics by name only."""
+def _can_look_up_topics(request: MetadataRequest, version: int) -> bool:
+    """Return whether the request identifies all topics by name, or the version also supports topic ids."""
     if version >= FIRST_TOPIC_ID_LOOKUP_VERSION:
         return True
     return all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in request.topics or ())
@@ -89,15 +89,16 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
         for name in names
         if is_topic_name(name) and name not in cluster.topics and not context.find_injected_error(name)
     ]
-    partitions = cluster.config.default_partitions
-    max_topics = max(0, cluster.count_available_partitions()) // partitions
-    errors = dict.fromkeys(missing_topics[max_topics:], error_codes.POLICY_VIOLATION)
+    partition_count = cluster.config.default_partitions
+    max_topics = max(0, cluster.count_available_partitions()) // partition_count
+    creatable_topics, rejected_topics = missing_topics[:max_topics], missing_topics[max_topics:]
+    errors = dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
     if errors:
         _log.warning("Did not create %d topics: the cluster would exceed its maximum number of partitions", len(errors))
     try:
-        cluster.create_topics([TopicDefinition(name, partitions) for name in missing_topics[:max_topics]])
+        cluster.create_topics([TopicDefinition(name, partition_count) for name in creatable_topics])
     except ApiError as error:
-        errors |= dict.fromkeys(missing_topics[:max_topics], error.code)
+        errors |= dict.fromkeys(creatable_topics, error.code)
     return errors
 
 

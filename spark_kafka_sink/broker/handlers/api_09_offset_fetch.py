@@ -90,7 +90,7 @@ def _find_offsets(
         store = context.cluster.offsets
         if requested is None:
             requested = [(topic, [index]) for topic, index in store.list_partitions(group)]
-        partitions_by_topic: dict[str, dict[int, None]] = {}
+        partitions_by_topic: dict[str, dict[int, None]] = {}  # the inner dict is an ordered set of partition indexes
         for topic, indexes in requested:
             partitions_by_topic.setdefault(topic, {}).update(dict.fromkeys(indexes))
         result = []

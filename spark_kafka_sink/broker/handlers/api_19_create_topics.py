@@ -47,11 +47,14 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
 def _resolve_defaults(
     context: RequestContext, requested: CreatableTopic
 ) -> tuple[TopicDefinition, CreatableTopicResult]:
-    """Replace -1 with the cluster's defaults. Return the topic to create, and its result if that succeeds."""
+    """Replace -1 with the cluster's defaults. Return the topic to create, and the result for a successful creation."""
     cluster = context.cluster
-    partitions = len(requested.assignments) or (
-        cluster.config.default_partitions if requested.num_partitions == -1 else requested.num_partitions
-    )
+    if requested.assignments:
+        partitions = len(requested.assignments)  # the request assigns each partition to nodes
+    elif requested.num_partitions == -1:
+        partitions = cluster.config.default_partitions
+    else:
+        partitions = requested.num_partitions
     settings = {config.name: config.value for config in requested.configs if config.value is not None}
     result = CreatableTopicResult(name=requested.name, num_partitions=partitions)
     result.replication_factor = (
@@ -92,9 +95,10 @@ def _find_error(
     if partitions > available_partitions:
         message = f"Cannot create {partitions} partitions: only {available_partitions} more can be created."
         return error_codes.INVALID_PARTITIONS, message
-    replication_factor = requested.replication_factor
-    if replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not requested.assignments:
-        nodes = format_count(len(cluster.nodes), "node")
+    replication_factor, node_count = requested.replication_factor, len(cluster.nodes)
+    is_factor_valid = replication_factor == -1 or 1 <= replication_factor <= node_count
+    if not is_factor_valid and not requested.assignments:  # assignments to nodes replace the replication factor
+        nodes = format_count(node_count, "node")
         message = f"Replication factor {replication_factor} is invalid in a cluster of {nodes}."
         return error_codes.INVALID_REPLICATION_FACTOR, message
     try:

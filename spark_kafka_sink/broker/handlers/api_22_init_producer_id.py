@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.transaction_coordinator import NO_PRODUCER_ID, ProducerIdentity
+from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -17,11 +18,12 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         context.find_injected_error() if transactional_id is None else context.find_coordinator_error(transactional_id)
     )
     if error:
-        return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == -1):
-        return InitProducerIdResponse(error_code=error_codes.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
+        return _reject(error)
+    has_producer_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_EPOCH
+    if has_producer_id != has_epoch:
+        return _reject(error_codes.INVALID_REQUEST)
     expected_identity = None
-    if request.producer_id != NO_PRODUCER_ID:
+    if has_producer_id:
         expected_identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
         identity = cluster.coordinator.init_producer_id(
@@ -33,6 +35,10 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
     )
+
+
+def _reject(error: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
 
 def to_known_error(error: int, version: int, fenced_error_version: int) -> int:

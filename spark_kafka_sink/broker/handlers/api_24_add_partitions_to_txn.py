@@ -53,28 +53,35 @@ def _add_partitions(
     cluster = context.cluster
     topic_partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     with cluster.lock:
-        errors = {partition: _find_partition_error(context, *partition) for partition in topic_partitions}
+        partition_errors = {
+            topic_partition: _find_partition_error(context, *topic_partition) for topic_partition in topic_partitions
+        }
         common_error = context.find_coordinator_error(transactional_id)
-        if not common_error and not any(errors.values()):
-            if verify_only:
-                errors = {
-                    partition: cluster.coordinator.verify_partition(transactional_id, identity, partition)
-                    for partition in topic_partitions
-                }
-            else:
-                common_error = cluster.coordinator.add_partitions(
-                    transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
-                )
-                cluster.save_transactions()
-        elif not common_error:
-            errors = {partition: error or error_codes.OPERATION_NOT_ATTEMPTED for partition, error in errors.items()}
+        if common_error:
+            pass  # the partitions are irrelevant, because all of them get this error
+        elif any(partition_errors.values()):
+            # One unknown partition prevents all others from being added.
+            partition_errors = {
+                topic_partition: error or error_codes.OPERATION_NOT_ATTEMPTED
+                for topic_partition, error in partition_errors.items()
+            }
+        elif verify_only:
+            partition_errors = {
+                topic_partition: cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
+                for topic_partition in topic_partitions
+            }
+        else:
+            common_error = cluster.coordinator.add_partitions(
+                transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
+            )
+            cluster.save_transactions()
     common_error = to_known_error(common_error, context.version, FIRST_FENCED_ERROR_VERSION)
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=common_error or errors[topic.name, index]
+                    partition_index=index, partition_error_code=common_error or partition_errors[topic.name, index]
                 )
                 for index in topic.partitions
             ],

@@ -25,17 +25,14 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
             or _find_commit_error(context, request)
         )
         if not error_code:
-            cluster.offsets.commit_in_transaction(
-                request.producer_id,
-                request.group_id,
-                {
-                    (topic.name, partition.partition_index): CommittedOffset(
-                        partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
-                    )
-                    for topic in request.topics
-                    for partition in topic.partitions
-                },
-            )
+            offsets = {
+                (topic.name, partition.partition_index): CommittedOffset(
+                    partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
+                )
+                for topic in request.topics
+                for partition in topic.partitions
+            }
+            cluster.offsets.commit_in_transaction(request.producer_id, request.group_id, offsets)
     topics = [
         TxnOffsetCommitResponseTopic(
             name=topic.name,
@@ -73,4 +70,5 @@ def _find_transaction_error(context: RequestContext, request: TxnOffsetCommitReq
         context.cluster.save_transactions()
     else:
         error = coordinator.verify_group(request.transactional_id, identity, request.group_id)
+    # As in a Produce response, a fenced producer is reported with the older code.
     return error_codes.INVALID_PRODUCER_EPOCH if error == error_codes.PRODUCER_FENCED else error

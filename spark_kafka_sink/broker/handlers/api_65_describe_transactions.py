@@ -34,7 +34,7 @@ def _describe_transaction(
         transactional_id=transactional_id,
         transaction_state=transaction.state.value,
         transaction_timeout_ms=transaction.timeout_ms,
-        transaction_start_time_ms=transaction.start_wall_ms,
+        transaction_start_time_ms=transaction.started_at_wall_ms,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
         topics=[

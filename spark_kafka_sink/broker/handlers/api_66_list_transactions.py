@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionMetadata, TransactionState
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -23,13 +23,14 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
     if injected_code:
         return ListTransactionsResponse(error_code=injected_code)
     known_states = {state.value for state in TransactionState}
-    states, producer_ids = set(request.state_filters) or known_states, set(request.producer_id_filters)
+    accepted_states = set(request.state_filters) or known_states  # an empty filter accepts everything
+    accepted_producer_ids = set(request.producer_id_filters)
     with context.cluster.lock:
         transactions = [
             transaction
             for transaction in context.cluster.coordinator.transactions.values()
-            if transaction.state.value in states
-            and (not producer_ids or transaction.producer_id in producer_ids)
+            if transaction.state.value in accepted_states
+            and (not accepted_producer_ids or transaction.producer_id in accepted_producer_ids)
             and _exceeds_duration(transaction, request.duration_filter, context.now_ms)
             and not context.find_coordinator_error(transaction.transactional_id)
         ]
@@ -50,11 +51,11 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
     )
 
 
-def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> list[Transaction]:
+def _filter_by_pattern(transactions: list[TransactionMetadata], pattern: str | None) -> list[TransactionMetadata]:
     """Return the transactions whose id matches the pattern. Raise ArrowInvalid if the pattern is invalid.
 
-    This uses RE2, like Kafka's brokers, because Python's `re` takes exponential time for some patterns while holding
-    the GIL.
+    Arrow matches with RE2, as Kafka's brokers do. Python's `re` would take exponential time for some patterns, and it
+    would block all threads, because it holds the GIL.
     """
     if not pattern:
         return transactions
@@ -63,8 +64,8 @@ def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> 
     return [transaction for transaction, is_match in zip(transactions, matches.to_pylist(), strict=True) if is_match]
 
 
-def _exceeds_duration(transaction: Transaction, min_ms: int, now_ms: float) -> bool:
+def _exceeds_duration(transaction: TransactionMetadata, min_ms: int, now_ms: float) -> bool:
     """Return whether the transaction has been open for more than `min_ms`, or `min_ms` is not positive (no filter)."""
     return min_ms <= 0 or (
-        transaction.state is TransactionState.ONGOING and now_ms - transaction.start_monotonic_ms > min_ms
+        transaction.state is TransactionState.ONGOING and now_ms - transaction.started_at_monotonic_ms > min_ms
     )

@@ -40,7 +40,7 @@ def raise_error(*_: object) -> None:
     "break_thread",
     [
         pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", raise_error), id="a processor"),
-        pytest.param(lambda patch: patch.setattr(RequestPurgatory, "get", raise_error), id="the purgatory thread"),
+        pytest.param(lambda patch: patch.setattr(RequestPurgatory, "take", raise_error), id="the purgatory thread"),
         pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", raise_error), id="the acceptor"),
     ],
 )

@@ -33,14 +33,14 @@ def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     transaction = query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)]
-    transaction.start_wall_ms -= 51_000
+    transaction.started_at_wall_ms -= 51_000
     with pytest.raises(ExactlyOnceError, match=r"of the 60 s .* (8\.\d|9\.0) s were left for p-1-1-0"):
         query.commit(start, 0, prepared)
     assert query.abort(start, 0)
     assert (read_values(query.broker), list_open_ids(query.broker)) == ([], [])
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)].start_wall_ms -= 30_000
+    query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)].started_at_wall_ms -= 30_000
     query.commit(start, 0, prepared)
     assert read_values(query.broker) == rows(0)
 
@@ -60,7 +60,7 @@ def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_t
             query.commit(start, 0, prepared)
         assert read_values(query.broker) == []
     else:
-        query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)].start_wall_ms -= 55_000
+        query.broker.cluster.coordinator.transactions[start.build_task_id(1, 0)].started_at_wall_ms -= 55_000
         query.commit(start, 0, prepared)
         assert read_values(query.broker) == rows(0)
 
@@ -69,7 +69,7 @@ def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
     query.timeout_ms = 8_000
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    query.broker.cluster.coordinator.transactions[start.build_task_id(0, 0)].start_wall_ms -= 6_500
+    query.broker.cluster.coordinator.transactions[start.build_task_id(0, 0)].started_at_wall_ms -= 6_500
     with pytest.raises(ExactlyOnceError, match="Make batches smaller, or let transactions last longer"):
         query.commit(start, 0, prepared)
 
@@ -111,7 +111,7 @@ def time_out_before_commit(
     def suspend_commit(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
         with query.broker.cluster.lock:
-            now_ms = max(transaction.start_monotonic_ms for transaction in coordinator.transactions.values())
+            now_ms = max(transaction.started_at_monotonic_ms for transaction in coordinator.transactions.values())
             assert coordinator.abort_timed_out(now_ms + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
                 start.driver_id
             ]

@@ -108,7 +108,7 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
     """Brokers respond to EndTxn before they write the markers, so an abort could be taken for a decision."""
     start = query.begin()
     prepared = query.write_tasks(start, 0)
-    query.broker.cluster.coordinator.transactions[start.build_task_id(0, 0)].start_wall_ms -= 10**9
+    query.broker.cluster.coordinator.transactions[start.build_task_id(0, 0)].started_at_wall_ms -= 10**9
     with pytest.raises(ExactlyOnceError, match="too little to commit it safely"):
         query.commit(start, 0, prepared)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
