@@ -130,7 +130,7 @@ class _CallTimer:
             result = future.result()
             self.failed_count += result.rows_failed
             error = result.failures[0].error if result.failures else None
-        if self.first_error is None:
+        if self.first_error is None:  # keeps the first failure; `error` is None after a success
             self.first_error = error
 
 
@@ -141,7 +141,7 @@ def measure(
     progress: Progress,
     system: System,
 ) -> BenchResult:
-    """Send all records, wait for the acknowledgements and compute the figures.
+    """Send all records, wait until each one is acknowledged or has failed, and compute the figures.
 
     `call_columns`: the columns for each call, which are used repeatedly until all records are sent.
 
@@ -153,7 +153,7 @@ def measure(
     while sent_count < args.records:
         columns = call_columns[call_count % len(call_columns)]
         remaining_count = args.records - sent_count
-        if len(columns) > remaining_count:
+        if len(columns) > remaining_count:  # the last call may be shorter
             columns = columns.slice(0, remaining_count)
         if args.rate is not None:
             _wait_until(started_ms + sent_count * 1000 / args.rate, system)
@@ -209,8 +209,8 @@ def _print_result(result: BenchResult, args: argparse.Namespace) -> None:
     print(f"{result.records} records acknowledged in {result.seconds:.2f} s, {result.failed} failed")
     print(f"{result.records_per_second:,.0f} records/s, {result.megabytes_per_second:.1f} MB/s before compression")
     ratio = result.compression_ratio
-    compressed_size = f", {ratio:.2f} of that after compression" if 0 < ratio < 1 else ""
-    print(f"{result.bytes_per_record:.0f} bytes per record (key and value){compressed_size}")
+    compression_note = f", {ratio:.2f} of that after compression" if 0 < ratio < 1 else ""
+    print(f"{result.bytes_per_record:.0f} bytes per record (key and value){compression_note}")
     print(
         f"latency of {format_count(result.calls, 'call')} of at most {min(args.rows_per_call, args.records)} records "
         f"in ms: p50 {result.latency_p50_ms:.1f}, "

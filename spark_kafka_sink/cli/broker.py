@@ -103,14 +103,14 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         while broker.failure is None and not signals.wait(POLL_INTERVAL_SECONDS):
             pass
-        signals.limit_shutdown()
+        signals.limit_shutdown()  # the broker's threads now have a limited time to end
     return 0
 
 
 def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> list[str]:
     """Return the lines to print: the address (which programs parse), a summary of the cluster and a table of topics."""
-    password_mechanisms = " with PLAIN and SCRAM" if args.users is not None else ""
-    token_mechanism = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
+    password_note = " with PLAIN and SCRAM" if args.users is not None else ""
+    token_note = ", OAUTHBEARER without signatures" if args.unsigned_tokens else ""
     if args.discard:
         storage = "discarded"
     elif args.data:
@@ -120,16 +120,16 @@ def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> li
     auto_create = "not created automatically" if args.no_auto_create else "created automatically"
     lines = [
         f"listening on {broker.bootstrap_servers}",
-        f"{format_count(len(broker.cluster.nodes), 'node')}, {args.security}{password_mechanisms}{token_mechanism}, "
+        f"{format_count(len(broker.cluster.nodes), 'node')}, {args.security}{password_note}{token_note}, "
         f"transaction.version {args.transaction_version}; records: {storage}; missing topics: {auto_create}",
     ]
     with broker.cluster.lock:  # because clients may already be creating topics
         topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
-    rows = [(topic.name, len(topic.partitions), _count_records(topic)) for topic in topics[:MAX_LISTED_TOPICS]]
-    if rows:
-        lines += format_table(("topic", "partitions", "records"), rows)
-    if len(topics) > len(rows):
-        lines.append(f"and {len(topics) - len(rows)} more")
+    topic_rows = [(topic.name, len(topic.partitions), _count_records(topic)) for topic in topics[:MAX_LISTED_TOPICS]]
+    if topic_rows:
+        lines += format_table(("topic", "partitions", "records"), topic_rows)
+    if len(topics) > len(topic_rows):
+        lines.append(f"and {len(topics) - len(topic_rows)} more")
     return lines
 
 

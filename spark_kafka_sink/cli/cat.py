@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
         "table": TableFormatter(),
     }
     format_rows = formatters[args.format]
-    remaining_count = args.max_messages
-    if remaining_count == 0:
+    remaining_count: int | None = args.max_messages  # None: no limit
+    if remaining_count == 0:  # the loop would wait for records before it stops
         return 0
     with TopicReader(config, isolation=args.isolation) as reader:
         start_offsets = _find_start_offsets(reader, args.topic, args.partition, start)

@@ -61,29 +61,29 @@ def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
 
 
 def build_reader_config(options: Mapping[str, object]) -> ClientConfig:
-    """Build the configuration for a command that only reads. Options that only producers have are left out."""
+    """Build the configuration for a command that only reads. Options that only producers have are ignored."""
     from spark_kafka_sink.client.options import CLIENT_OPTIONS, parse_client_config
     from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
-    return parse_client_config(
-        {name: value for name, value in options.items() if name in CLIENT_OPTIONS or name not in PRODUCER_OPTIONS}
-    )
+    # Unknown options are kept, so that parse_client_config rejects them.
+    producer_only_options = PRODUCER_OPTIONS.keys() - CLIENT_OPTIONS.keys()
+    return parse_client_config({name: value for name, value in options.items() if name not in producer_only_options})
 
 
-def parse_properties(lines: Sequence[str], source: str) -> dict[str, str]:
+def parse_properties(lines: Sequence[str], argument: str) -> dict[str, str]:
     """Parse lines of the form NAME=VALUE. Empty lines and comments are skipped.
 
-    `source`: the command-line argument to name in error messages.
+    `argument`: the command-line argument to name in error messages.
     """
     options: dict[str, str] = {}
     for line in lines:
         stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
+        if not stripped or stripped[0] in "#!":  # the comment characters of Java's properties files
             continue
         name, equals, value = stripped.partition("=")
         if not equals:
             # The error does not show the line, because it may contain a password.
-            raise ConfigurationError(f"{source}: an option is not of the form NAME=VALUE")
+            raise ConfigurationError(f"{argument}: an option is not of the form NAME=VALUE")
         options[name.strip()] = value.strip()
     return options
 

@@ -97,13 +97,14 @@ class Demo:
             write_future.result()
 
     def _write_stream(self, spark: SparkSession, directory: Path, options: dict[str, str]) -> None:
-        """Run a streaming query that reads one file per micro-batch."""
-        source = directory / "source"
-        stop = self._row_count + STREAM_BATCHES * STREAM_ROWS
-        spark.range(self._row_count, stop, 1, STREAM_BATCHES).write.parquet(str(source))
-        files = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1).parquet(str(source))
+        """Run a streaming query that reads one file per micro-batch, and print each completed micro-batch."""
+        source_path = str(directory / "source")
+        first_id = self._row_count  # the ids continue those of the batch job
+        end_id = first_id + STREAM_BATCHES * STREAM_ROWS
+        spark.range(first_id, end_id, 1, STREAM_BATCHES).write.parquet(source_path)
+        stream = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1).parquet(source_path)
         query = (
-            select_key_and_value(files)
+            select_key_and_value(stream)
             .writeStream.format("pykafka")
             .options(**options)
             .option("checkpointLocation", str(directory / "checkpoint"))
@@ -120,7 +121,7 @@ class Demo:
                     print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
 
     def _has_each_row_once(self, expected_count: int) -> bool:
-        """Read the topic and return whether it contains each key from 0 to `expected_count` - 1 exactly once."""
+        """Read the topic, print the result and return whether each key from 0 to `expected_count` - 1 occurs once."""
         started_s = time.perf_counter()
         counts_by_id = np.zeros(expected_count, np.int64)
         row_count = 0
@@ -192,6 +193,7 @@ class ProgressBar:
 
 
 def print_summary(reports: list[WriteReport], batch_seconds: float) -> None:
+    """Print the written offset ranges of each partition, and the throughput of the batch job."""
     print()
     print(f"{'topic':<26} {'partition':>9} {'first offset':>13} {'last offset':>12} {'rows':>10}")
     for topic, partitions in sorted(merge_report_ranges(reports).items()):
@@ -199,13 +201,15 @@ def print_summary(reports: list[WriteReport], batch_seconds: float) -> None:
             print(
                 f"{topic:<26} {partition:>9} {offsets.first_offset:>13,} {offsets.last_offset:>12,} {offsets.rows:>10,}"
             )
-    batch = next(report for report in reports if report.rows)
-    retries = sum(report.retries for report in reports)
+    # The first report is that of the job that started Spark's workers and wrote no rows. The batch job is the next one.
+    batch_report = next(report for report in reports if report.rows)
+    retry_count = sum(report.retries for report in reports)
     print()
     print(
-        f"The batch job: {batch.rows / batch_seconds:,.0f} rows per second, "
-        f"{batch.bytes / batch_seconds / 1e6:.1f} MB per second; {batch.tasks} tasks in {batch_seconds:.1f} s, "
-        f"with everything on this machine.\nRecords retried, in batch and stream: {retries}.\n"
+        f"The batch job: {batch_report.rows / batch_seconds:,.0f} rows per second, "
+        f"{batch_report.bytes / batch_seconds / 1e6:.1f} MB per second; {batch_report.tasks} tasks in "
+        f"{batch_seconds:.1f} s, with everything on this machine.\n"
+        f"Records retried, in batch and stream: {retry_count}.\n"
     )
 
 

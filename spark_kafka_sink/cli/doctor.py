@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         topics=tuple(dict.fromkeys([*args.topic, *target.topics])),
         connect_all_brokers=True,
         allow_auto_topic_creation=False,
+        # An id from the command line replaces the ids that the options define.
         transactional_id=args.transactional_id or target.transactional_id,
         transactional_id_prefix="" if args.transactional_id else target.transactional_id_prefix,
         max_record_bytes=config.max_request_size,
@@ -82,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load_client_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
-    """Return the configuration and the target of a producer with the client options. The report path is None."""
+    """Return the configuration and the target of a producer with the client options.
+
+    The third value, the path of a job's reports, is None, because only Spark's options have one.
+    """
     from spark_kafka_sink.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -114,7 +118,7 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
 
 
 def _check_task_skew(report_path: str) -> Check:
-    """Check how evenly the rows of the latest reported write were distributed over its tasks.
+    """Check whether the rows of the latest reported write were evenly distributed over its tasks.
 
     The check is skipped if the reports cannot be read or list no tasks.
     """

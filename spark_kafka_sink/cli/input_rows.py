@@ -46,11 +46,12 @@ def open_lines(
 def _read_line_columns(
     stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
 ) -> Iterator[list[pa.Array]]:
-    """Yield the columns of all lines that each read completes. Raise DataError if a line is too long."""
+    """Read the stream, and yield the columns of the lines that each read completes."""
     line_count = 0
     partial_line = b""
     while data := stream.read1(MAX_READ_BYTES):
         *lines, partial_line = (partial_line + data).split(b"\n")
+        # This limits the memory for a line that never ends. The producer rejects complete lines that are too long.
         if len(partial_line) > max_line_bytes:
             line_number = line_count + len(lines) + 1
             raise DataError(f"line {line_number} is longer than max.request.size, {max_line_bytes} bytes")

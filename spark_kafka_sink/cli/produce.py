@@ -1,8 +1,7 @@
 """`pykafka produce`: write lines of stdin, or columns of a Parquet or CSV file, to a topic.
 
-Lines and columns are sent in the same way as tables are by send_table(). Lines are sent as they arrive: all lines that
-can be read without waiting form one Arrow batch. Lines from a slow pipe are therefore sent without delay, and a fast
-pipe results in large batches.
+Both are sent like the tables of KafkaProducer.send_table(). All lines that can be read without waiting form one Arrow
+batch. Lines from a slow pipe are therefore sent without delay, and a fast pipe results in large batches.
 """
 
 from __future__ import annotations

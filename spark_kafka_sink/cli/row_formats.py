@@ -50,6 +50,7 @@ def _escape_invisible(text: str) -> str:
     """Escape characters that control a terminal or change the text direction."""
     if text.isprintable():
         return text
+    # JSON's escape sequence of a character is its encoding without the quotes.
     return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
 
 
@@ -70,6 +71,7 @@ class TableFormatter:
 
 
 def _iterate_rows(rows: pa.Table, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows as dictionaries of Python objects, converting one chunk at a time."""
     for batch in rows.select(columns).to_batches(max_chunksize=MAX_ROWS_PER_CHUNK):
         yield from batch.to_pylist()
 
@@ -95,7 +97,7 @@ def _format_cell(name: str, value: Any) -> str:
 
 
 def _compute_column_widths(columns: Sequence[str], table_width: int) -> list[int]:
-    """Return the width of each column. All widths are fixed, except that the value gets the remaining width."""
+    """Return the width of each column. The value gets the width that the other columns, which are fixed, leave."""
     fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
     separator_width = len(_COLUMN_SEPARATOR) * (len(columns) - 1)
     value_width = max(_MIN_VALUE_WIDTH, table_width - fixed_width - separator_width)

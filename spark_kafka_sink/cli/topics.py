@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class _Partition:
+class _PartitionDescription:
     """A row in a topic's description. `first_offset` and `end_offset` are None if the partition has no leader."""
 
     topic: str
@@ -91,12 +91,13 @@ def _print_description(config: ClientConfig, topics: Iterable[MetadataResponseTo
         print(json.dumps([vars(partition) for partition in partitions]))
         return
     headings = ("topic", "partition", "leader", "replicas", "in sync", "first offset", "end offset", "records at most")
-    print_table(headings, [_to_row(partition) for partition in partitions])
+    print_table(headings, [_build_row(partition) for partition in partitions])
 
 
-def _to_row(partition: _Partition) -> tuple[object, ...]:
+def _build_row(partition: _PartitionDescription) -> tuple[object, ...]:
+    """Build the table row of a partition. Unknown numbers are shown as `?`."""
     first_offset, end_offset = partition.first_offset, partition.end_offset
-    # Compaction and transaction markers leave gaps between the offsets, so this is only an upper bound.
+    # Compaction and transaction markers leave gaps between the offsets, so the difference is only an upper bound.
     max_record_count = None if first_offset is None or end_offset is None else end_offset - first_offset
     offset_cells = ["?" if number is None else number for number in (first_offset, end_offset, max_record_count)]
     return (
@@ -113,7 +114,7 @@ def _join_numbers(numbers: Iterable[int]) -> str:
     return ",".join(str(number) for number in numbers)
 
 
-def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
+def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_PartitionDescription]:
     """Return the partitions in ascending order. Offsets are fetched only for partitions with a leader."""
     name = topic.name or ""
     partitions_with_leader = [
@@ -121,7 +122,7 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
     ]
     first_offsets, end_offsets = _fetch_offsets(config, name, partitions_with_leader)
     return [
-        _Partition(
+        _PartitionDescription(
             name,
             partition.partition_index,
             partition.leader_id if partition.leader_id != _NO_LEADER else None,

@@ -64,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
     (status,) = statuses  # list_prefixes returns exactly one status if it is given a prefix
     if status.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
-    transactional_ids = _find_affected_transactions(status, args.action)
-    if not transactional_ids:
+    affected_ids = _list_affected_ids(status, args.action)
+    if not affected_ids:
         print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}.")
         return 0
-    print(_describe_action(status, args.action, transactional_ids))
+    print(_describe_action(status, args.action, affected_ids))
     if not args.yes and not _is_confirmed():
         print("Nothing was done.")
         return 1
@@ -82,15 +82,15 @@ def run(args: argparse.Namespace) -> int:
     return _print_finish_result(finish_result, status.prefix, args.action)
 
 
-def _find_affected_transactions(status: PrefixStatus, action: str) -> Sequence[str]:
+def _list_affected_ids(status: PrefixStatus, action: str) -> Sequence[str]:
     """Return the transactional ids that the action affects: undecided ones for ABORT, decided ones otherwise."""
     if action == ABORT:
         return [transaction.transactional_id for transaction in status.undecided_transactions]
     return status.decided_ids
 
 
-def _describe_action(status: PrefixStatus, action: str, transactional_ids: Sequence[str]) -> str:
-    """Return the text above the confirmation: the action's effect, the transactions and the consequences."""
+def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[str]) -> str:
+    """Describe an action before it is confirmed: its effect, the affected transactions and the consequences."""
     from spark_kafka_sink.exactly_once import precommit_errors
 
     batch = "" if status.entry is None else f" of {status.entry.batch}"
@@ -103,7 +103,7 @@ def _describe_action(status: PrefixStatus, action: str, transactional_ids: Seque
     consequences = _QUERY_FAILS_MESSAGE
     if status.entry is not None and action != ABORT:
         consequences += precommit_errors.describe_unknown_writer(status.entry)
-    return "\n".join([effects[action], *(f"  {name}" for name in transactional_ids), consequences])
+    return "\n".join([effects[action], *(f"  {transactional_id}" for transactional_id in affected_ids), consequences])
 
 
 def _is_confirmed() -> bool:
@@ -133,7 +133,7 @@ def _print_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([_status_to_json(status) for status in statuses]))
         return
-    rows = [row for status in statuses for row in _to_rows(status)]
+    rows = [row for status in statuses for row in _build_table_rows(status)]
     if rows:
         print_table(("prefix", "driver", "last decision", "open transaction", "since (UTC)", "partitions"), rows)
     else:
@@ -157,7 +157,7 @@ def _describe_owner(status: PrefixStatus) -> str:
     return describe_job(status.prefix) or ("" if status.entry is None else status.entry.driver_name)
 
 
-def _to_rows(status: PrefixStatus) -> list[tuple[object, ...]]:
+def _build_table_rows(status: PrefixStatus) -> list[tuple[object, ...]]:
     """Return a row for each open transaction. If none is open, return one row without a transaction."""
     if not status.open_transactions:
         return [(status.prefix, _describe_owner(status), _format_decision(status), "", "", "")]

@@ -82,19 +82,19 @@ def run(args: argparse.Namespace) -> int:
             events.print("startup_complete")
             sent_count = _send_until_stopped(args, producer, events, signals)
         events.print("shutdown_complete")
-    elapsed_seconds = time.monotonic() - started_s
+    elapsed_s = time.monotonic() - started_s
     events.print(
         "tool_data",
         sent=sent_count,
         acked=events.acked_count,
         target_throughput=args.throughput,
-        avg_throughput=events.acked_count / elapsed_seconds,
+        avg_throughput=events.acked_count / elapsed_s,
     )
     return 0
 
 
 class EventWriter:
-    """Prints a producer's events. `record_result` runs on the sender thread; everything else runs on the caller's."""
+    """Prints a producer's events. The producer calls `record_result` on its sender thread."""
 
     def __init__(self, topic: str) -> None:
         self.acked_count = 0
@@ -136,16 +136,16 @@ def _send_until_stopped(
     """Send records until a signal arrives or --max-messages is reached. Return the number of records sent."""
     started_s = time.monotonic()
     keys = _repeat_keys(args.repeating_keys)
-    for number in itertools.count():
-        due_seconds = number / args.throughput if args.throughput > 0 else 0.0
-        elapsed_seconds = time.monotonic() - started_s
-        if number == args.max_messages or signals.wait(max(0.0, due_seconds - elapsed_seconds)):
-            return number
+    for sent_count in itertools.count():
+        due_s = sent_count / args.throughput if args.throughput > 0 else 0.0  # when to send the next record
+        elapsed_s = time.monotonic() - started_s
+        if sent_count == args.max_messages or signals.wait(max(0.0, due_s - elapsed_s)):
+            return sent_count
         key = next(keys)
-        value = str(number) if args.value_prefix is None else f"{args.value_prefix}.{number}"
+        value = str(sent_count) if args.value_prefix is None else f"{args.value_prefix}.{sent_count}"
         timestamp_ms = None
         if args.message_create_time >= 0:
-            timestamp_ms = args.message_create_time + int(elapsed_seconds * 1000)
+            timestamp_ms = args.message_create_time + int(elapsed_s * 1000)
         producer.send(
             args.topic,
             value.encode(),

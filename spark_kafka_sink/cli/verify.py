@@ -62,31 +62,34 @@ def run(args: argparse.Namespace) -> int:
 def _verify_topic(
     config: ClientConfig, isolation: str, topic: str, written_ranges: dict[int, OffsetRange]
 ) -> dict[int, PartitionResult]:
-    """Read a topic's reported offset ranges and compare the records with the receipt. Return a result by partition.
+    """Read the offset ranges that the reports name, and compare their records with the receipts.
 
-    A partition that does not exist counts as empty. Raise ConfigurationError if an open transaction hides records.
+    Return the result of each partition. A partition that does not exist counts as empty. Raise ConfigurationError if an
+    open transaction hides records.
     """
     from spark_kafka_sink.reader.fetch import READ_UNCOMMITTED
     from spark_kafka_sink.reader.reader import TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, compare_topic
 
     found_records = {partition: FoundRecords() for partition in written_ranges}
+    # A digest includes the header keys, even those that are not valid UTF-8.
     with TopicReader(config, isolation=isolation, preserve_header_keys=True) as reader:
         existing_partitions = reader.partitions(topic)
         for partition in written_ranges.keys() - set(existing_partitions):
             found_records[partition].log_end_offset = 0
+        # A range whose offsets or digest are unknown cannot be compared, so it is not read.
         readable_ranges = {
-            partition: offsets
-            for partition, offsets in written_ranges.items()
-            if partition in existing_partitions and offsets.first_offset >= 0 and offsets.digest is not None
+            partition: written_range
+            for partition, written_range in written_ranges.items()
+            if partition in existing_partitions and written_range.first_offset >= 0 and written_range.digest is not None
         }
         if readable_ranges:
             end_offsets = reader.end_offsets(topic, readable_ranges)
             # These ranges end after the last readable record: later records are gone, or a transaction hides them.
             truncated_partitions = [
                 partition
-                for partition, offsets in readable_ranges.items()
-                if end_offsets[partition] <= offsets.last_offset
+                for partition, written_range in readable_ranges.items()
+                if end_offsets[partition] <= written_range.last_offset
             ]
             if truncated_partitions and isolation != READ_UNCOMMITTED:
                 stable_offsets = {partition: end_offsets[partition] for partition in truncated_partitions}
@@ -96,7 +99,7 @@ def _verify_topic(
 
 
 def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: dict[int, int]) -> None:
-    """Raise ConfigurationError if an open transaction hides the end of a range from read_committed readers.
+    """Raise ConfigurationError if an open transaction hides records from readers that use read_committed.
 
     `stable_offsets`: the end offset of each partition for such readers.
     """
@@ -125,16 +128,16 @@ def _read_ranges(
     Each range is limited to the part that its partition still contains.
     """
     beginning_offsets = reader.beginning_offsets(topic, ranges)
-    for partition, offsets in sorted(ranges.items()):
-        found = found_records[partition]
-        found.log_start_offset = beginning_offsets[partition]
-        found.log_end_offset = end_offsets[partition]
-        start = max(offsets.first_offset, beginning_offsets[partition])
-        stop = min(offsets.last_offset + 1, end_offsets[partition])
-        if start >= stop:
+    for partition, written_range in sorted(ranges.items()):
+        partition_records = found_records[partition]
+        partition_records.log_start_offset = beginning_offsets[partition]
+        partition_records.log_end_offset = end_offsets[partition]
+        start = max(written_range.first_offset, beginning_offsets[partition])
+        stop = min(written_range.last_offset + 1, end_offsets[partition])
+        if start >= stop:  # the partition no longer contains any part of the range
             continue
         for table in reader.batches(topic, partitions=[partition], start={partition: start}, stop={partition: stop}):
-            found.add(table)
+            partition_records.add(table)
 
 
 def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:

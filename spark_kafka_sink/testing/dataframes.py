@@ -90,12 +90,13 @@ def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> Non
 
     for row_index, value in enumerate(records.column(field.name).to_pylist()):
         with contextlib.suppress(ValueError):  # invalid JSON is reported later, by the comparison in Spark
-            unexpected = next(_find_unexpected_fields(json.loads(value or "null"), field.dataType, field.name), None)
-            if unexpected is not None:
+            json_value = json.loads(value or "null")
+            unexpected_field = next(_find_unexpected_fields(json_value, field.dataType, field.name), None)
+            if unexpected_field is not None:
                 partition = records["partition"][row_index]
                 offset = records["offset"][row_index]
                 raise DataFramesNotEqualError(
-                    f"{topic} has the unexpected field {unexpected} in partition {partition}, offset {offset}"
+                    f"{topic} has the unexpected field {unexpected_field} in partition {partition}, offset {offset}"
                 )
 
 

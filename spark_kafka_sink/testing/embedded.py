@@ -44,7 +44,7 @@ class EmbeddedBroker:
             self._client_options = client_options or {}
             self._server = SocketServer(self.cluster, self.control, listener_config)
             self._server.start_threads()
-            self._resources = resources.pop_all()
+            self._resources = resources.pop_all()  # which `close` releases from now on
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"
@@ -168,12 +168,14 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
         return EmbeddedBroker(config, listener_config, topics=topics, data=data, client_options=setup.client_options)
 
 
-def _list_ports(first: int, nodes: int) -> list[int]:
-    """Return the port of each node, or an empty list if `first` is 0 (any free ports)."""
-    max_port = MAX_PORT - max(nodes - 1, 0)
-    if not 0 <= first <= max_port:
-        raise ConfigurationError(f"port must be from 0 to {max_port} for {format_count(nodes, 'node')}, not {first}.")
-    return [first + number for number in range(nodes)] if first else []
+def _list_ports(first_port: int, nodes: int) -> list[int]:
+    """Return the port of each node, or an empty list if `first_port` is 0 (any free ports)."""
+    max_first_port = MAX_PORT - max(nodes - 1, 0)
+    if not 0 <= first_port <= max_first_port:
+        raise ConfigurationError(
+            f"port must be from 0 to {max_first_port} for {format_count(nodes, 'node')}, not {first_port}."
+        )
+    return [first_port + number for number in range(nodes)] if first_port else []
 
 
 def _check_security(
@@ -189,7 +191,7 @@ def _check_security(
 def _create_cluster(
     config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None, resources: contextlib.ExitStack
 ) -> EmbeddedCluster:
-    """Create the cluster. The directory's lock is added to `resources`, which release it when the broker is closed."""
+    """Create the cluster. If it is stored in a directory, add the directory's lock to `resources`."""
     try:
         if data is None:
             return EmbeddedCluster(config, topics=topics)

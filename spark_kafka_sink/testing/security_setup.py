@@ -53,8 +53,8 @@ def set_up_security(
 
     Create the listener inside the `with` block, because its certificate files are deleted at the end. Its certificate
     is valid for localhost, 127.0.0.1 and `host_names`. The client options contain certificates as text rather than
-    file paths, so that they also work on Spark's executors. Clients log in as the first of the `users` (passwords by
-    name).
+    file paths, so that they also work on Spark's executors. `users` are passwords by user name, and the client options
+    contain the login of the first user.
     """
     if mechanism not in PASSWORD_MECHANISMS:
         raise ConfigurationError(f"mechanism must be one of {', '.join(PASSWORD_MECHANISMS)}, not {mechanism}.")
@@ -90,16 +90,16 @@ def _write_certificates(directory: Path, host_names: Iterable[str], *, mutual: b
     except ImportError as error:
         raise MissingDependencyError('TLS requires trustme: pip install "spark-kafka-sink[testing]"') from error
     authority = trustme.CA()
-    certificate, client_ca = directory / "listener.pem", directory / "authority.pem"
+    certificate_path, client_ca_path = directory / "listener.pem", directory / "authority.pem"
     listener_certificate = authority.issue_cert(*dict.fromkeys(("localhost", "127.0.0.1", *host_names)))
-    listener_certificate.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    listener_certificate.private_key_and_cert_chain_pem.write_to_path(str(certificate_path))
     options: dict[str, object] = {"ssl.truststore.certificates": authority.cert_pem.bytes().decode()}
     if not mutual:
-        return _CertificateFiles(certificate, None, options)
-    authority.cert_pem.write_to_path(str(client_ca))
+        return _CertificateFiles(certificate_path, None, options)
+    authority.cert_pem.write_to_path(str(client_ca_path))  # the same authority signs the client's certificate
     client_certificate = authority.issue_cert("client.embedded", common_name="client")
     options["ssl.keystore.key"] = client_certificate.private_key_pem.bytes().decode()
     options["ssl.keystore.certificate.chain"] = "".join(
         pem.bytes().decode() for pem in client_certificate.cert_chain_pems
     )
-    return _CertificateFiles(certificate, client_ca, options)
+    return _CertificateFiles(certificate_path, client_ca_path, options)

@@ -35,23 +35,25 @@ def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SEC
 
 
 def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-    """Wait until a running query has written all available input, then stop it. Use it for jobs that start queries.
+    """Wait until a running query has written all available input, then stop the query.
 
-    Raise the query's exception if it fails, or TimeoutError if it takes too long.
+    Use this function for jobs that start their own queries. Raise the query's exception if it fails, or TimeoutError if
+    it takes too long.
     """
     failures: list[BaseException] = []
 
-    def process() -> None:
+    def process_available_input() -> None:
         try:
             query.processAllAvailable()
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=process, name="drain", daemon=True)
+    # processAllAvailable() has no timeout, so it runs on a thread of its own.
+    thread = threading.Thread(target=process_available_input, name="drain", daemon=True)
     thread.start()
     thread.join(timeout_seconds)
     has_timed_out = thread.is_alive()
-    query.stop()
+    query.stop()  # also ends processAllAvailable()
     if has_timed_out:
         raise TimeoutError(_describe_timeout(query, timeout_seconds))
     if failures:
