@@ -316,8 +316,8 @@ class EmbeddedCluster:
 
     def find_in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
         """Return the replicas on running nodes, up to the limit that a test has set for the topic."""
-        running_nodes = tuple(node for node in partition.replicas if self.nodes[node].is_running)
-        return running_nodes if topic.max_in_sync_replicas is None else running_nodes[: topic.max_in_sync_replicas]
+        running_replicas = tuple(node for node in partition.replicas if self.nodes[node].is_running)
+        return running_replicas[: topic.max_in_sync_replicas]  # a limit of None keeps all
 
     def limit_in_sync_replicas(self, topic: str, limit: int | None) -> None:
         """Limit the number of in-sync replicas of each partition. None removes the limit."""

@@ -66,11 +66,10 @@ class ListenerSecurity:
             errors.append(f"The security protocol must be one of {', '.join(SECURITY_PROTOCOLS)}, not {self.protocol}.")
         if self.uses_tls and self.certificate is None:
             errors.append(f"{self.protocol} requires a certificate: a PEM file with the private key and the chain.")
-        unsupported = sorted(set(self.mechanisms) - set(SASL_MECHANISMS))
-        if unsupported:
-            errors.append(
-                f"A SASL mechanism must be one of {', '.join(SASL_MECHANISMS)}, not {', '.join(unsupported)}."
-            )
+        unsupported_mechanisms = sorted(set(self.mechanisms) - set(SASL_MECHANISMS))
+        if unsupported_mechanisms:
+            names = ", ".join(unsupported_mechanisms)
+            errors.append(f"A SASL mechanism must be one of {', '.join(SASL_MECHANISMS)}, not {names}.")
         if self.uses_sasl and not self.users and set(self.mechanisms) != {OAUTHBEARER}:
             errors.append(f"{self.protocol} requires users, or OAUTHBEARER (unsigned tokens) as its only mechanism.")
         errors += [f"User {name} has an empty password." for name, password in self.users.items() if not password]

@@ -338,11 +338,11 @@ class PartitionLog:
                 for aborted_range in self._aborted_ranges
                 if aborted_range.last_offset >= self.log_start_offset
             ]
-            active_ids = {parse_header(batch.data).producer_id for batch in self._batches}
+            stored_producer_ids = {parse_header(batch.data).producer_id for batch in self._batches}
             self._producers = {
                 producer_id: producer
                 for producer_id, producer in self._producers.items()
-                if producer_id in active_ids or producer.transaction_first_offset is not None
+                if producer_id in stored_producer_ids or producer.transaction_first_offset is not None
             }
 
     def forget_producers(self) -> None:

@@ -165,7 +165,7 @@ class LogFile:
             self._valid_end = os.lseek(descriptor, 0, os.SEEK_END)
             view = memoryview(data)
             try:
-                while view:
+                while view:  # os.write may write only a part of the bytes
                     view = view[os.write(descriptor, view) :]
             except OSError:
                 os.ftruncate(descriptor, self._valid_end)

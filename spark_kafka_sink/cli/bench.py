@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     distinct_call_count = min(MAX_DISTINCT_CALLS, math.ceil(args.records / rows_per_call))
     call_columns = build_call_columns(distinct_call_count, rows_per_call, args.value_bytes)
     with KafkaProducer(options) as producer:
-        producer.partitions_for(args.topic)
+        producer.partitions_for(args.topic)  # connects and fetches metadata before the measurement
         with Progress("records", args.records, prints_total=False) as progress:
             result = measure(producer, args, call_columns, progress, OperatingSystem())
     _print_result(result, args)

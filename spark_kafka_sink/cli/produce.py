@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     config = ProducerConfig.parse(options)
     if args.file is None:
         rows = open_lines(_open_stdin(), args.key_separator, headers, config.max_request_size)
-        row_count = None
+        row_count = None  # unknown until the input ends
     else:
         columns = InputColumns(args.value_column, args.key_column, args.timestamp_column)
         rows, row_count = open_file(args.file, columns, headers)

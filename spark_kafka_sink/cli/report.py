@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         reports = read_reports(args.path, max_reports=args.last)
     else:
         job_reports = (report for report in read_reports(args.path) if get_query_id(report) == args.job)
+        # --last counts only the job's reports, so all reports are read.
         reports = list(deque(job_reports, maxlen=args.last))
     for line in text_report.render_report_lines(reports):
         print(line)

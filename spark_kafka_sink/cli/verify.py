@@ -46,14 +46,14 @@ def run(args: argparse.Namespace) -> int:
     if args.last is not None and args.last < 1:
         raise ConfigurationError(f"--last must be at least 1, not {args.last}")
     reports = [report for report in read_reports(args.path) if args.job in (None, get_query_id(report))]
-    ranges = merge_report_ranges(reports[-args.last :] if args.last else reports)
-    if not ranges:
+    ranges_by_topic = merge_report_ranges(reports[-args.last :] if args.last else reports)
+    if not ranges_by_topic:
         raise ConfigurationError(f"{args.path}: no report of a write with rows")
     config = build_reader_config(parse_client_options(args))
-    check_topics_readable(config, *ranges)
+    check_topics_readable(config, *ranges_by_topic)
     results = [
         (topic, partition, result)
-        for topic, written_ranges in sorted(ranges.items())
+        for topic, written_ranges in sorted(ranges_by_topic.items())
         for partition, result in sorted(_verify_topic(config, args.isolation, topic, written_ranges).items())
     ]
     return _print_results(results)

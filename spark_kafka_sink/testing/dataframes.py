@@ -35,7 +35,7 @@ def _create_frame(spark: SparkSession, records: pa.Table) -> DataFrame:
 
 
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
-    """Assert that a topic has exactly the rows of `expected`. If not, raise chispa's error with the differences.
+    """Assert that a topic has exactly the rows of `expected`. If not, raise chispa's DataFramesNotEqualError.
 
     Only the columns of `expected` are compared. Their types define how the topic's columns are converted. A string
     column compares bytes as text. A struct, array or map column compares a key or value as JSON. A map column compares

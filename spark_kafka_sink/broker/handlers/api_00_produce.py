@@ -81,6 +81,7 @@ def _append_partition(
     if topic is not None and 0 <= index < len(topic.partitions):
         result.log_start_offset = topic.partitions[index].log.log_start_offset  # also if the batch is rejected
     if topic is None or partition is None:
+        # After a change of leader, the client can retry without requesting metadata.
         if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:
             _set_current_leader(context, topic, result)
         return result

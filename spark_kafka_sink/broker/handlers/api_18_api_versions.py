@@ -54,7 +54,7 @@ def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVe
         response.supported_features = [
             SupportedFeatureKey(name=TRANSACTION_VERSION_FEATURE, min_version=0, max_version=2)
         ]
-    if transaction_version > 0:
+    if transaction_version > 0:  # a feature of level 0 is not finalized
         response.finalized_features = [
             FinalizedFeatureKey(
                 name=TRANSACTION_VERSION_FEATURE,
