@@ -187,7 +187,9 @@ class Metadata:
         with self._lock:
             while True:
                 if self._is_closed:
-                    raise ProducerClosedError("closed while waiting for metadata") from self._fatal_error
+                    raise ProducerClosedError(
+                        "The client was closed while this call waited for metadata."
+                    ) from self._fatal_error
                 self.raise_if_fatal()
                 if self._update_version > last_version:
                     return

@@ -139,7 +139,7 @@ def build_integer_parser(minimum: int, maximum: int) -> Parser:
     """Build a parser that accepts integers from `minimum` to `maximum`, inclusive."""
 
     def parse(value: object) -> int:
-        problem = f"must be a whole number from {minimum} to {maximum}"
+        problem = f"must be an integer from {minimum} to {maximum}"
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise ValueError(problem)
         if isinstance(value, str) and not _INTEGER_PATTERN.fullmatch(value.strip()):

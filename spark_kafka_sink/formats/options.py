@@ -124,7 +124,7 @@ def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | Non
         parsed_options.reject_unused(part_options, f"{{{part}Format}} is one of {_list_formats()}")
         return None
     if part == "key" and "keyColumns" not in parsed_options.raw_values:
-        parsed_options.faults.add("keyFormat", "needs {keyColumns}, which names the columns of the key.")
+        parsed_options.faults.add("keyFormat", "requires {keyColumns}, which names the columns of the key.")
     subject = option_values[f"{part}Subject"]
     if subject and format_name not in REGISTRY_FORMATS:
         parsed_options.faults.add(

@@ -132,7 +132,7 @@ def _evaluate_message_size(
 ) -> Check:
     code = request.classify(exchange.response).code
     if exchange.response.results and code != error_codes.NONE:
-        detail = f"{lookup_error_code(code).name}: this check needs the DescribeConfigs permission on the topic"
+        detail = f"{lookup_error_code(code).name}: this check requires the DescribeConfigs permission on the topic"
         return Check(name, Outcome.SKIPPED, detail)
     max_batch_bytes = request.parse_values(exchange.response).get(_MAX_MESSAGE_BYTES_CONFIG, "")
     if not max_batch_bytes.isdecimal():
@@ -191,7 +191,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
     if exchange.response.error_code != error_codes.NONE:
         error_name = lookup_error_code(exchange.response.error_code).name
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
-        reason = "; this check needs the Describe permission on the cluster" if is_unauthorized else ""
+        reason = "; this check requires the Describe permission on the cluster" if is_unauthorized else ""
         return Check(CLOCK, Outcome.SKIPPED, f"{error_name}{reason}")
     # The active controller leads the metadata partition. Among the voters, the timestamp of the leader itself is the
     # leader's current time.

@@ -285,7 +285,7 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
     local_path = _find_local_path(path)
     if local_path is not None:
         if scheme == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
-            raise OSError(f"dbfs: paths need {_DBFS_MOUNT}, which is not mounted")
+            raise OSError(f"dbfs: paths require {_DBFS_MOUNT}, which is not mounted")
         return LocalFileSystem(), os.path.abspath(local_path)
     _, rest = path.split(":", 1)
     file_system, path_in_system = FileSystem.from_uri(f"{_ARROW_SCHEMES[scheme]}:{rest}")

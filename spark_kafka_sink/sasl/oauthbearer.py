@@ -152,7 +152,7 @@ def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str =
     header = decode_token_part(token, 0)
     claims = decode_token_part(token, 1)
     if header.get("alg") != "none" or not token.endswith("."):
-        raise AuthenticationError("OAUTHBEARER: only unsecured tokens are accepted here")
+        raise AuthenticationError("OAUTHBEARER: only unsigned tokens are accepted here")
     principal = claims.get(principal_claim)
     expires_at_s = parse_token_expiry_s(claims)
     if not isinstance(principal, str) or not principal:

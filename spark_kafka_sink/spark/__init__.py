@@ -23,5 +23,5 @@ try:
     import pyspark as pyspark  # imported once here, so that a missing pyspark gives one clear error
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        'The Spark data source requires pyspark 3.5 or newer. Install it with pip install "spark-kafka-sink[spark]".'
+        'The Spark data source requires pyspark 3.5 or newer: pip install "spark-kafka-sink[spark]".'
     ) from error

@@ -90,7 +90,7 @@ def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_onc
     assert all_failed_in_order(rig, 3)
     assert "unexpected error: ValueError: not expected" in rig.responses[0].reason
     assert [record.message for record in caplog.records if record.exc_info] == [
-        "broker 0 (b0:9092): closed the connection after an unexpected error."
+        "broker 0 (b0:9092): closed the connection after an unexpected error"
     ]
     rig.make_ready()
 

@@ -45,10 +45,10 @@ def test_parses_valid_value(parse: Parser, raw_value: object, value: object) -> 
         (parse_protocol_string, "ä" * 16_384, "must be text of at most 32767 bytes in UTF-8"),
         (parse_boolean, "yes", "must be true or false"),
         (parse_boolean, 1, "must be true or false"),
-        (build_integer_parser(0, 9), True, "must be a whole number from 0 to 9"),
-        (build_integer_parser(0, 9), "1e0", "must be a whole number from 0 to 9"),
-        (build_integer_parser(0, 9), "\u0661", "must be a whole number from 0 to 9"),
-        (build_integer_parser(0, 9), 10, "must be a whole number from 0 to 9"),
+        (build_integer_parser(0, 9), True, "must be an integer from 0 to 9"),
+        (build_integer_parser(0, 9), "1e0", "must be an integer from 0 to 9"),
+        (build_integer_parser(0, 9), "\u0661", "must be an integer from 0 to 9"),
+        (build_integer_parser(0, 9), 10, "must be an integer from 0 to 9"),
         (build_choice_parser("all", "1"), True, "must be one of all, 1"),
         (parse_list, 5, "must be a list, or a string with commas"),
         (parse_list, ["a", 5], "must be a list, or a string with commas"),
@@ -82,9 +82,9 @@ def test_parses_all_options_and_hides_secrets_in_faults() -> None:
     assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x", "d": None}
     assert reading.invalid_fields == {"b_ms", "c", "d"}
     assert reading.faults.render() == [
-        "b.ms must be a whole number from 0 to 9. It is 'ten'.",
+        "b.ms must be an integer from 0 to 9. It is 'ten'.",
         "c cannot be set: it is a Java class.",
-        "d must be a whole number from 0 to 9.",
+        "d must be an integer from 0 to 9.",
         "b.mss is not an option of the Kafka client. Did you mean b.ms?",
     ]
     assert parse_option_values(table, {"c": "x"}, (), "client").faults == []

@@ -86,7 +86,7 @@ def test_does_not_compare_options_with_invalid_option() -> None:
 def test_rejects_values_that_are_not_integers_in_range(value: object) -> None:
     (fault,) = parse_faults(request_timeout_ms=value)
     shown_value = repr(value) if isinstance(value, str | float | int) else "of type list"
-    assert fault == f"request.timeout.ms must be a whole number from 0 to 2147483647. It is {shown_value}."
+    assert fault == f"request.timeout.ms must be an integer from 0 to 2147483647. It is {shown_value}."
 
 
 def test_transactions_have_requirements_of_idempotence() -> None:

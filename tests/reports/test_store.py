@@ -79,7 +79,7 @@ def test_databricks_mounts_are_folders(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_error_names_missing_databricks_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_DBFS_MOUNT", "/no-such-mount")
-    with pytest.raises(ConfigurationError, match="dbfs: paths need /no-such-mount, which is not mounted"):
+    with pytest.raises(ConfigurationError, match="dbfs: paths require /no-such-mount, which is not mounted"):
         ensure_writable("dbfs:/reports/")
 
 

@@ -100,7 +100,7 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
     [
         ({"valueFormat": "xml"}, "Option 'valueFormat' must be one of json"),
         ({"valueColumns": "id"}, "Option 'valueColumns' has no effect unless 'valueFormat' is one of"),
-        ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' needs 'keyColumns'"),
+        ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' requires 'keyColumns'"),
         ({"valueFormat": "json", "valueColumns": "idd"}, "names a column 'idd', which does not exist."),
         ({"valueFormat": "json", "valueColumns": "ID"}, "There is 'id', but the names of columns are case-sensitive."),
         (

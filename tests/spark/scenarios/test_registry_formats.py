@@ -281,7 +281,7 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
-            "Option 'schema.registry.request.timeout.ms' must be a whole number from 1 to 2147483647. It is '1s'.",
+            "Option 'schema.registry.request.timeout.ms' must be an integer from 1 to 2147483647. It is '1s'.",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__normalize__schemas": "yes"},

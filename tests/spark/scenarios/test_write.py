@@ -307,9 +307,9 @@ def test_rejects_task_options_without_register(broker: EmbeddedBroker) -> None:
 
 def test_rejects_invalid_number_of_tasks(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(1).selectExpr("'v' AS value")
-    with pytest.raises(ConfigurationError, match="'maxTasks' must be a whole number from 1 to 1000000"):
+    with pytest.raises(ConfigurationError, match="'maxTasks' must be an integer from 1 to 1000000"):
         write(frame, broker, topic, maxTasks="all")
-    with pytest.raises(ConfigurationError, match="'maxTasks' must be a whole number from 1 to 1000000"):
+    with pytest.raises(ConfigurationError, match="'maxTasks' must be an integer from 1 to 1000000"):
         write(frame, broker, topic, maxTasks="0", maxBytesPerSecond="5")
 
 
