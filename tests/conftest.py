@@ -23,7 +23,7 @@ GUARDED = (
     "producer/test_futures.py",
     "producer/test_metrics.py",
     "producer/test_partitioner.py",
-    "producer/test_transactional_calls.py",
+    "producer/test_transaction_waits.py",
     "producer/test_transactional_producer.py",
     "producer/transactions/test_manager",
     "requests/test_leases.py",

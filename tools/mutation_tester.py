@@ -56,9 +56,9 @@ _EXACTLY_ONCE_TESTS = (
     "tests/spark/test_exactly_once_starts.py",
     "tests/spark/options/test_delivery.py",
 )
-_TRANSACTIONAL_PRODUCER_TESTS = tuple(
-    f"tests/producer/test_transactional_{suffix}.py"
-    for suffix in ("producer", "calls", "failures", "faults", "handover")
+_TRANSACTIONAL_PRODUCER_TESTS = (
+    "tests/producer/test_transaction_waits.py",
+    *(f"tests/producer/test_transactional_{suffix}.py" for suffix in ("producer", "failures", "faults", "handover")),
 )
 _TRANSACTION_TESTS = (
     "tests/producer/transactions",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -20,10 +19,11 @@ from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns, Table
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer import columns_writer, tables
 from spark_kafka_sink.producer.table_types import to_spark_type
-from spark_kafka_sink.testing import EmbeddedBroker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker
 from tests.formats.fake_registry import fake_registry
 from tests.producer.table_cases import broker as broker
 from tests.producer.table_cases import producer as producer
+from tests.producer.table_cases import read_rows
 from tests.producer.table_cases import topic as topic
 
 PEOPLE = {"id": ["a", "b", "c"], "age": [1, 2, 3]}
@@ -35,11 +35,6 @@ def short_block_producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
     """Yield a producer that waits at most two seconds for a topic that does not exist."""
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=2_000) as producer:
         yield producer
-
-
-def read_rows(broker: EmbeddedBroker, topic: str, *columns: str) -> list[tuple[Any, ...]]:
-    rows = read_topic(broker.bootstrap_servers, topic).select(columns).to_pylist()
-    return [tuple(row.values()) for row in rows]
 
 
 def duckdb_relation() -> Any:
@@ -276,39 +271,6 @@ def test_encodes_types_that_spark_lacks(broker: EmbeddedBroker, producer: KafkaP
     ]
     assert to_spark_type(pa.map_(pa.string_view(), pa.uint32())) == pa.map_(pa.string(), pa.int64())
     assert to_spark_type(pa.duration("s")) == pa.duration("s")
-
-
-def test_send_table_async_does_not_block_event_loop(producer: KafkaProducer, topic: str) -> None:
-    async def main() -> tuple[int, bool]:
-        is_reading, has_run = asyncio.Event(), asyncio.Event()
-
-        async def other_task() -> None:
-            await is_reading.wait()
-            has_run.set()
-
-        loop = asyncio.get_running_loop()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            loop.call_soon_threadsafe(is_reading.set)
-            asyncio.run_coroutine_threadsafe(has_run.wait(), loop).result()  # returns only if the event loop runs
-            yield pa.record_batch({"value": ["1", "2"]})
-
-        task = asyncio.create_task(other_task())
-        reader = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches())
-        result = await producer.send_table_async(topic, reader)
-        await task
-        return result.rows_written, has_run.is_set()
-
-    assert asyncio.run(main()) == (2, True)
-
-
-def test_transaction_makes_table_visible_after_commit(broker: EmbeddedBroker, topic: str) -> None:
-    table = pa.table({"value": ["1", "2"]})
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send_table(topic, table)
-    assert read_rows(broker, topic, "value") == [(b"1",), (b"2",)]
 
 
 def test_checks_columns_of_empty_table(producer: KafkaProducer, topic: str) -> None:

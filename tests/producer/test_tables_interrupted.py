@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,25 +17,14 @@ from spark_kafka_sink.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
     SchemaError,
-    TransactionAbortableError,
     TransactionError,
 )
 from spark_kafka_sink.producer.columns_writer import ColumnsWriter
-from spark_kafka_sink.producer.tables import TableSender
-from spark_kafka_sink.testing import EmbeddedBroker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker
 from tests.producer.table_cases import broker as broker
+from tests.producer.table_cases import iterate_small_batches, to_reader
 from tests.producer.table_cases import producer as producer
 from tests.producer.table_cases import topic as topic
-from tests.waiting import WAIT_TIMEOUT_SECONDS
-
-
-def iterate_small_batches(count: int) -> Iterator[pa.RecordBatch]:
-    for number in range(count):
-        yield pa.record_batch({"value": [str(10 * number + row) for row in range(10)]})
-
-
-def to_reader(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    return pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches)
 
 
 def fail_calls(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, numbers: range, error: KafkaSinkError) -> None:
@@ -134,98 +121,6 @@ def test_attaches_result_of_completed_rows_to_interrupt(
     assert (result.rows_failed, result.is_complete) == (0, False)
 
 
-def raise_from_reader(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield from iterate_small_batches(3)
-        raise LookupError("the source is gone")
-
-    producer.send_table(topic, to_reader(batches()))
-
-
-def raise_from_reader_in_asyncio(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield from iterate_small_batches(3)
-        raise LookupError("the source is gone")
-
-    asyncio.run(producer.send_table_async(topic, to_reader(batches())))
-
-
-def raise_from_opening(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
-    class Table:
-        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-            raise LookupError("the source is gone")
-
-    producer.send_table(topic, Table())
-
-
-def interrupt_wait(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
-    def interrupt(writer: ColumnsWriter[Any]) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ColumnsWriter, "collect_results", interrupt)
-    producer.send_table(topic, to_reader(iterate_small_batches(3)))
-
-
-def cancel_task(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str) -> None:
-    async def cancel() -> None:
-        loop, is_reading, is_cancelled = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield from iterate_small_batches(1)
-            loop.call_soon_threadsafe(is_reading.set)
-            is_cancelled.wait()
-            yield from iterate_small_batches(1)
-
-        task = asyncio.create_task(producer.send_table_async(topic, to_reader(batches())))
-        await is_reading.wait()
-        task.cancel()
-        try:
-            await task
-        finally:
-            is_cancelled.set()
-
-    asyncio.run(cancel())
-
-
-@pytest.mark.parametrize(
-    ("call", "error_type", "reason"),
-    [
-        (raise_from_reader, LookupError, "LookupError was raised: the source is gone."),
-        (raise_from_reader_in_asyncio, LookupError, "LookupError was raised: the source is gone."),
-        (raise_from_opening, LookupError, "LookupError was raised: the source is gone."),
-        (interrupt_wait, KeyboardInterrupt, "KeyboardInterrupt was raised."),
-        (cancel_task, asyncio.CancelledError, "CancelledError was raised."),
-    ],
-)
-def test_any_exception_prevents_commit(
-    monkeypatch: pytest.MonkeyPatch,
-    broker: EmbeddedBroker,
-    topic: str,
-    call: Callable[[pytest.MonkeyPatch, KafkaProducer, str], None],
-    error_type: type[BaseException],
-    reason: str,
-) -> None:
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(topic, b"the other part of the transaction")
-        with pytest.raises(error_type):
-            call(monkeypatch, producer, topic)
-        with pytest.raises(TransactionAbortableError, match=reason):
-            producer.commit_transaction()
-        producer.abort_transaction()
-    assert read_topic(broker.bootstrap_servers, topic).num_rows == 0
-
-
-def test_exception_outside_of_transaction_is_raised_unchanged(broker: EmbeddedBroker, topic: str) -> None:
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
-        with pytest.raises(InvalidRecordError, match="takes a table"):
-            producer.send_table(topic, 5)
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send(topic, b"0")
-
-
 def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
@@ -233,48 +128,3 @@ def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
     result = producer.send_table(topic, to_reader(iterate_small_batches(9)), failed_rows_max=15)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
     assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))
-
-
-def test_cancelled_task_sends_no_rows_in_later_transaction(
-    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, topic: str
-) -> None:
-    is_cancelled, errors = threading.Event(), queue.SimpleQueue[BaseException | None]()
-    send_slices = TableSender.send_slices
-
-    def record_error(sender: TableSender, reader: pa.RecordBatchReader) -> Iterator[int]:
-        try:
-            for completed_count in send_slices(sender, reader):
-                errors.put(None)  # rows were sent
-                yield completed_count
-        except Exception as error:
-            errors.put(error)
-            raise
-
-    async def cancel(producer: KafkaProducer) -> None:
-        loop, is_reading = asyncio.get_running_loop(), asyncio.Event()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            loop.call_soon_threadsafe(is_reading.set)
-            is_cancelled.wait()
-            yield from iterate_small_batches(1)
-
-        with producer.transaction():
-            task = asyncio.create_task(producer.send_table_async(topic, to_reader(batches())))
-            await is_reading.wait()
-            task.cancel()
-            await task
-
-    monkeypatch.setattr(TableSender, "send_slices", record_error)
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
-        producer.init_transactions()
-        loop = asyncio.new_event_loop()
-        with pytest.raises(asyncio.CancelledError):
-            loop.run_until_complete(cancel(producer))
-        with producer.transaction():
-            producer.send(topic, b"later")
-            is_cancelled.set()
-            error = errors.get(timeout=WAIT_TIMEOUT_SECONDS)
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-    assert isinstance(error, IllegalStateError)
-    assert read_topic(broker.bootstrap_servers, topic).column("value").to_pylist() == [b"later"]

@@ -1,17 +1,14 @@
-"""Responses of batches and errors of records, including individually rejected records (KIP-467)."""
+"""Errors of batches and records, including individually rejected records (KIP-467)."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 from unittest.mock import Mock
-from uuid import UUID
 
 import numpy as np
 import pytest
 
-from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
-from spark_kafka_sink.client.cluster import ClusterSnapshot, TopicInfo
+from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     BrokerError,
@@ -21,11 +18,9 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     ProducerClosedError,
     RecordTooLargeError,
-    UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
-from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import (
@@ -39,18 +34,8 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_exchange import (
     PartitionResponse,
-    SentBatches,
-    build_produce_request,
-    parse_partition_responses,
 )
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
 from tests.producer.batching.one_piece import append_rows
 
 
@@ -101,72 +86,6 @@ def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:
         assert not re.search("(nothing|not|never|no records?) (was |were |is |are |been )?stored", text, re.IGNORECASE)
 
 
-# --- responses
-
-
-def sent_to_partitions(*partitions: int) -> SentBatches:
-    batches = {partition: ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in partitions}
-    return SentBatches({"t": batches}, ClusterSnapshot())
-
-
-def response(message: ProduceResponse | None, **ending: Any) -> ClientResponse:
-    request = ClientRequest(1, ProduceRequest(), 0, 0, 1000)
-    return ClientResponse(request, 5, 5, 9, message, **ending)
-
-
-def answers(ending: ClientResponse, sent: SentBatches, acks: int = -1) -> dict[int, PartitionResponse]:
-    return {batch.topic_partition.partition: answer for batch, answer in parse_partition_responses(ending, sent, acks)}
-
-
-def test_each_batch_gets_response_of_its_partition_and_others_are_ignored() -> None:
-    rows = [
-        PartitionProduceResponse(index=1, base_offset=17, log_append_time_ms=5),
-        PartitionProduceResponse(index=0, error_code=codes.POLICY_VIOLATION, base_offset=-1, error_message="too late"),
-        PartitionProduceResponse(index=1, error_code=codes.POLICY_VIOLATION),
-        PartitionProduceResponse(index=9, base_offset=1),
-    ]
-    topics = [
-        TopicProduceResponse(name="t", partition_responses=rows),
-        TopicProduceResponse(name="other", partition_responses=[PartitionProduceResponse(index=0)]),
-    ]
-    got = answers(response(ProduceResponse(responses=topics)), sent_to_partitions(0, 1))
-    assert got == {
-        1: PartitionResponse(codes.NONE, 17, 5),
-        0: PartitionResponse(codes.POLICY_VIOLATION, error_message="too late"),
-    }
-
-
-def test_response_names_rejected_records() -> None:
-    record_errors = [BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="has no key")]
-    row = PartitionProduceResponse(index=0, error_code=codes.INVALID_RECORD, record_errors=record_errors)
-    message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[row])])
-    assert answers(response(message), sent_to_partitions(0))[0].record_messages == {2: "has no key"}
-
-
-def test_partition_missing_in_response_is_not_stored() -> None:
-    """This does not depend on acks: with acks=0 there is no response that could lack a partition."""
-    rows = [PartitionProduceResponse(index=0, base_offset=3)]
-    message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=rows)])
-    got = answers(response(message), sent_to_partitions(0, 1))
-    assert got[0].base_offset == 3
-    assert got[1].code == codes.NETWORK_EXCEPTION
-    assert "does not include this partition" in str(got[1].cause)
-
-
-def test_missing_response_carries_the_reason() -> None:
-    sent = sent_to_partitions(0)
-    too_old = UnsupportedVersionError("too old")
-    assert answers(response(None), sent, acks=0)[0] == PartitionResponse(codes.NONE)
-    lost = answers(response(None, disconnected=True, reason="b0:9092: reset"), sent, acks=0)[0]
-    assert (lost.code, str(lost.cause)) == (codes.NETWORK_EXCEPTION, "b0:9092: reset")
-    assert answers(response(None, version_error=too_old), sent)[0] == PartitionResponse(
-        codes.UNSUPPORTED_VERSION, cause=too_old
-    )
-
-
-# --- errors
-
-
 def final(code: int, records: int, message: str = "") -> KafkaSinkError:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = records
@@ -213,16 +132,3 @@ def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> 
     batch.drained_ms = 0 if has_been_sent else -1
     metadata = Mock(snapshot=ClusterSnapshot(), topic_error=Mock(return_value=None), has_connection_failures=False)
     assert find_timeout_cause(batch, metadata, Mock()) is batch.error
-
-
-def test_request_uses_topic_names_unless_all_topic_ids_are_known() -> None:
-    topics = {"a": TopicInfo("a", UUID(int=1)), "b": TopicInfo("b")}
-    batches = [
-        Mock(topic_partition=TopicPartition(topic, 0), build_wire_segments=Mock(return_value=[])) for topic in topics
-    ]
-    config = ProducerConfig.parse({"bootstrap.servers": "broker:9092"})
-    last_versions = [
-        build_produce_request(sent_batches, ClusterSnapshot(topics=topics), config).versions.max
-        for sent_batches in (batches[:1], batches, batches[::-1])
-    ]
-    assert last_versions == [ProduceRequest.VERSIONS.max, 12, 12]

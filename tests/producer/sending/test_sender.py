@@ -17,10 +17,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.produce_exchange import parse_partition_response
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
@@ -233,18 +231,6 @@ def test_waits_for_end_of_throttling_while_requests_are_in_flight(monkeypatch: p
     monkeypatch.setattr(sender.client, "ready", lambda *_: False)
     monkeypatch.setattr(sender.client, "poll_delay_ms", lambda *_: 300.0)
     assert sender._find_sendable_nodes(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
-
-
-@pytest.mark.parametrize("offset", [2**62, 2**63 - 1])
-def test_ignores_impossible_base_offset(offset: int) -> None:
-    """The records' offsets are counted up from the base offset, and would not fit into 64 bits."""
-    assert (
-        parse_partition_response(PartitionProduceResponse(index=0, error_code=0, base_offset=offset)).base_offset == -1
-    )
-    assert (
-        parse_partition_response(PartitionProduceResponse(index=0, error_code=0, base_offset=2**62 - 1)).base_offset
-        == 2**62 - 1
-    )
 
 
 def test_follows_moved_leader() -> None:

@@ -20,14 +20,17 @@ from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.transactional_cases import (
     BOTH,
+    ID,
     create_cluster,
     create_initialized_producer,
     create_producer,
     create_producer_in_transaction,
+    find_requests,
     pass_time,
     read_committed,
     send,
@@ -130,6 +133,25 @@ def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int
     with producer.transaction():
         send(producer, b"2")
     assert read_committed(cluster) == [b"1", b"2"]
+
+
+def test_description_of_no_ids_sends_no_request() -> None:
+    cluster, producer = create_initialized_producer(2)
+    request_count = len(cluster.requests)
+    assert producer.describe_transactions([]) == {}
+    assert len(cluster.requests) == request_count
+
+
+def test_description_times_out_and_is_not_requested_again_later() -> None:
+    cluster, producer = create_initialized_producer(2, max_block_ms=1000, request_timeout_ms=500)
+    cluster.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).never_respond()
+    with pytest.raises(
+        TransactionTimeoutError, match=r"describe_transactions\(\) timed out after max.block.ms \(1000 ms"
+    ):
+        producer.describe_transactions([ID])
+    request_count = len(find_requests(cluster, DescribeTransactionsRequest))
+    pass_time(producer, 10_000)
+    assert len(find_requests(cluster, DescribeTransactionsRequest)) == request_count
 
 
 # --- the end of a producer
