@@ -92,6 +92,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
+        # Only the arguments whose values differ from the defaults of send_columns().
         self._send_arguments: dict[str, Any] = {"keep_row_indices": True} if keep_row_indices else {}
         if plan.ignored_key_bytes:
             self._send_arguments["ignored_key_bytes"] = plan.ignored_key_bytes

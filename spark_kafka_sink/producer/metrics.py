@@ -113,7 +113,11 @@ class ProducerMetrics:
     def __init__(
         self, window_ms: float, num_samples: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
     ) -> None:
-        """`io`: the counters of the client's selector. `gauges`: additional metrics by name."""
+        """Create metrics without values.
+
+        `window_ms`: the length of a sample window. `num_samples`: the number of recent windows that averages cover.
+        `io`: the counters of the client's selector. `gauges`: additional metrics by name.
+        """
         self._window = (window_ms, num_samples)
         self._lock = threading.Lock()
         self._stats = {

@@ -124,25 +124,26 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
             strides=(_WORD_BYTES, key_length),
         ).copy()
         _scramble(words)
-        for word in words:
+        for key_words in words:  # one word of each key
             hashes *= _MULTIPLIER_SCALAR
-            hashes ^= word
+            hashes ^= key_words
     if not tail_bytes:
         return hashes
-    tail_word = np.empty_like(hashes)
+    tail_words = np.empty_like(hashes)
     if key_length > tail_bytes:
         # The last four bytes of a key end with its tail. The bytes before it belong to the last complete word, so they
         # are shifted out.
-        tail_word[:] = np.ndarray(
+        tail_words[:] = np.ndarray(
             (key_count,), "<u4", buffer=keys.data, offset=data_start + key_length - _WORD_BYTES, strides=(key_length,)
         )
-        tail_word >>= _to_uint32_scalar(32 - 8 * tail_bytes)
-        hashes ^= tail_word
+        tail_words >>= _to_uint32_scalar(32 - 8 * tail_bytes)
+        hashes ^= tail_words
     else:
-        for index in range(tail_bytes):
-            tail_word[:] = keys.to_matrix(key_count, key_length)[:, index]
-            tail_word <<= _to_uint32_scalar(8 * index)
-            hashes ^= tail_word
+        # The keys are shorter than a word, so the four bytes that end with a key may begin before the buffer.
+        for byte_index in range(tail_bytes):
+            tail_words[:] = keys.to_matrix(key_count, key_length)[:, byte_index]
+            tail_words <<= _to_uint32_scalar(8 * byte_index)
+            hashes ^= tail_words
     hashes *= _MULTIPLIER_SCALAR
     return hashes
 
@@ -161,7 +162,7 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     for first_key in first_keys[:pass_count]:  # only the keys from index `first_key` on have this word
         _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
         pair_indices[first_key:] += 1
-    if pass_count < len(first_keys):
+    if pass_count < len(first_keys):  # a few long keys have more words
         for key_index in range(first_keys[pass_count], keys.row_count):
             remaining_words = (lengths.item(key_index) >> 2) - pass_count
             start = data_start + starts.item(key_index) + _WORD_BYTES * pass_count

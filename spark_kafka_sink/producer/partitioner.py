@@ -254,7 +254,8 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
     column = combine_chunks(partition)
     numbers = integers_to_numpy(column)
     partitions = numbers.astype(np.int32)
-    if np.minimum.reduce(numbers, initial=0) < 0 or np.maximum.reduce(numbers, initial=0) > MAX_PARTITION:
+    has_invalid = np.minimum.reduce(numbers, initial=0) < 0 or np.maximum.reduce(numbers, initial=0) > MAX_PARTITION
+    if has_invalid:
         partitions[(numbers < 0) | (numbers > MAX_PARTITION)] = INVALID_PARTITION
     if column.null_count:
         partitions[build_null_mask(column)] = UNSPECIFIED_PARTITION
@@ -281,8 +282,8 @@ def _assign_by_key(
     if partitions is None:
         return compute_partitions_by_key(key, partition_count)
     if len(unassigned_indices):
-        keys = RecordColumns(key).take(unassigned_indices).value
-        partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(keys, partition_count)
+        unassigned_keys = RecordColumns(key).take(unassigned_indices).value
+        partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(unassigned_keys, partition_count)
         unassigned_indices = unassigned_indices[keyless_indices]
     return partitions, unassigned_indices
 
@@ -318,7 +319,8 @@ def _create_partition_chooser(
 ) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
-    The function determines the weights only once, at its first choice. If `find_loads` is None, the choice is uniform.
+    The function determines the weights at its first choice, because a call whose rows fit into the current sticky
+    partition needs none. Later choices reuse these weights. If `find_loads` is None, the choice is uniform.
     """
     weighted_partitions: _WeightedPartitions | None = None
 

@@ -249,7 +249,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if unexpected:
                 raise build_unexpected_argument_error(unexpected)
             fields = (value, key, headers, partition, timestamp_ms)
-            if fields == EMPTY_FIELDS and isinstance(topic, ProducerRecord):
+            if fields == EMPTY_FIELDS and isinstance(topic, ProducerRecord):  # nothing to parse
                 record = topic
             else:
                 record, callback = parse_send_arguments(topic, fields, callback)
@@ -354,7 +354,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             check_columns(columns)
         except InvalidRecordError as error:
-            self._record_rejection(1, error, check_open)
+            self._record_rejection(1, error, check_open)  # counts as one row, because the number of rows is unknown
             raise
         try:
             validate_topic(topic)

@@ -84,12 +84,11 @@ def _encode_headers(headers: Any) -> Any:
         headers = headers.items()
     if not isinstance(headers, Iterable):
         return headers
-    return tuple(
-        (header[0], header[1].encode())
-        if isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
-        else header
-        for header in headers
-    )
+    encoded_headers: list[Any] = []
+    for header in headers:
+        has_text_value = isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
+        encoded_headers.append((header[0], header[1].encode()) if has_text_value else header)
+    return tuple(encoded_headers)
 
 
 def validate_topic(topic: object) -> str:

@@ -293,6 +293,7 @@ def _find_target_types(
     Formats and record validation accept only the target types.
     """
     read_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
+    # Keys and values of all other types are read as they are (records/columns.py).
     read_positions |= {
         positions[part] for part in RECORD_PARTS if part in positions and _is_dictionary(schema, positions[part])
     }

@@ -70,6 +70,7 @@ from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.compression import Codec
 
 _MAX_CHUNK_ROWS = 16_384
+"""Maximum number of rows in a chunk of a call. A larger call is staged chunk by chunk."""
 _CHUNK_DIVISOR = 16
 """The encoded rows of a chunk may fill buffer.memory divided by this number. A single row may be larger."""
 
@@ -126,9 +127,11 @@ class RecordAccumulator:
         partitioner: Partitioner,
         count_rows: CountRows,
     ) -> None:
-        """`wakeup`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
+        """Create an accumulator that shares its pool, clock and partitioner with the producer.
 
+        `wakeup`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
         `wait`: blocks an appending thread until memory is available.
+        `count_rows`: called for single records only, when they are assigned to partitions.
         """
         self._config = config
         self.pool = pool
@@ -416,9 +419,9 @@ class RecordAccumulator:
     ) -> tuple[dict[str, bool], float]:
         """Find the topics whose staged rows need work now. Return them, and the time of the next fill or assignment.
 
-        A topic's value is False if its stage is due, and True if only the assignment of its single records is due,
-        which may complete full batches. A stage from which another thread is filling batches is not returned but
-        marked, so that the thread that fills them wakes the sender afterwards.
+        The result maps each topic to the argument `full_batches_only` of BatchFiller.fill_batches: False if the stage
+        is due, True if only the assignment of its single records is due, which may complete full batches. A stage from
+        which another thread is filling batches is marked instead, so that this thread wakes the sender afterwards.
         """
         full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
@@ -427,9 +430,10 @@ class RecordAccumulator:
             if not is_flushing:
                 due_ms = self._compute_stage_due_ms(stage, now_ms, is_linger_suspended=is_linger_suspended)
             is_due = due_ms <= now_ms
+            is_assignment_due = stage.record_assignment_due_ms <= now_ms
             if not is_due:
                 next_due_ms = min(next_due_ms, due_ms)
-                if stage.record_assignment_due_ms > now_ms:
+                if not is_assignment_due:
                     next_due_ms = min(next_due_ms, stage.record_assignment_due_ms)
                     continue
             if self._filler.is_in_use(stage):

@@ -127,8 +127,9 @@ class ProducerBatch:
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, created_ms: float, deadline_ms: float) -> None:
-        """`created_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
+        """Create an open batch without records.
 
+        `created_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
         `deadline_ms`: the time at which delivery.timeout.ms expires.
         """
         self.topic_partition = topic_partition

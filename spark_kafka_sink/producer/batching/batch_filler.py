@@ -337,19 +337,33 @@ class BatchFiller:
         )
         encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
         pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.origins)
+        batches = self._choose_batches(stage, slices, open_batches, queues)
+        batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
+        return BatchAppends(pieces_by_buffer, batches, batch_queues), queues
+
+    def _choose_batches(
+        self,
+        stage: Stage,
+        slices: BatchSlices,
+        open_batches: Sequence[ProducerBatch | None],
+        queues: Sequence[PartitionQueue],
+    ) -> list[ProducerBatch]:
+        """Return the batch for each slice: the open batch of its partition, or a new one that is in no queue yet.
+
+        `open_batches` and `queues`: one item per partition of the row group.
+        """
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
-        current_batches = list(open_batches)  # by partition index: the batch to which the next slice is appended
-        batches: list[ProducerBatch] = []
+        last_batches = list(open_batches)  # by partition index
+        slice_batches: list[ProducerBatch] = []
         for partition_index, first_offset_delta in zip(
             slices.partition_indices, slices.first_offset_deltas, strict=True
         ):
-            batch = current_batches[partition_index]
-            if batch is None or not first_offset_delta:  # offset delta 0 begins a new batch
+            batch = last_batches[partition_index]
+            if batch is None or first_offset_delta == 0:  # offset delta 0 begins a new batch
                 batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_ms, deadline_ms)
-                current_batches[partition_index] = batch
-            batches.append(batch)
-        batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
-        return BatchAppends(pieces_by_buffer, batches, batch_queues), queues
+                last_batches[partition_index] = batch
+            slice_batches.append(batch)
+        return slice_batches
 
     def _build_pieces(
         self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], origins: RowOrigins

@@ -44,7 +44,7 @@ class BufferPool:
     """A producer's limited memory. All methods are thread-safe; `_lock` guards all fields."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
-        """`clock`: returns monotonic milliseconds; used only for `total_wait_ms`."""
+        """Create a pool whose bytes are all free. `clock`: returns monotonic milliseconds, for `total_wait_ms`."""
         self.total_bytes = total_bytes
         self.total_wait_ms = 0.0  # total time that calls have waited for memory
         self.exhausted_total = 0  # number of calls that raised BufferExhaustedError

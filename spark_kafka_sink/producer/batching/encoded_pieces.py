@@ -40,11 +40,11 @@ class EncodedPieces:
         row_stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """Piece i is slice i of `encoded_slices`, and encodes the rows [row_starts[i], row_stops[i]) of `origins`.
+        """Create the pieces of an encoded buffer, and hand the buffer over to its lease.
 
-        first_offset_deltas[i] is the offset delta of the piece's first record in the batch that the piece belongs to.
-        `lease`: holds the memory reserved for the buffer and for the overhead of its rows. This constructor hands the
-        buffer over to the lease.
+        Piece i is slice i of `encoded_slices`. It encodes the rows [row_starts[i], row_stops[i]) of `origins`, and
+        first_offset_deltas[i] is the offset delta of its first record in the batch that it belongs to.
+        `lease`: holds the memory reserved for the buffer, and for the row indices and futures of its rows.
         """
         self.lease = lease
         lease.buffer = encoded_slices.data

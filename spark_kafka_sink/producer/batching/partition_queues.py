@@ -83,7 +83,7 @@ class PartitionQueue:
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
         """Insert a batch in front of the batches with a later sequence or none.
 
-        A batch without a sequence becomes the head.
+        A batch without a sequence becomes the head, because it was at the head when it was drained.
         """
         if not batch.has_sequence:
             self.batches.insert(0, batch)
@@ -204,7 +204,7 @@ class PartitionQueues:
             return
         self._remove_from_ready(queue)
         if due_ms != queue.due_ms:
-            queue.due_ms = due_ms
+            queue.due_ms = due_ms  # a previous timer stays in the heap, but is stale from now on
             if due_ms < INFINITE_MS:
                 heapq.heappush(self._timers, (due_ms, next(self._tie_breakers), queue))
 
@@ -316,6 +316,7 @@ class PartitionQueues:
                 break
             del ready_queues[queue]  # added again, behind the other queues, if its next batch is ready
             queue.is_ready = False
+            # A closed batch is due unless it is backing off, so the due time is computed only for other heads.
             may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.attempts > 0
             if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
                 self.schedule(queue, now_ms)
