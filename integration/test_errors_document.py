@@ -15,7 +15,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.preflight import run
 from spark_kafka_sink.preflight.checks import INTERACTIVE_TIMEOUTS
-from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.checks import check_and_plan_write
 from tests.waiting import wait_until
 from tools.error_document import find_explaining_rows
 
@@ -127,12 +127,15 @@ def test_what_the_driver_says_is_on_the_page(cluster: KafkaCluster, unused_port:
     listener, sentence, options = ON_THE_DRIVER[mistake]
     client_options = {"bootstrap.servers": cluster.bootstrap(listener), **options(cluster)}
     client_options["bootstrap.servers"] = client_options["bootstrap.servers"].replace("{unused}", str(unused_port))
-    assert_found(read_error_text(lambda: check_all(with_prefix(client_options) | {"topic": "orders"}, VALUE)), sentence)
+    assert_found(
+        read_error_text(lambda: check_and_plan_write(with_prefix(client_options) | {"topic": "orders"}, VALUE)),
+        sentence,
+    )
 
 
 def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_the_words(cluster: KafkaCluster) -> None:
     client_options = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
-    message = read_error_text(lambda: check_all(client_options, VALUE))
+    message = read_error_text(lambda: check_and_plan_write(client_options, VALUE))
     assert_found(message, "does not exist")
     assert "Did you mean 'orders'?" in message
 

@@ -48,13 +48,15 @@ def clear_cache() -> None:
     _checked_connections.clear()
 
 
-def check_all(
+def check_and_plan_write(
     options: Mapping[str, str], schema: StructType, stream_start: str | None = None, *, check_servers: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
-    """Check the options and the schema. If `check_servers`, also check Kafka, the report and the schema registry.
+    """Check a write before any row is read, and return its parsed options and its column plan.
 
-    Return the parsed options and the column plan, which has its schema ids only if `check_servers`. Raise an error if a
-    check fails. `stream_start`: identifies the start of a stream; None for a batch write.
+    Check the options and the schema. If `check_servers`, also check the connection to Kafka and the report's
+    destinations, and add the registry's schema ids to the plan. Raise an error if a check fails.
+
+    `stream_start`: identifies the start of a stream; None for a batch write.
 
     Log messages are deferred and are dropped if a check fails, so that the error is not accompanied by warnings.
     """
@@ -64,7 +66,7 @@ def check_all(
 
 
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
-    """Return the parsed options and the column plan. This needs no connection.
+    """Check the options and the schema without any connection. Return the parsed options and the column plan.
 
     Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
@@ -86,7 +88,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     except SchemaError as error:
         if not faults:
             raise
-        faults += str(error).splitlines()
+        faults += str(error).splitlines()  # plan_columns writes one line per fault
     if not faults:
         faults += find_distribution_faults(sink_options, plan, schema)
     if faults:
@@ -97,10 +99,10 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
 
 
 def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
-    """Check the connection to Kafka and the report's destinations, and query the schema registry.
+    """Check the connection to Kafka and the report's destinations. Return the plan with the registry's schema ids.
 
-    Return the plan with its schema ids. `stream_start`: identifies the start of a stream, which looks up the latest
-    version of each schema only once; None for a batch write.
+    `stream_start`: identifies the start of a stream, which looks up the latest version of each schema only once; None
+    for a batch write.
     """
     check_connection(options, stream_start)
     check_report_options(options)
@@ -116,25 +118,26 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
     The client's log messages about its connections are shown only if the check passes.
     """
     target = build_write_target(options)
-    connection = (target, options.check_connection, *sorted(options.producer_options.items()))
-    may_create = target.new_topic is not None and stream_start is None
-    is_already_checked = connection in _checked_connections and not may_create
+    connection_key = (target, options.check_connection, *sorted(options.producer_options.items()))
+    must_check_topic = target.new_topic is not None and stream_start is None
+    is_already_checked = connection_key in _checked_connections and not must_check_topic
     has_nothing_to_check = not options.check_connection and target.new_topic is None
     if is_already_checked or has_nothing_to_check:
         return
     checks = _run_preflight(options, target)
     log_warnings(checks)
     if target.new_topic is not None and create_topic_if_missing(options, target.new_topic):
+        # The first run could not check the topic, because it did not exist yet.
         _run_preflight(options, replace(target, new_topic=None))
     if len(_checked_connections) >= _MAX_CHECKED_CONNECTIONS:
-        _checked_connections.clear()
-    _checked_connections.add(connection)
+        _checked_connections.clear()  # a long-lived driver with many jobs must not collect targets forever
+    _checked_connections.add(connection_key)
 
 
 def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
-    """Run the preflight checks and return their results. Raise PreflightError if a check fails.
+    """Run the preflight checks and return their results, or an empty list if checkConnection is false.
 
-    If checkConnection is false, run none and return an empty list.
+    Raise PreflightError if a check fails.
     """
     if not options.check_connection:
         return []

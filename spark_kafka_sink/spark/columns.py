@@ -97,8 +97,8 @@ def plan_columns(
             )
     if faults:
         raise SchemaError("\n".join(faults))
-    sources: dict[str, Any] = {name: names.index(name) for name in relevant_names} | dict(encoders)
-    return ColumnPlan(fixed_topic=fixed_topic, **sources)
+    sources_by_field: dict[str, Any] = {name: names.index(name) for name in relevant_names} | dict(encoders)
+    return ColumnPlan(fixed_topic=fixed_topic, **sources_by_field)
 
 
 def _describe_case_mismatch(name: str, names: list[str]) -> str:
@@ -139,6 +139,7 @@ def _suggest_value_column(names: Sequence[str]) -> str:
     """List the existing columns, and suggest renaming a similar one or building the value from all of them."""
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
+    # Compare in lowercase, so that `Value` and `VALUE` count as similar, too.
     similar_lowercase_names = get_close_matches("value", [name.lower() for name in names], 1)
     similar_name = next((name for name in sanitized_names if name.lower() in similar_lowercase_names), None)
     if similar_name is not None:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import errors
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.checks import check_and_plan_write
 from spark_kafka_sink.spark.constants import FORMAT_NAME, STREAM_START_OPTION
 from spark_kafka_sink.spark.distribution import Distribution, build_distribution
 
@@ -34,7 +34,7 @@ def run_checks_on_driver(
     their tasks.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
-    # All that the driver returns is a schema. The name of its only field is the result.
+    # `run_checks_for_client` on the driver returns its result as the name of the schema's only field.
     (result_json,) = reader.load().schema.fieldNames()
     result = json.loads(result_json)
     if "error" in result:
@@ -47,15 +47,15 @@ def run_checks_on_driver(
 def run_checks_for_client(options: Mapping[str, str]) -> StructType:
     """Run all checks on the driver for a client, and return their result as the schema of a DataFrame.
 
-    Until Spark runs a job, the schema is all that the client receives from the driver, so the result is the name of the
-    schema's only field. This name is a JSON object. It contains the columns and the distribution if the checks pass,
-    and otherwise the error's class and message.
+    Before Spark runs a job, the client receives nothing from the driver but a schema. The result is therefore the name
+    of the schema's only field: a JSON object, which `run_checks_on_driver` parses. It contains the column positions and
+    the distribution if the checks pass, and otherwise the error's class and message.
     """
     write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
-    (schema_json,) = (value for name, value in options.items() if name.lower() == CHECK_OPTION)
+    schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
     try:
         schema = StructType.fromJson(json.loads(schema_json))
-        sink_options, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
+        sink_options, plan = check_and_plan_write(write_options, schema, write_options.get(STREAM_START_OPTION))
         distribution = build_distribution(sink_options, plan, schema)
         result: dict[str, Any] = {
             "columns": plan.column_positions(),

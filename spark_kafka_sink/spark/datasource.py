@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import to_struct_type
-from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.checks import check_and_plan_write
 from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, run_checks_for_client
 from spark_kafka_sink.spark.constants import (
     BATCH_ID_OPTION,
@@ -85,6 +85,7 @@ class KafkaDataSource(DataSource):
         """Return the writer for the tasks of a micro-batch or, in another process, the writer that commits it."""
         # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
         stream_start = self.options.get(STREAM_START_OPTION)
+        # To the checks, None means a batch write. An empty string means a stream that was started without `register`.
         options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
         if options.exactly_once is None or not self._is_planning:
             return KafkaStreamWriter(options, plan, stream_start)
@@ -97,11 +98,14 @@ class KafkaDataSource(DataSource):
     ) -> tuple[SinkOptions, ColumnPlan]:
         """Check the options and the schema, and also the servers if `check_servers`. Raise an error if a check fails.
 
-        Return the parsed options, without those of the schema registry, and the column plan.
+        Return the parsed options and the column plan. The options lack those of the schema registry, so that its
+        credentials are not pickled to the tasks.
         """
         install_stderr_handler()
         try:
-            options, plan = check_all(self.options, to_struct_type(schema), stream_start, check_servers=check_servers)
+            options, plan = check_and_plan_write(
+                self.options, to_struct_type(schema), stream_start, check_servers=check_servers
+            )
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise
@@ -118,7 +122,7 @@ def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBat
 
     This also begins exactly-once delivery. `options`: as checked by `register`, with lowercase names.
     """
-    sink_options, plan = check_all(options, schema, options.get(STREAM_START_OPTION))
+    sink_options, plan = check_and_plan_write(options, schema, options.get(STREAM_START_OPTION))
     sink_options = dataclasses.replace(sink_options, registry=None)
     return begin_batch_write(sink_options, plan, options, driver_process_id=os.getpid())
 

@@ -149,9 +149,8 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
     if distribution_options is None:
         return None
     config = options.producer_config()
-    uses_keys = distribution_options.by == BY_KEY or not (
-        config.partitioner_ignore_keys or config.partitioner_class == ROUND_ROBIN_PARTITIONER
-    )
+    ignores_keys = config.partitioner_ignore_keys or config.partitioner_class == ROUND_ROBIN_PARTITIONER
+    uses_keys = distribution_options.by == BY_KEY or not ignores_keys
     names = schema.fieldNames()
     # The content of a row is hashed only if the row has no key.
     needs_content = distribution_options.by != BY_KEY or _can_lack_key(plan)
@@ -223,6 +222,7 @@ def _distribute_by_key(
         content_hash = F.xxhash64(*_select_content_columns(distribution))
         hash_columns = [*key_columns, F.when(_build_all_null_condition(key_columns), content_hash)]
     task_count = _limit_task_count(distribution.task_count, max_tasks)
+    # Without a number, Spark chooses the number of tasks.
     task_count_arguments = [] if task_count is None else [task_count]
     shuffled_frame = frame.repartition(*task_count_arguments, *hash_columns)
     if not sort_expressions:
@@ -243,7 +243,7 @@ def _distribute_by_partition(
         [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
     )
     if distribution.key:
-        (key_position,) = distribution.key
+        (key_position,) = distribution.key  # one column, because BY_PARTITION is rejected together with keyFormat
         key_column = F.col(build_positional_name(key_position)).cast("binary")
         partition_candidates.append(_build_key_partition_udf(partition_count)(key_column))
     partition_candidates.append(

@@ -108,7 +108,7 @@ class ExactlyOnceWrite:
             task_attempt = choose_task_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
             )
-            # The driver changed the epoch when it ended the previous transaction, so every batch must get a new one.
+            # The epoch changed when the driver ended the producer's last transaction, so each batch needs a new one.
             with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))
             raise_if_late(producer.describe_transactions, start)

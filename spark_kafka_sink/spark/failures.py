@@ -53,6 +53,7 @@ class Failures:
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
         """Add failed rows. Only the first few groups are kept, so that the error stays short."""
         self._record_count += rows.num_rows
+        # Batches that failed for the same cause may have different messages, for example "Never sent.".
         key = _GroupKey(topic, partition, str(error.__cause__ or error))
         if key not in self._groups and len(self._groups) >= _MAX_GROUPS:
             return
@@ -79,11 +80,12 @@ class Failures:
         ]
         for key, reason in reasons.items():
             group = self._groups[key]
-            destination = "no topic" if key.topic is None else f"topic '{key.topic}'"
-            destination += "" if key.partition is None else f", partition {key.partition}"
-            suffix = "" if reason == first_reason else f" {reason}"
+            topic_text = "no topic" if key.topic is None else f"topic '{key.topic}'"
+            partition_text = "" if key.partition is None else f", partition {key.partition}"
+            reason_text = "" if reason == first_reason else f" {reason}"
             lines.append(
-                f"- {destination}: {format_count(group.count, 'record')}, for example with {group.sample_key}.{suffix}"
+                f"- {topic_text}{partition_text}: {format_count(group.count, 'record')}, "
+                f"for example with {group.sample_key}.{reason_text}"
             )
         other_count = self._record_count - sum(group.count for group in self._groups.values())
         if other_count:

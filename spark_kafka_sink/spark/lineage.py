@@ -95,7 +95,7 @@ class LineageWrite:
             self.end(error)
             raise
         watcher = threading.Thread(target=self.watch, args=(query,), name="pykafka-lineage-query", daemon=True)
-        _queries[self] = query, watcher
+        _queries[self] = query, watcher  # before the thread starts, because the thread removes the entry at its end
         try:
             watcher.start()
         except RuntimeError as error:  # no more threads can be started
@@ -112,7 +112,7 @@ class LineageWrite:
             error = failure
         except (Py4JError, OSError):
             self._abort("The connection to Spark was lost before the query ended.")
-        self.end(error)
+        self.end(error)  # sends nothing after _abort
         _queries.pop(self, None)
 
     def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
@@ -133,7 +133,7 @@ class LineageWrite:
         Once a batch write is committed, it is reported as COMPLETE even if an error followed.
         """
         with self._lock:
-            self._read_reports()
+            self._add_new_reports()
             if error is None or (self._is_committed and not self._run.is_stream):
                 self._end_run(COMPLETE, None)
             else:
@@ -142,7 +142,7 @@ class LineageWrite:
     def _abort(self, message: str) -> None:
         """Send ABORT as the last event and delete the folder, unless the run has already ended."""
         with self._lock:
-            self._read_reports()
+            self._add_new_reports()
             self._end_run(ABORT, message)
 
     def _end_run(self, event_type: str, message: str | None) -> None:
@@ -160,15 +160,15 @@ class LineageWrite:
             # Some systems delete old temporary folders, and the process that commits does not recreate this one.
             with contextlib.suppress(OSError):
                 os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            if self._read_reports():
+            if self._add_new_reports():
                 self._send(RUNNING)
 
     def _send(self, event_type: str, message: str | None = None) -> None:
         statistics = WriteStatistics(dict(self._rows_by_topic), self._bytes) if self._report_count else None
         self._sender.submit(build_event(self._run, event_type, datetime.now(timezone.utc), statistics, message))
 
-    def _read_reports(self) -> bool:
-        """Add the folder's reports to the statistics and delete them. Return whether there were any."""
+    def _add_new_reports(self) -> bool:
+        """Add the reports in the folder to the statistics and delete them. Return whether there were any."""
         reports = list(_consume_reports(self._folder))
         for report in reports:
             self._report_count += 1
@@ -178,21 +178,24 @@ class LineageWrite:
         return bool(reports)
 
     def _describe_error(self, error: BaseException) -> str:
-        """Return the error's class and message, without secrets and without the indented lines of stack traces."""
+        """Return the error's class and message on one line, without stack traces and secrets."""
+        # If a task failed, its error is quoted in the message of Spark's error.
         error = parse_task_error(str(error)) or error
-        lines = [
+        # Except for its header, each line of a stack trace is indented.
+        message_lines = [
             line
             for line in str(error).splitlines()
             if line and not line[0].isspace() and not line.startswith(_STACK_TRACE_HEADERS)
         ]
-        message = f"{type(error).__name__}: {' '.join(dict.fromkeys(lines))}"
+        distinct_lines = dict.fromkeys(message_lines)
+        message = f"{type(error).__name__}: {' '.join(distinct_lines)}"
         return sanitize(mask_secrets(message, self._secrets), _MAX_MESSAGE_CHARACTERS)
 
 
 _queries: dict[LineageWrite, tuple[Any, threading.Thread]] = {}
 """Running queries, each with the thread that watches it."""
 _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
-"""Senders by their transport settings; None for invalid settings."""
+"""The sender of each distinct set of transport settings; None if the settings are invalid."""
 
 
 def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
@@ -201,7 +204,7 @@ def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: S
     `settings`: the listener's settings, without the prefix `spark.openlineage.`. `options`: the write's options, with
     lowercase names.
     """
-    sender = find_sender(settings)
+    sender = get_or_create_sender(settings)
     if sender is None:
         return None
     secrets = find_secrets(settings)
@@ -215,8 +218,11 @@ def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: S
     return LineageWrite(run, sender, folder, secrets)
 
 
-def find_sender(settings: Mapping[str, str]) -> EventSender | None:
-    """Return the sender for these settings. If they are invalid, log the error once and return None."""
+def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
+    """Return the sender for these settings, which all writes share. Create it on first use.
+
+    If the settings are invalid, log the error once and return None.
+    """
     transport_settings = tuple(
         sorted((name, value) for name, value in settings.items() if name.startswith("transport."))
     )

@@ -111,11 +111,11 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
     app_name = normalize_name(settings.get("appName") or write.app_name)
     parent, root = _find_parent_and_root(settings, namespace, app_name)
     has_dataset_name = settings.get("jobName.appendDatasetName", "").lower() != "false"
-    command = _find_command(write, has_dataset_name=has_dataset_name)
+    command_name = _build_command_name(write, has_dataset_name=has_dataset_name)
     return LineageRun(
         run_id=run_id,
         job_namespace=namespace,
-        job_name=f"{app_name}.{command}",
+        job_name=f"{app_name}.{command_name}",
         is_stream=write.is_stream,
         kafka_namespace=_build_kafka_namespace(options["kafka.bootstrap.servers"], settings),
         topic=options.get("topic"),
@@ -135,9 +135,13 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
 
 
 def normalize_name(name: str) -> str:
-    """Convert a name to snake case in the same way as the listener's class NameNormalizer."""
+    """Convert a name to snake case in the same way as the listener's class NameNormalizer.
+
+    Accents are removed, and words are split within camel case, around acronyms and after digits.
+    """
     trimmed_name = re.sub(r"^[^A-Za-z0-9_]+|[^A-Za-z0-9_]+$", "", name)
     decomposed_name = unicodedata.normalize("NFKD", trimmed_name)
+    # The categories that start with M are those of combining marks, such as accents.
     text = "".join(character for character in decomposed_name if not unicodedata.category(character).startswith("M"))
     text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
     text = re.sub(r"(?<!^)([A-Z])([a-z])", r" \1\2", text)
@@ -145,7 +149,7 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower())
 
 
-def _find_command(write: SparkWrite, *, has_dataset_name: bool) -> str:
+def _build_command_name(write: SparkWrite, *, has_dataset_name: bool) -> str:
     """Return the listener's name for the write's command, which is the name of a node in Spark's plan.
 
     Spark renamed MapInArrow in 4.0, and has appended the table's name to AppendData since 4.2. The listener appends the
@@ -221,13 +225,14 @@ def is_uuid(text: str) -> bool:
 
 
 def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) -> str:
-    """Return `kafka://host:port` for the first bootstrap server. A hostList resolver replaces the host by its name.
+    """Return the namespace of the topics: `kafka://host:port` for the first bootstrap server.
 
-    As in the listener's HostListNamespaceResolver, a host of the list may be any part of the namespace, and all
-    occurrences are replaced, so the events of both have the same namespace.
+    A hostList resolver replaces a host in its list with the resolver's name. Like the listener's
+    HostListNamespaceResolver, it matches any part of the namespace and replaces all occurrences.
     """
-    server = bootstrap_servers.split(",")[0].strip()
-    namespace = f"kafka://{server.rpartition('://')[2]}"
+    first_server = bootstrap_servers.split(",")[0].strip()
+    host_and_port = first_server.rpartition("://")[2]  # without a security protocol, as in SASL_SSL://host:9092
+    namespace = f"kafka://{host_and_port}"
     for setting_name, resolver_type in settings.items():
         resolver_match = _RESOLVER_TYPE_PATTERN.fullmatch(setting_name)
         if resolver_match is None or resolver_type != "hostList":
@@ -237,8 +242,8 @@ def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) 
             continue
         for host in _parse_list(settings.get(f"{prefix}hosts", "")):
             if host.lower() in namespace.lower():
-                resolved_name = resolver_match["name"].replace("\\", r"\\")
-                return re.sub(re.escape(host), resolved_name, namespace, flags=re.IGNORECASE)
+                replacement = resolver_match["name"].replace("\\", r"\\")  # re.sub interprets backslashes
+                return re.sub(re.escape(host), replacement, namespace, flags=re.IGNORECASE)
     return namespace
 
 

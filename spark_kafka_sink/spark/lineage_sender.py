@@ -71,7 +71,8 @@ class EventSender:
         deadline = time.monotonic() + timeout_s
         with self._condition:
             must_send = bool(self._events) and not self._is_running
-            self._is_running |= must_send
+            if must_send:
+                self._is_running = True  # so that `submit` starts no thread while this one sends
         if must_send:
             self._send_all(deadline)
         with self._condition:
@@ -79,9 +80,9 @@ class EventSender:
             return len(self._events)
 
     def _start_thread(self) -> bool:
-        """Start the thread and return True, or return False if no thread can be started.
+        """Start the background thread and return True.
 
-        In that case, the events wait for the next call to `submit` or `flush`.
+        If no thread can be started, return False. The events then wait for the next call to `submit` or `flush`.
         """
         try:
             threading.Thread(target=self._send_all, name="pykafka-lineage", daemon=True).start()
@@ -93,6 +94,7 @@ class EventSender:
     def _send_all(self, deadline: float = math.inf) -> None:
         """Send events until the queue is empty or the deadline has passed. The caller must have set `_is_running`."""
         while time.monotonic() < deadline:
+            # Remove the event only after it was sent, so that `flush` counts it until then.
             self._send(self._events[0])
             with self._condition:
                 self._events.popleft()
@@ -148,22 +150,22 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
     The settings have the same meaning as for the listener: the scheme and the host come from the URL, the path from the
     setting `endpoint`, and an API key from the URL parameter `api_key`. The sender does not retry.
     """
-    parts = _split_url(settings)
-    if parts is None or not parts.scheme or not parts.hostname:
+    url_parts = _split_url(settings)
+    if url_parts is None or not url_parts.scheme or not url_parts.hostname:
         raise ConfigurationError(_URL_MESSAGE)
-    host = parts.netloc.rpartition("@")[2]
-    parameters = dict(parse_qsl(parts.query))
+    host_and_port = url_parts.netloc.rpartition("@")[2]
+    url_parameters = dict(parse_qsl(url_parts.query))
     auth = _select_by_prefix(settings, "transport.auth.")
-    if _API_KEY_PARAMETER in parameters:
-        auth = {"type": "api_key", "apiKey": parameters.pop(_API_KEY_PARAMETER)}
+    if _API_KEY_PARAMETER in url_parameters:
+        auth = {"type": "api_key", "apiKey": url_parameters.pop(_API_KEY_PARAMETER)}
     if "tokenFields" in auth:
         auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
     session = requests.Session()
     session.headers.update(_select_by_prefix(settings, "transport.headers."))
-    session.params = parameters | _select_by_prefix(settings, "transport.urlParams.")
-    if parts.username is not None:
-        session.auth = (unquote(parts.username), unquote(parts.password or ""))
-    url = f"{parts.scheme}://{host}"
+    session.params = url_parameters | _select_by_prefix(settings, "transport.urlParams.")
+    if url_parts.username is not None:
+        session.auth = (unquote(url_parts.username), unquote(url_parts.password or ""))
+    url = f"{url_parts.scheme}://{host_and_port}"
     transport_config = {
         "url": url,
         "endpoint": "/" + (settings.get("transport.endpoint") or _DEFAULT_ENDPOINT).lstrip("/"),
@@ -180,17 +182,19 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
         raise ConfigurationError(
             f"The HTTP transport of OpenLineage rejects the settings ({type(error).__name__}). Check "
             "spark.openlineage.transport.auth.* and spark.openlineage.transport.compression."
-        ) from None
+        ) from None  # the text of the original error may contain a secret
     return EventSender(transport, url, session)
 
 
 def find_secrets(settings: Mapping[str, str]) -> list[str]:
     """Return the setting values that may be secret and must not be shown."""
-    parts = _split_url(settings)
+    url_parts = _split_url(settings)
     secrets: list[str | None] = []
-    if parts is not None:
-        secrets += [parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))]
+    if url_parts is not None:
+        parameter_values = [value for _, value in parse_qsl(url_parts.query)]
+        secrets += [url_parts.username, url_parts.password, *parameter_values]
     for prefix in ("transport.auth.", "transport.headers.", "transport.urlParams."):
+        # `transport.auth.type` is a word such as api_key, which errors may show.
         secrets += [value for name, value in _select_by_prefix(settings, prefix).items() if name != "type"]
     return [secret for secret in secrets if secret]
 

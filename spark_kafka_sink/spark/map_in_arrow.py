@@ -33,13 +33,13 @@ _NO_DATA_SOURCES_MESSAGE = (
     "4.0 or newer."
 )
 _CONNECT_NOT_SUPPORTED_MESSAGE = (
-    "Option 'writeMethod' is 'mapInArrow', which is not supported with Spark Connect: the program that calls save() or "
-    "start() commits such a write, and with Spark Connect it is not the driver. Remove the option."
+    "Option 'writeMethod' is 'mapInArrow', which is not supported with Spark Connect: such a write is committed by the "
+    "process that calls save() or start(), which under Spark Connect is not the driver. Remove the option."
 )
 
 
 def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
-    """Return whether a write with these options, whose names are lowercase, runs through mapInArrow.
+    """Return whether a write with these options goes through mapInArrow. Option names must be lowercase.
 
     Raise ConfigurationError if this Spark version or session does not support the requested method. An invalid value of
     `writeMethod` is ignored here, because the option checks report it.
@@ -64,7 +64,7 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
         raise
     try:
         _run_uninterrupted(lambda: writer.commit_job(reports))
-    except Exception:
+    except Exception:  # not KeyboardInterrupt, which _run_uninterrupted raises only after a successful commit
         _abort(writer, reports)
         raise
 

@@ -242,6 +242,7 @@ class TaskWriter:
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
             if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
+                # A record that is too large for its topic is often too large for the dead-letter topic as well.
                 truncated_rows = TopicRows(topic, truncate_dead_letters(failed_columns), None)
                 self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
                 return

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.preflight import Outcome, Target
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.spark.checks import check_all, check_connection
+from spark_kafka_sink.spark.checks import check_and_plan_write, check_connection
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import embedded_broker
 from tests.spark.fake_preflight import Preflights
@@ -50,10 +50,10 @@ def test_logs_no_warning_when_a_check_fails(preflights: Preflights, caplog: pyte
     ):
         preflights.outcome = Outcome.FAILED
         with pytest.raises(KafkaSinkError):
-            check_all(options, schema)
+            check_and_plan_write(options, schema)
     assert caplog.messages == []
     preflights.outcome = Outcome.PASSED
-    check_all(SERVERS | CONFLICT, VALUE)
+    check_and_plan_write(SERVERS | CONFLICT, VALUE)
     assert [message.partition(",")[0] for message in dict.fromkeys(caplog.messages)] == [
         "Ignored options of Spark's Kafka source",
         "Disabled idempotence",
@@ -73,11 +73,11 @@ def test_logs_connection_messages_only_when_the_check_passes(
 ) -> None:
     with embedded_broker({"t": 1}) as broker:
         sink_options = {"topic": "t", "kafka.bootstrap.servers": f"{broker.bootstrap_servers},127.0.0.1:{unused_port}"}
-        check_all(sink_options, VALUE)
+        check_and_plan_write(sink_options, VALUE)
     assert any("Connection refused" in message for message in caplog.messages)
     caplog.clear()
     with pytest.raises(PreflightError, match="Connection refused"):
-        check_all(sink_options | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}, VALUE)
+        check_and_plan_write(sink_options | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}, VALUE)
     assert caplog.messages == []
 
 
@@ -91,7 +91,7 @@ def test_error_about_transactional_id_permission_matches_exactly_once_page(prefi
     with embedded_broker({"t": 1}) as broker:
         broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         with pytest.raises(PreflightError) as error:
-            check_all(sink_options | {"kafka.bootstrap.servers": broker.bootstrap_servers}, VALUE)
+            check_and_plan_write(sink_options | {"kafka.bootstrap.servers": broker.bootstrap_servers}, VALUE)
     if prefix is not None:
         assert f"\n{error.value}\n" in PAGE.read_text()
     else:

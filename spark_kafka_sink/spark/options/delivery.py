@@ -98,14 +98,14 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
 
 def _check_conflicts(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
     """Add a fault for each option value that exactly-once delivery does not allow."""
-    reason = f"is '{EXACTLY_ONCE}', so"
+    premise = f"is '{EXACTLY_ONCE}', so"
     if parsed_options.values["onRecordError"] == "deadLetter":
         parsed_options.faults.add(
             "deliveryGuarantee",
-            f"{reason} {{onRecordError}} must be 'fail': after a rejected record, its transaction can only be "
+            f"{premise} {{onRecordError}} must be 'fail': after a rejected record, its transaction can only be "
             "aborted, so no other row of the task could be committed.",
         )
     if not parsed_producer_options.values["enable_idempotence"]:
-        parsed_options.faults.add("deliveryGuarantee", f"{reason} {KAFKA_PREFIX}enable.idempotence must not be false.")
+        parsed_options.faults.add("deliveryGuarantee", f"{premise} {KAFKA_PREFIX}enable.idempotence must not be false.")
     for option, requirement in find_idempotence_conflicts(parsed_producer_options).items():
-        parsed_options.faults.add("deliveryGuarantee", f"{reason} {KAFKA_PREFIX}{option} {requirement}.")
+        parsed_options.faults.add("deliveryGuarantee", f"{premise} {KAFKA_PREFIX}{option} {requirement}.")

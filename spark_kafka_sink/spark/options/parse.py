@@ -116,6 +116,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     faults = [*_find_unknown_options(sink_options), *parsed_options.faults.render(SINK_SPELLING), *producer_faults]
     if faults:
         raise ConfigurationError(faults)
+    # A write that `register` has already checked or distributed must not repeat these steps.
     return SinkOptions(
         producer_options=producer_options,
         topic=topic,

@@ -6,7 +6,7 @@ Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` e
 
 - `save()` without a mode, output mode update, and checks before Spark plans the write (see write_methods.py).
   `insertInto` and `writeTo` write to an existing table and do not name the format `pykafka`, so their checks run late,
-  when Spark plans the write. Their errors are still raised as plain errors.
+  when Spark plans the write. Their errors are still raised without Spark's text around them (see plain_errors.py).
 - Writes from any thread. Spark looks up a Python data source in the *active* session, and only the thread that created
   the session has one. Without `register`, writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
 - Redaction. Spark does not recognize some secrets, for example a private key in `kafka.ssl.keystore.key`. Spark 4.1
@@ -24,7 +24,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.errors import IllegalArgumentException
@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.patches.plain_errors import wrap_with_plain_errors
-from spark_kafka_sink.spark.patches.recorded_writer import record_calls
+from spark_kafka_sink.spark.patches.recorded_writer import install_call_recorder
 from spark_kafka_sink.spark.patches.write_methods import (
     wrap_save,
     wrap_save_as_table,
@@ -76,34 +76,36 @@ def register(spark: SparkSession) -> None:
         from pyspark.sql.connect import readwriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
-        _patch_writers(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2, _leave_unwrapped)
+        # Spark Connect does not bind sessions to threads.
+        _patch_writers(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2)
     else:
         from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        # Without Python data sources, Spark does not look them up, so the active session does not matter.
-        wrap_with_session = _wrap_with_active_session if HAS_PYTHON_DATA_SOURCES else _leave_unwrapped
-        _patch_writers(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_session)
+        # Spark 3.5 looks up no Python data sources, so the active session does not matter there.
+        session_wrappers = [_wrap_with_active_session] if HAS_PYTHON_DATA_SOURCES else []
+        _patch_writers(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, session_wrappers)
         _warn_about_python_mismatch(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 
 
-def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wrap_with_session: _Wrapper) -> None:
+def _patch_writers(
+    batch_writer: Any, stream_writer: Any, table_writer: Any, session_wrappers: Sequence[_Wrapper] = ()
+) -> None:
     """Replace the write methods of the writer classes.
 
-    `wrap_with_session` activates the session in the calling thread in classic Spark. It is a no-op in Spark Connect,
-    which does not bind sessions to threads, and in Spark 3.5, which does not look up Python data sources.
+    `session_wrappers`: wrappers that activate the writer's session in the calling thread, if Spark needs it.
     """
-    record_calls(batch_writer)
-    record_calls(stream_writer)
-    _patch_method(batch_writer, "save", lambda original: wrap_with_session(wrap_save(original)))
-    _patch_method(batch_writer, "saveAsTable", lambda original: wrap_with_session(wrap_save_as_table(original)))
-    _patch_method(stream_writer, "start", lambda original: wrap_with_session(wrap_start(original)))
-    _patch_method(stream_writer, "toTable", lambda original: wrap_with_session(wrap_to_table(original)))
-    # These methods write to a table and do not name the format, so `_patch_method` only makes them raise plain errors.
-    _patch_method(batch_writer, "insertInto", _leave_unwrapped)
+    install_call_recorder(batch_writer)
+    install_call_recorder(stream_writer)
+    _patch_method(batch_writer, "save", wrap_save, *session_wrappers, wrap_with_plain_errors)
+    _patch_method(batch_writer, "saveAsTable", wrap_save_as_table, *session_wrappers, wrap_with_plain_errors)
+    _patch_method(stream_writer, "start", wrap_start, *session_wrappers, wrap_with_plain_errors)
+    _patch_method(stream_writer, "toTable", wrap_to_table, *session_wrappers, wrap_with_plain_errors)
+    # The remaining methods write to a table and do not name its format, so the write cannot be checked here.
+    _patch_method(batch_writer, "insertInto", wrap_with_plain_errors)
     for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
-        _patch_method(table_writer, method, _leave_unwrapped)
+        _patch_method(table_writer, method, wrap_with_plain_errors)
 
 
 def _wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,29 +130,27 @@ def _wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any
     return write
 
 
-def _leave_unwrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method as it is, where a wrapper is expected but none is needed."""
-    return original
-
-
-def _patch_method(writer_class: Any, method: str, wrap: _Wrapper) -> None:
-    """Replace a method with a wrapped version that also raises plain errors. A replaced method is not wrapped again."""
+def _patch_method(writer_class: Any, method: str, *wrappers: _Wrapper) -> None:
+    """Replace a method with a wrapped version, unless it is wrapped already. The first wrapper is the innermost one."""
     original = getattr(writer_class, method)
-    if not hasattr(original, _PATCHED_ATTRIBUTE):
-        patched = wrap_with_plain_errors(wrap(original))
-        setattr(patched, _PATCHED_ATTRIBUTE, True)
-        setattr(writer_class, method, patched)
+    if hasattr(original, _PATCHED_ATTRIBUTE):
+        return
+    patched = original
+    for wrap in wrappers:
+        patched = wrap(patched)
+    setattr(patched, _PATCHED_ATTRIBUTE, True)
+    setattr(writer_class, method, patched)
 
 
 def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
     """Warn if a local Spark runs its Python workers with a different interpreter than this program.
 
-    This is the most common mistake on a single machine: neither is the virtual environment active, nor is
-    PYSPARK_PYTHON set.
+    On a single machine, users often run the program from a virtual environment that is not active, and do not set
+    PYSPARK_PYTHON. The workers then may not find this package.
     """
-    worker_path = shutil.which(worker_python)
     if not master.startswith("local"):
         return
+    worker_path = shutil.which(worker_python)
     if worker_path and os.path.dirname(worker_path) == os.path.dirname(sys.executable):
         return
     _log.warning(

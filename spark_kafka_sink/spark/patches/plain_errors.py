@@ -32,13 +32,14 @@ _TASK_ERROR_PATTERN = re.compile(
 
 
 def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a write method so that it raises plain errors, as the module's docstring describes."""
+    """Wrap a write method so that it raises this package's errors without the text that Spark puts around them."""
 
     @functools.wraps(original)
     def write(*arguments: Any, **options: Any) -> Any:
         try:
             return original(*arguments, **options)
         except KafkaSinkError as error:
+            # Drop this package's frames from the traceback. `from` also hides the errors that were handled before.
             raise _add_notebook_traceback(error).with_traceback(None) from error.__cause__
         except PySparkException as error:
             task_error = parse_task_error(str(error))
@@ -68,7 +69,7 @@ def parse_task_error(text: str) -> KafkaSinkError | None:
     matches = list(_TASK_ERROR_PATTERN.finditer(text))
     if not matches:
         return None
-    last_match = matches[-1]
+    last_match = matches[-1]  # a Python traceback shows the causes of an error before the error itself
     error_class = getattr(errors, last_match["class_name"], None)
     if (
         not isinstance(error_class, type)

@@ -1,9 +1,9 @@
 """Records the method calls of pyspark's writers.
 
 A writer receives its format, options and mode through separate method calls, and classic Spark keeps them in the JVM.
-We need them to check a write before Spark plans it, and to rebuild the writer with fewer columns. `record_calls`
-therefore patches the writer classes so that each call of a public method that returns the writer itself is recorded
-with its arguments. This does not change what the methods do, whatever the format.
+We need them to check a write before Spark plans it, and to rebuild the writer with fewer columns.
+`install_call_recorder` therefore patches the writer classes so that each call of a public method that returns the
+writer itself is recorded with its arguments. The patched methods still do the same for every format.
 
 The four classes (batch and stream, classic and Connect) have the same methods with the same parameters. Only their
 constructors differ: a classic writer is created from a DataFrame, a Connect writer from a plan and a session.
@@ -68,7 +68,7 @@ class RecordedCalls:
         return options
 
 
-def record_calls(writer_class: Any) -> None:
+def install_call_recorder(writer_class: Any) -> None:
     """Patch the class so that writers created from now on record their method calls."""
     if hasattr(writer_class, _RECORDED_CALLS_ATTRIBUTE):
         return
@@ -115,7 +115,7 @@ def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         bound_arguments = signature.bind(self, *args, **kwargs).arguments
-        constructor_arguments = dict(list(bound_arguments.items())[1:])  # without `self`
+        constructor_arguments = dict(list(bound_arguments.items())[1:])  # `self` comes first
         setattr(self, _RECORDED_CALLS_ATTRIBUTE, RecordedCalls(constructor_arguments))
 
     return init
@@ -129,6 +129,7 @@ def _wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         recorded_calls = get_recorded_calls(self)
+        # Methods that return anything else, such as `save` and `start`, do not configure the writer.
         if result is self and recorded_calls is not None:
             bound_arguments = signature.bind(self, *args, **kwargs).arguments
             recorded_calls.calls.append(RecordedCall(original.__name__, args, kwargs, dict(bound_arguments)))

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.checks import check_and_plan_write
 from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.connect_checks import run_checks_on_driver
 from spark_kafka_sink.spark.constants import (
@@ -118,6 +118,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             original(self, path, format, mode, partitionBy, **options)
             return
+        # The arguments of save() become recorded calls, like the methods that the user has called before.
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
@@ -266,7 +267,9 @@ class MicroBatchWriter:
         """Distribute the micro-batch's rows if the options require it, and append them to Kafka."""
         options = self.options
         if _DISTRIBUTION_OPTION in options:
-            sink_options, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), check_servers=False)
+            sink_options, plan = check_and_plan_write(
+                options, frame.schema, options.get(STREAM_START_OPTION), check_servers=False
+            )
             distribution = build_distribution(sink_options, plan, frame.schema)
             if distribution is not None:
                 distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
@@ -420,7 +423,7 @@ def _check_write(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int],
     if _is_spark_connect(writer):
         # Packages and files that the options name are on the driver and may be missing on this client.
         return run_checks_on_driver(frame.sparkSession, options, frame.schema)
-    sink_options, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION))
+    sink_options, plan = check_and_plan_write(options, frame.schema, options.get(STREAM_START_OPTION))
     return plan.column_positions(), build_distribution(sink_options, plan, frame.schema)
 
 

@@ -9,8 +9,8 @@ import pytest
 from spark_kafka_sink.spark.patches.recorded_writer import (
     get_recorded_calls,
     get_writer_dataframe,
+    install_call_recorder,
     rebuild_writer,
-    record_calls,
 )
 
 
@@ -51,7 +51,7 @@ def new_class() -> type[Any]:
 @pytest.fixture
 def writer_class() -> type[Any]:
     made = new_class()
-    record_calls(made)
+    install_call_recorder(made)
     return made
 
 
@@ -86,8 +86,8 @@ def test_rebuilt_writer_repeats_calls_for_another_dataframe(writer_class: type[A
 def test_writer_created_before_the_change_records_nothing() -> None:
     writer_class = new_class()
     before = writer_class("frame")
-    record_calls(writer_class)
-    record_calls(writer_class)
+    install_call_recorder(writer_class)
+    install_call_recorder(writer_class)
     assert before.option("a", 1).calls == [("a", 1)]
     assert get_recorded_calls(before) is None
     writer = writer_class("frame").option("a", 1)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
-from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.checks import check_and_plan_write
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
 
@@ -49,7 +49,7 @@ def key_file(tmp_path: Path) -> Path:
 def check(broker: EmbeddedBroker, **options: str) -> None:
     own = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
     login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "OAUTHBEARER"}
-    check_all({"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders"} | login | own, VALUE)
+    check_and_plan_write({"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders"} | login | own, VALUE)
 
 
 def test_driver_authenticates_with_private_key_and_token_file(
