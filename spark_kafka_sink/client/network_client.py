@@ -86,7 +86,8 @@ class NetworkClient:
         self._fetch = MetadataFetch(metadata, config, system, selector.wakeup)
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states = self._connections.states
-        self.losses = self._connections.last_losses
+        self.connection_losses = self._connections.last_losses
+        """Why each node's last connection was lost, by node id. Nodes whose connection is ready are not included."""
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported_responses: list[ClientResponse] = []  # results of requests that ended between polls
         self._last_response_ms_by_node: dict[int, float] = {}  # in the future while a node throttles the client

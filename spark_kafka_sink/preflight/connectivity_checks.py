@@ -254,7 +254,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
         leadership = f", leads {format_count(partition_count, 'partition')}" if partition_count else ""
         return Check(str(node), Outcome.PASSED, f"reachable{leadership}")
     # The probe ends as soon as, for example, a topic turns out to be missing, with connections still being opened.
-    if probe.is_conclusive and node.id not in probe.client.losses:
+    if probe.is_conclusive and node.id not in probe.client.connection_losses:
         return Check(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
     remedy = (
         "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
@@ -271,7 +271,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
 
 def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
     """Explain why the connection failed. The text omits the node's address, which all callers show next to it."""
-    loss = probe.client.losses.get(node.id)
+    loss = probe.client.connection_losses.get(node.id)
     return no_response_text if loss is None else loss.detail
 
 

@@ -109,13 +109,16 @@ class BlockingClient:
         deadline = self.create_deadline(f"metadata of {format_partition(topic)}")
         is_known = self.metadata.contains_topic(topic)
         self.metadata.add_topic(topic, self._system.now())
-        stale_version = self.metadata.request_update(reset_backoff=True) if refresh and is_known else -1
+        stale_version = -1  # every version is higher, so the topic may come from the current metadata
+        if refresh and is_known:
+            stale_version = self.metadata.request_update(reset_backoff=True)
         while True:
             topic_info = self.metadata.snapshot.topics.get(topic)
             if topic_info is not None and self.metadata.version > stale_version:
                 if topic_info.partitions:
                     return topic_info
                 self.metadata.raise_for_topic(topic)
+                # Other errors are retried for a while, because a new topic reaches the brokers one by one.
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
                     raise build_broker_error(topic_info.error_code, format_partition(topic))
                 self.metadata.request_update()
@@ -188,8 +191,9 @@ class BlockingClient:
 
     def pause(self, pause_ms: float) -> None:
         """Poll the client for this long, or until the metadata is updated."""
-        version, deadline_ms = self.metadata.version, self._system.now() + pause_ms
-        while (now_ms := self._system.now()) < deadline_ms and self.metadata.version == version:
+        initial_version = self.metadata.version
+        deadline_ms = self._system.now() + pause_ms
+        while (now_ms := self._system.now()) < deadline_ms and self.metadata.version == initial_version:
             self._run_once(now_ms, deadline_ms - now_ms)
 
     # --- requests
@@ -222,7 +226,8 @@ class BlockingClient:
         Raise NetworkError or MetadataTimeoutError if no key is completed for `timeout_ms`, which defaults to the
         client's timeout. The call is removed in any case.
         """
-        deadline, done_count = self.create_deadline(call.operation, timeout_ms), call.done_count
+        deadline = self.create_deadline(call.operation, timeout_ms)
+        done_count = call.done_count
         try:
             while not call.is_done:
                 deadline.check(call.last_failure)
@@ -272,15 +277,16 @@ class BlockingClient:
         for queue in self._queues.values():
             self._send_next(queue, now_ms)
         if self._ended_attempt_count != initial_count:
-            return
+            return  # without polling, so that the caller handles the ended attempts at once
         timeout_ms = max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms)))
         for response in self._client.poll(timeout_ms, self._system.now()):
             self._handle_response(response)
 
     def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:
-        """Send the node's first queued request if the node is ready. Fail all of them if it will not become ready.
+        """Send the node's first queued request if the node is ready.
 
-        Only one request is sent per call, because the node is not ready again before this request is written.
+        Fail all queued requests if the node cannot be reached or has not become ready in time. Only one request is sent
+        per call, because the node is not ready again before this request is written.
         """
         if not queue.queued:
             return
@@ -302,10 +308,12 @@ class BlockingClient:
             return
         connection_failed = self._client.connection_failed(node.id)
         describe_failures = self.metadata.describe_connection_failures
+        waiting_since_ms = max(queue.last_response_ms, queue.queued[0].queued_ms)
         if connection_failed and queue.has_tried_connection:
             self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
-        elif now_ms - max(queue.last_response_ms, queue.queued[0].queued_ms) >= self._timeout_ms:
+        elif now_ms - waiting_since_ms >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {describe_failures()}")
+        # A failure from before these requests were queued does not count: the backoff may still delay their attempt.
         queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
@@ -321,6 +329,7 @@ class BlockingClient:
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
         snapshot = self.metadata.snapshot
+        # A queued request may have to wait for a reconnect backoff, whose end does not end a poll.
         has_queued = any(queue.queued for queue in self._queues.values())
         until_next_check_ms = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *snapshot.nodes}:
@@ -330,7 +339,7 @@ class BlockingClient:
                 self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
                 self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
             elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
-                self.metadata.request_update()
+                self.metadata.request_update()  # to learn whether the node has left the cluster
                 if not snapshot.is_bootstrap and node_id not in snapshot.nodes:
                     self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
             if 0 < unresponsive_ms < timeout_ms:
@@ -348,10 +357,11 @@ class BlockingClient:
     def _disconnect(self, node_id: int, reason: str, now_ms: float) -> None:
         """Disconnect a node and fail its queued requests. `reason`: the predicate of a sentence about the node."""
         queue = self._queues.get(node_id)
-        node = queue.node if queue is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
-        self._client.disconnect(node_id, f"{node} {reason}", now_ms)
+        node = self.metadata.snapshot.nodes.get(node_id) if queue is None else queue.node
+        sentence = f"{node or f'node {node_id}'} {reason}"
+        self._client.disconnect(node_id, sentence, now_ms)
         if queue is not None:
-            self._fail_queued(queue, f"{node} {reason}")
+            self._fail_queued(queue, sentence)
 
     def _handle_response(self, response: ClientResponse) -> None:
         """End an attempt: pass its response, or the error if there is none, to the request engine."""

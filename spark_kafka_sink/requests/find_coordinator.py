@@ -10,11 +10,13 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
-from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
+from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Request, Role, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, select_most_severe
 
 FIRST_SEVERAL_KEYS_VERSION = 4
 """The first version of FindCoordinator that accepts a list of keys (KIP-699)."""
+_FIRST_KEY_TYPE_VERSION = 1
+"""The first version of FindCoordinator with a key type. Version 0 looks up consumer groups only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +43,9 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
 
     @property
     def versions(self) -> VersionRange:
-        # Version 0 can look up groups only, so the key type happens to be the first version that supports the type.
-        first_version = FIRST_SEVERAL_KEYS_VERSION if len(self.coordinator_keys) > 1 else self.key_type
-        return VersionRange(first_version, NO_MAX_VERSION)
+        if len(self.coordinator_keys) > 1:
+            return VersionRange(FIRST_SEVERAL_KEYS_VERSION, NO_MAX_VERSION)
+        return VersionRange(0 if self.key_type == GROUP else _FIRST_KEY_TYPE_VERSION, NO_MAX_VERSION)
 
     def build_message(self, version: int) -> FindCoordinatorRequest:
         if version >= FIRST_SEVERAL_KEYS_VERSION:

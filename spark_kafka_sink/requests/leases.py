@@ -52,7 +52,11 @@ class Leases(Generic[ClientT]):
         discard: Callable[[ClientT], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`discard`: called instead of `close` if the code that uses a client raises; defaults to `close`."""
+        """Create an empty cache.
+
+        `close`: closes a client that is removed from the cache. `discard`: called instead of `close` if the code that
+        uses a client raises; defaults to `close`.
+        """
         self._close = close
         self._discard = close if discard is None else discard
         self._max_idle = max_idle
@@ -94,7 +98,7 @@ class Leases(Generic[ClientT]):
 
     def close(self) -> None:
         """Close all idle clients."""
-        self.evict(_NEVER)
+        self.evict(_NEVER)  # includes the clients that never expire
 
     def _take_most_recent(self, key: Hashable) -> ClientT | None:
         """Remove the most recently used idle client with this key, and return it. Return None if there is none."""

@@ -65,8 +65,9 @@ class Call(Generic[ResponseT]):
         should_retry: bool = True,
         should_retry_unknown_errors: bool = False,
     ) -> None:
-        """`should_retry`: retry keys after retriable errors and lost connections.
+        """Create a call in which all keys of the requests are due.
 
+        `should_retry`: retry keys after retriable errors and lost connections.
         `should_retry_unknown_errors`: also retry keys after UNKNOWN_SERVER_ERROR.
         """
         self._requests = {key: request for request in requests for key in request.keys}
@@ -122,7 +123,7 @@ class Call(Generic[ResponseT]):
         return self._requests[key]
 
     def try_begin_sending(self, request: Request[ResponseT]) -> bool:
-        """Record that the request is about to be sent. Return False if it must no longer be sent.
+        """Record that the request is about to be sent, and return True; or return False if it must not be sent.
 
         PolledRequests calls this immediately before it sends the request. The base class records nothing.
         """
@@ -181,7 +182,7 @@ class PendingRequests:
         self._compute_base_backoff_ms = compute_base_backoff_ms
         self._calls: list[Call[Any]] = []
         self._sent_attempts: set[Attempt] = set()
-        self._is_waiting_for_node = False
+        self._is_waiting_for_node = False  # whether a due key could not be sent because no node is known or available
 
     def add(self, call: Call[Any]) -> None:
         self._calls.append(call)
@@ -195,7 +196,10 @@ class PendingRequests:
     # --- send
 
     def find_due_attempts(self, now_ms: float) -> list[Attempt]:
-        """Return the attempts to send now. An attempt stays due until the caller calls `mark_sent`."""
+        """Return the attempts to send now. An attempt stays due until the caller calls `mark_sent`.
+
+        Keys whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS fail.
+        """
         self._is_waiting_for_node = False
         return [attempt for call in list(self._calls) for attempt in self._find_call_attempts(call, now_ms)]
 
@@ -217,29 +221,33 @@ class PendingRequests:
                 unknown_coordinator = route
             else:
                 self._is_waiting_for_node = True
-                self._check_unknown_topic(call, key, route, now_ms)
+                self._track_unknown_topic(call, key, route, now_ms)
         attempts = [
             Attempt(call, request.select_keys(keys), node, keys) for (node, request), keys in keys_by_target.items()
         ]
         if unknown_coordinator is not None and call.lookup_attempt is None:
-            attempts += self._build_lookup_attempts(call, unknown_coordinator.key_type, now_ms)
+            lookup_attempt = self._build_lookup_attempt(call, unknown_coordinator.key_type, now_ms)
+            if lookup_attempt is not None:
+                attempts.append(lookup_attempt)
+            else:
+                self._is_waiting_for_node = True
         return attempts
 
-    def _check_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
-        """Record since when the key's topic has been unknown, and fail the key after MAX_UNKNOWN_TOPIC_MS."""
-        state = call.retry_states[key]
+    def _track_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
+        """Record since when the topic of a key without a node is unknown. Fail the key after MAX_UNKNOWN_TOPIC_MS."""
+        retry_state = call.retry_states[key]
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            state.topic_unknown_since_ms = None
-        elif state.topic_unknown_since_ms is None:
-            state.topic_unknown_since_ms = now_ms
-        elif now_ms - state.topic_unknown_since_ms >= MAX_UNKNOWN_TOPIC_MS:
+            retry_state.topic_unknown_since_ms = None
+        elif retry_state.topic_unknown_since_ms is None:
+            retry_state.topic_unknown_since_ms = now_ms
+        elif now_ms - retry_state.topic_unknown_since_ms >= MAX_UNKNOWN_TOPIC_MS:
             self._fail(call, key, error, Verdict.FATAL, now_ms)
 
-    def _build_lookup_attempts(self, call: Call[Any], key_type: int, now_ms: float) -> list[Attempt]:
-        """Build one request that looks up every unknown coordinator of this type, also for keys in backoff.
+    def _build_lookup_attempt(self, call: Call[Any], key_type: int, now_ms: float) -> Attempt | None:
+        """Build one request that looks up every unknown coordinator of this type, including those of keys in backoff.
 
-        Return no attempt if no node can handle the request now. `next_due_ms` then returns a time soon after.
+        Return None if no node can handle the request now.
         """
         from spark_kafka_sink.requests.find_coordinator import FindCoordinator  # needed only with transactions
 
@@ -250,10 +258,9 @@ class PendingRequests:
         }
         node = self.routing.find(Role.ANY_BROKER, now_ms)
         if node is None:
-            self._is_waiting_for_node = True
-            return []
+            return None
         request = FindCoordinator(sorted(route.key for route in routes), key_type)
-        return [Attempt(call, request, node, request.keys, is_lookup=True)]
+        return Attempt(call, request, node, request.keys, is_lookup=True)
 
     def next_due_ms(self, now_ms: float) -> float:
         """Return the time at which to call `find_due_attempts` next, unless a response arrives earlier.
@@ -296,8 +303,11 @@ class PendingRequests:
                 call.retry_states[key].failure_count = 0
                 call.handle_result(request, key, response, now_ms)
                 continue
-            if verdict is Verdict.LOOK_UP or not isinstance(request.route(key), CoordinatorKey):
-                self.routing.forget(request.route(key))
+            # Any retriable error may mean that a leader or the controller has moved. A coordinator that has moved is
+            # reported with codes of its own (LOOK_UP).
+            route = request.route(key)
+            if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorKey):
+                self.routing.forget(route)
             self._retry(call, key, now_ms, request.build_rejection_error(key, classification), classification.code)
 
     def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now_ms: float) -> None:
@@ -329,6 +339,7 @@ class PendingRequests:
         for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
+            # Keys that have become due since the lookup was sent are looked up later. A found key stays due.
             if route.key not in lookup.keys or verdict is Verdict.DONE:
                 continue
             error = lookup.build_rejection_error(route.key, classification)
@@ -372,9 +383,9 @@ class PendingRequests:
             self._fail(call, key, failure, Verdict.RETRY, now_ms)
             return
         call.handle_retry(failure)
-        state = call.retry_states[key]
-        call.due_ms_by_key[key] = now_ms + self.compute_backoff_ms(state.failure_count, code)
-        state.failure_count += 1
+        retry_state = call.retry_states[key]
+        call.due_ms_by_key[key] = now_ms + self.compute_backoff_ms(retry_state.failure_count, code)
+        retry_state.failure_count += 1
 
     def compute_backoff_ms(self, previous_failures: int, code: int = codes.NONE) -> float:
         """Return the backoff of a key after a failure with this error code.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 from spark_kafka_sink.client.client_request import ClientResponse
@@ -9,6 +10,9 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import DisconnectedError, UnsupportedVersionError
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Attempt, Call, PendingRequests
+
+_CALL_AGAIN_NOW_MS = 0.0
+_NO_FURTHER_CALL_MS = math.inf
 
 
 class PolledRequests:
@@ -36,7 +40,7 @@ class PolledRequests:
 
     def send_due(self, now_ms: float) -> float:
         """Send the due attempts whose nodes are ready. Return the time until the next call, in milliseconds."""
-        delay_ms = float("inf")
+        delay_ms = _NO_FURTHER_CALL_MS
         for attempt in self._pending.find_due_attempts(now_ms):
             delay_ms = min(delay_ms, self._send(attempt, now_ms))
         return min(delay_ms, max(0.0, self._pending.next_due_ms(now_ms) - now_ms))
@@ -53,24 +57,26 @@ class PolledRequests:
     def _send(self, attempt: Attempt, now_ms: float) -> float:
         """Send an attempt if its node is ready. Fail it if only this node can handle it and it is unreachable.
 
-        Return the time until the next try, in milliseconds; inf if the attempt was sent.
+        Return the time in milliseconds after which `send_due` must be called again because of this attempt.
         """
         node, request, call = attempt.node, attempt.request, attempt.call
         if not self._client.ready(node, now_ms):
             if self._client.connection_failed(node.id) and not attempt.is_for_any_node:
-                loss = self._client.losses.get(node.id)
-                self._pending.handle_failure(attempt, DisconnectedError("" if loss is None else loss.reason), now_ms)
-                return 0.0
+                connection_loss = self._client.connection_losses.get(node.id)
+                reason = "" if connection_loss is None else connection_loss.reason
+                self._pending.handle_failure(attempt, DisconnectedError(reason), now_ms)
+                return _CALL_AGAIN_NOW_MS
             return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node.id, now_ms))
         try:
             version = self._client.version_for(node.id, request.api_key, request.versions)
             message = request.build_message(version)
         except UnsupportedVersionError as error:
             self._pending.handle_failure(attempt, error, now_ms)
-            return 0.0
-        # Check and record this before sending, because another thread may reject a record at any time.
+            return _CALL_AGAIN_NOW_MS
+        # The last step before sending: another thread may reject a record at any time, after which the call must not
+        # send its request any more.
         if not attempt.is_lookup and not call.try_begin_sending(request):
-            return 0.0
+            return _CALL_AGAIN_NOW_MS
         self._pending.mark_sent(attempt)
         self._client.send(
             self._client.new_client_request(
@@ -83,4 +89,4 @@ class PolledRequests:
             ),
             now_ms,
         )
-        return float("inf")
+        return _NO_FURTHER_CALL_MS

@@ -58,7 +58,8 @@ def create_if_missing(
         return False
     if required_request is not None:
         client.send(required_request)
-    deadline, failure_count = client.create_deadline(f"the creation of {format_partition(new_topic.name)}"), 0
+    deadline = client.create_deadline(f"the creation of {format_partition(new_topic.name)}")
+    failure_count = 0
     while True:
         _create(client, new_topic, purpose)
         if topic_exists(client, new_topic.name, purpose=purpose):

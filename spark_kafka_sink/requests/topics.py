@@ -73,7 +73,7 @@ class DescribeTopics(Request[MetadataResponse]):
 
     @property
     def keys(self) -> Sequence[str]:
-        return ("",)
+        return ("",)  # the caller evaluates the topics in the response
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER

@@ -118,8 +118,10 @@ class TransactionListing:
         self._requests: dict[Node, ListTransactions] = {}
         self._calls: list[Call[ListTransactionsResponse]] = []
         snapshot = client.metadata.snapshot
+        # A bootstrap server is not queried, because it would be queried again under its broker id.
         self._send_to_new_nodes(() if snapshot.is_bootstrap else snapshot.nodes.values())
         self._last_metadata_version: int | None = client.metadata.request_update(reset_backoff=True)
+        """The version before the update that was requested; None if the next round must request an update."""
 
     def _send_to_new_nodes(self, nodes: Iterable[Node]) -> None:
         """Send a request to each of these nodes that has not got one yet."""

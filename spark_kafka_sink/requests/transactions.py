@@ -156,6 +156,8 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
 
 @dataclass(frozen=True, eq=False)
 class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
+    """Write a consumer group's offsets in a transaction. They take effect when the transaction is committed."""
+
     api_key = ApiKey.TXN_OFFSET_COMMIT
     action = "write offsets into the transaction"
     starts_v2_transaction = True
@@ -179,7 +181,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
             return VersionRange(FIRST_V2_OFFSETS_VERSION, NO_MAX_VERSION)
-        has_member = self.group != GroupMetadata(self.group.group_id)
+        has_member = self.group != GroupMetadata(self.group.group_id)  # any field besides the id is set
         return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, FIRST_V2_OFFSETS_VERSION - 1)
 
     def build_message(self, version: int) -> TxnOffsetCommitRequest:

@@ -22,10 +22,13 @@ class Verdict(IntEnum):
     LOOK_UP = 2
     """A different broker is now the coordinator or leader: look it up, then retry."""
     ABORTABLE = 3
+    """The transaction can only be aborted. After that, the producer can continue."""
     UNAUTHORIZED = 4
     """The user lacks a permission. The caller may try again once it has been granted."""
     FENCED = 5
+    """Another producer with the same transactional id has taken over."""
     FATAL = 6
+    """Neither a retry nor an abort can help."""
 
 
 class Classification(NamedTuple):
@@ -80,13 +83,11 @@ def select_most_severe(classifications: Iterable[Classification]) -> Classificat
 
     Return MISSING_IN_RESPONSE if there are no parts.
     """
-    classifications = list(classifications)
+    all_parts = list(classifications)
     # OPERATION_NOT_ATTEMPTED is only a consequence: another part of the same request has the actual error.
-    attempted_parts = [
-        classification for classification in classifications if classification.code != codes.OPERATION_NOT_ATTEMPTED
-    ]
+    attempted_parts = [part for part in all_parts if part.code != codes.OPERATION_NOT_ATTEMPTED]
     return max(
-        attempted_parts or classifications,
+        attempted_parts or all_parts,
         key=lambda classification: classification.verdict,
         default=MISSING_IN_RESPONSE,
     )

@@ -121,9 +121,9 @@ def test_keeps_loss_of_node_until_it_is_connected_again() -> None:
     rig = Rig(1).bootstrap()
     rig.make_ready()
     fail_authentication(rig, 0, AuthenticationError("b0:9092: wrong password"))
-    assert rig.client.losses[0].reason == "b0:9092: wrong password"
+    assert rig.client.connection_losses[0].reason == "b0:9092: wrong password"
     rig.make_ready()
-    assert 0 not in rig.client.losses
+    assert 0 not in rig.client.connection_losses
 
 
 def test_authentication_failure_ends_metadata_query_in_flight() -> None:

@@ -167,7 +167,7 @@ def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
     sender: Sender, is_reason_known: bool
 ) -> None:
     loss = Mock(reason="broker 1 refused the connection")
-    sender.client.losses = {NODE.id: loss} if is_reason_known else {}
+    sender.client.connection_losses = {NODE.id: loss} if is_reason_known else {}
     sender.client.connection_failed.return_value = True
     sender.is_ready = False
     call = describing_call(sender)
