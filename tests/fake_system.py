@@ -323,7 +323,7 @@ class FakeSystem:
             raise DisconnectedError("the name cannot be resolved: unknown name", address=f"{host}:{port}")
         return [SocketAddress(host, port, socket.AF_INET, (ip, port)) for ip in ips]
 
-    def canonical_name(self, address: SocketAddress) -> str:
+    def find_canonical_name(self, address: SocketAddress) -> str:
         return next((name for name, ips in self.names.items() if address.sockaddr[0] in ips), address.sockaddr[0])
 
     def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
@@ -342,10 +342,10 @@ class FakeSystem:
         else:
             run()
 
-    def poller(self) -> Poller:
+    def create_poller(self) -> Poller:
         return FakePoller(self)
 
-    def waker(self) -> tuple[Waker, Waker]:
+    def create_waker_pair(self) -> tuple[Waker, Waker]:
         reader, writer = FakeWaker(self._next_file_number()), FakeWaker(self._next_file_number())
         writer.other = reader
         return reader, writer

@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.transaction_description import ONGOING, TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from tools.error_document import Row, find_explaining_rows, read_rows
+from tools.error_document import MessageRow, find_explaining_rows, read_rows
 
 OPTIONS = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +61,7 @@ def test_quoted_messages_exist_in_code(sentence: str) -> None:
 
 
 def test_finds_documented_message_in_program_output() -> None:
-    row = Row(0, "there … times; one of them", "rename it")
+    row = MessageRow(0, "there … times; one of them", "rename it")
     assert row.explains("AnalysisException: 'a' is there 3\n times; one of them must go")
     assert not row.explains("one of them is there 3 times; both")
 

@@ -20,11 +20,11 @@ ORDINARY_BATCH = BatchFacts(
 IRRELEVANT_CODES = {22, 25, 30, 61, 62, 66, 82, 88, 104}
 """Errors of consumer groups, delegation token requests and cluster comparisons, which a sink never receives."""
 MESSAGES_SECTION = ("<!-- sentences -->\n", "<!-- end of sentences -->\n")
-BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+TABLE_BEGIN, TABLE_END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
-class Row(NamedTuple):
-    """Row of the tables of messages. `position`: the number of rows before it on the page."""
+class MessageRow(NamedTuple):
+    """MessageRow of the tables of messages. `position`: the number of rows before it on the page."""
 
     position: int
     message: str
@@ -36,29 +36,36 @@ class Row(NamedTuple):
         return re.search(".*?".join(pieces), " ".join(text.split())) is not None
 
 
-def read_rows() -> list[Row]:
+def read_rows() -> list[MessageRow]:
     """Return the rows of the tables of messages, in the order of the page."""
     text = DOCUMENT.read_text().split(MESSAGES_SECTION[0])[1].split(MESSAGES_SECTION[1])[0]
     cells = re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE)
-    return [Row(position, message, advice) for position, (message, advice) in enumerate(cells)]
+    return [MessageRow(position, message, advice) for position, (message, advice) in enumerate(cells)]
 
 
-def find_explaining_rows(text: str) -> list[Row]:
+def find_explaining_rows(text: str) -> list[MessageRow]:
     """Return the rows whose messages occur in a text."""
     return [row for row in read_rows() if row.explains(text)]
 
 
 def format_table() -> str:
     """Format the table of the error codes that a producer can receive."""
-    rows = [row for code, row in sorted(ERROR_CODES.items()) if row.advice and code not in IRRELEVANT_CODES]
+    error_codes = [
+        error_code
+        for code, error_code in sorted(ERROR_CODES.items())
+        if error_code.advice and code not in IRRELEVANT_CODES
+    ]
     lines = ["| Code | Name | The producer | Cause and remedy |", "|---:|---|---|---|"]
-    lines += [f"| {row.code} | `{row.name}` | {_describe_reaction(row)} | {row.advice} |" for row in rows]
+    lines += [
+        f"| {error_code.code} | `{error_code.name}` | {_describe_reaction(error_code)} | {error_code.advice} |"
+        for error_code in error_codes
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _describe_reaction(row: ErrorCode) -> str:
-    """Describe the reaction to a response about a batch that an idempotent producer has sent for the first time."""
-    outcome = decide_outcome(ORDINARY_BATCH._replace(in_doubt=row.in_doubt), row.code)
+def _describe_reaction(error_code: ErrorCode) -> str:
+    """Describe how an idempotent producer reacts to this error if it has sent a batch for the first time."""
+    outcome = decide_outcome(ORDINARY_BATCH._replace(in_doubt=error_code.in_doubt), error_code.code)
     match outcome:
         case Done():
             return "treats the records as written"
@@ -67,18 +74,18 @@ def _describe_reaction(row: ErrorCode) -> str:
         case Retry(needs_new_sequence=True):
             return "retries under a new epoch"
         case Retry():
-            retry_text = "looks up the leader and retries" if row.requires_metadata_refresh else "retries"
-            return f"{retry_text}; the records may be stored already" if row.in_doubt else retry_text
+            retry_text = "looks up the leader and retries" if error_code.requires_metadata_refresh else "retries"
+            return f"{retry_text}; the records may be stored already" if error_code.in_doubt else retry_text
         case Fail(fatal=True):
             return "fails permanently"
-    return "fails the records, which may be stored" if row.in_doubt else "fails the records"
+    return "fails the records, which may be stored" if error_code.in_doubt else "fails the records"
 
 
 def render_document() -> str:
     """Return the document with a regenerated table."""
-    head, _, remaining_text = DOCUMENT.read_text().partition(BEGIN)
-    tail = remaining_text.partition(END)[2]
-    return head + BEGIN + format_table() + END + tail
+    head, _, remaining_text = DOCUMENT.read_text().partition(TABLE_BEGIN)
+    tail = remaining_text.partition(TABLE_END)[2]
+    return head + TABLE_BEGIN + format_table() + TABLE_END + tail
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ def build_sections() -> dict[str, str]:
     for name in COMMANDS:
         command_flags = {flag for action in find_parsers()[name]._actions for flag in action.option_strings}
         # The demo has only one of the connection arguments, with a different meaning, so its table includes it.
-        tables[name] = _format_table(
-            find_parsers()[name], {"-h", *connection_flags} if connection_flags <= command_flags else {"-h"}
-        )
+        has_all_connection_flags = connection_flags <= command_flags
+        excluded_flags = {"-h", *connection_flags} if has_all_connection_flags else {"-h"}
+        tables[name] = _format_table(find_parsers()[name], excluded_flags)
     return tables
 
 

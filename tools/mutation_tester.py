@@ -202,10 +202,11 @@ class MutationPlugin:
             key=lambda pair: (pair[0].nodeid not in killing_tests, pair[1].seconds),
         )
         end_times = itertools.accumulate(run.seconds for _, run in tests)
+        # At least the first test runs, even if it takes longer than the limit.
         return [
             test
-            for index, (test, end) in enumerate(zip(tests, end_times, strict=True))
-            if not index or end <= self._max_seconds
+            for index, (test, end_time) in enumerate(zip(tests, end_times, strict=True))
+            if index == 0 or end_time <= self._max_seconds
         ]
 
     def _start_mutant(self, session: pytest.Session, module: Path, statement: Statement) -> Child:

@@ -47,6 +47,7 @@ REGISTRY_TLS_ROW = (f"{REGISTRY_TLS}*", "", "as the options [`kafka.ssl.*`](#tls
 
 def build_sections() -> dict[str, str]:
     """Return the texts by section name."""
+    rejection_reasons = _find_rejected_options()
     return {
         "common": _format_table(_build_row(name) for name in COMMON_OPTIONS),
         "own": _format_table(
@@ -61,7 +62,7 @@ def build_sections() -> dict[str, str]:
                 *JOB_OPTION_OVERRIDES.get(option.name, (_find_default(option), option.description)),
             )
             for option in PRODUCER_OPTIONS.values()
-            if option.name not in _find_rejected_options()
+            if option.name not in rejection_reasons
         ),
         "security": _format_table(
             (
@@ -72,9 +73,7 @@ def build_sections() -> dict[str, str]:
             for option in SECURITY_OPTIONS.values()
             if not option.unsupported_reason and not option.ignored
         ),
-        "refused": _format_list(
-            f"`kafka.{name}`: {reason}" for name, reason in sorted(_find_rejected_options().items())
-        ),
+        "refused": _format_list(f"`kafka.{name}`: {reason}" for name, reason in sorted(rejection_reasons.items())),
         "jvm": _join_names(f"kafka.{option.name}" for option in SECURITY_OPTIONS.values() if option.ignored),
         "source": _join_names((*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS)))
         + "\n"

@@ -60,8 +60,8 @@ class Acceptor:
         self._on_failure = on_failure
         self._listeners: dict[int, socket.socket] = {}
         self._tasks: deque[tuple[Callable[[], None], threading.Event]] = deque()
-        self._poller = system.poller()
-        self._wake_reader, self._wake_writer = system.waker()
+        self._poller = system.create_poller()
+        self._wake_reader, self._wake_writer = system.create_waker_pair()
         self._poller.register(self._wake_reader, EVENT_READ)
         self._is_paused = False
         self._pause_errno: int | None = None

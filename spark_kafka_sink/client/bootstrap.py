@@ -87,7 +87,7 @@ def resolve_servers(
             failures.append(str(error))
             continue
         if dns_lookup == RESOLVE_CANONICAL:
-            resolved_hosts.extend((system.canonical_name(address), port) for address in addresses)
+            resolved_hosts.extend((system.find_canonical_name(address), port) for address in addresses)
         else:  # the addresses are not kept, because each connection attempt resolves the name again
             resolved_hosts.append((host, port))
     distinct_hosts = dict.fromkeys(resolved_hosts)

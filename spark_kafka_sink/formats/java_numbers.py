@@ -45,21 +45,19 @@ def format_floats(array: pa.Array) -> pa.Array:
     magnitudes = np.abs(values)
     is_plain = ((magnitudes >= 1e-3) & (magnitudes < 1e7)) | (magnitudes == 0)
     if is_plain.all():
-        return copy_nulls(_format_plain(_fill_null_floats(array, values), values), array)
+        return copy_nulls(_format_plain(values), array)
+    is_finite = np.isfinite(values)
+    is_tiny = (magnitudes > 0) & (magnitudes < _TINY_LIMITS[values.itemsize])
     groups = []
     for mask, format_group in (
         (is_plain, _format_plain),
-        (~np.isfinite(values), _format_special),
-        ((magnitudes > 0) & (magnitudes < _TINY_LIMITS[values.itemsize]), _format_tiny),
+        (~is_finite, _format_non_finite),
+        (is_tiny, _format_tiny),
+        (is_finite & ~is_plain & ~is_tiny, _format_scientific),
     ):
         row_indices = np.flatnonzero(mask)
         if len(row_indices):
-            group_values = values[row_indices]
-            groups.append((row_indices, format_group(_to_float_array(group_values), group_values)))
-    is_scientific = np.isfinite(values) & ~is_plain & (magnitudes >= _TINY_LIMITS[values.itemsize])
-    row_indices = np.flatnonzero(is_scientific)
-    if len(row_indices):
-        groups.append((row_indices, _format_scientific(values[row_indices])))
+            groups.append((row_indices, format_group(values[row_indices])))
     return copy_nulls(scatter_groups(groups, len(values)), array)
 
 
@@ -84,13 +82,9 @@ def _to_float_array(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, data])
 
 
-def _fill_null_floats(array: pa.Array, values: NDArray[Any]) -> pa.Array:
-    return _to_float_array(values) if array.null_count else array
-
-
-def _format_plain(array: pa.Array, values: NDArray[Any]) -> pa.Array:
+def _format_plain(values: NDArray[Any]) -> pa.Array:
     """Format numbers without an exponent. Append `.0` to integers, because Arrow omits it."""
-    text = to_text(array)
+    text = to_text(_to_float_array(values))
     is_integral = values == np.trunc(values)
     if not is_integral.any():
         return text
@@ -99,11 +93,11 @@ def _format_plain(array: pa.Array, values: NDArray[Any]) -> pa.Array:
     return join(text, choose(is_integral, [b"", b".0"]))
 
 
-def _format_special(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
+def _format_non_finite(values: NDArray[Any]) -> pa.Array:
     return choose(np.isnan(values) + 2 * (values > 0), [b"-Infinity", b"NaN", b"Infinity"])
 
 
-def _format_tiny(_array: pa.Array, values: NDArray[Any]) -> pa.Array:
+def _format_tiny(values: NDArray[Any]) -> pa.Array:
     """Format each distinct number separately. This is fast, because only a few hundred numbers are below the limit."""
     distinct_values, value_indices = np.unique(values, return_inverse=True)
     return choose(value_indices, [_format_two_digits(value) for value in distinct_values])
@@ -147,7 +141,8 @@ def _to_scientific(text: pa.Array) -> pa.Array:
     integer_digits = np.where(point_positions >= 0, point_positions, _compute_lengths(text))
     digits = pc.replace_substring(text, b".", b"").view(pa.string())
     significant = pc.ascii_ltrim(digits, "0").view(pa.binary())
-    exponents = integer_digits - 1 - (_compute_lengths(digits) - _compute_lengths(significant))
+    leading_zeros = _compute_lengths(digits) - _compute_lengths(significant)
+    exponents = integer_digits - 1 - leading_zeros
     fraction = pc.ascii_rtrim(pc.binary_slice(significant, 1, _MAX_DIGITS).view(pa.string()), "0").view(pa.binary())
     is_fraction_empty = _compute_lengths(fraction) == 0
     min_exponent, max_exponent = int(exponents.min()), int(exponents.max())

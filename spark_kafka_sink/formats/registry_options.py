@@ -141,6 +141,7 @@ def parse_registry_options(
     """
     registry_formats = [options for options in formats if options.has_registry]
     if not registry_formats:
+        # The user may have misspelled a format that does use a registry, so do not say that the options are useless.
         if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
             return None
         remedies = [
@@ -166,6 +167,7 @@ def _check_keys_have_prefix(
 ) -> None:
     """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
     key_format = next((options for options in formats if options.record_part == "key"), None)
+    # An invalid keyFormat already has a fault of its own.
     if (key_format is None or not key_format.has_registry) and "keyFormat" not in parsed_options.invalid_fields:
         format_name = "" if key_format is None else key_format.format
         reason = f"is '{format_name}', which writes no schema id" if format_name else "is not set"
@@ -204,13 +206,13 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
 
 def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
     """Build the options from the parsed values. Add errors about URLs, credentials and TLS to the faults."""
-    values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
+    option_values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
     urls: tuple[str, ...] = ()
     try:
-        urls = parse_registry_urls(values["url"])
+        urls = parse_registry_urls(option_values["url"])
     except ConfigurationError as error:
         parsed_options.faults += error.unrendered_faults
-    if values["basic_auth_user_info"] and values["bearer_auth_token"]:
+    if option_values["basic_auth_user_info"] and option_values["bearer_auth_token"]:
         parsed_options.faults.add(
             "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
         )
@@ -226,16 +228,16 @@ def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
     parsed_options.faults += tls_faults.with_prefix(REGISTRY_PREFIX)
     config = RegistryConfig(
         urls=urls,
-        user_info=values["basic_auth_user_info"],
-        token=values["bearer_auth_token"],
+        user_info=option_values["basic_auth_user_info"],
+        token=option_values["bearer_auth_token"],
         tls=tls,
-        timeout_ms=values["request_timeout_ms"],
-        normalize=values["normalize_schemas"],
+        timeout_ms=option_values["request_timeout_ms"],
+        normalize=option_values["normalize_schemas"],
     )
     return RegistryOptions(
         config,
-        values["schemaSource"],
-        values["subjectNameStrategy"],
-        values["schemaIdLocation"],
-        values["partitionerIgnoreSchemaId"],
+        option_values["schemaSource"],
+        option_values["subjectNameStrategy"],
+        option_values["schemaIdLocation"],
+        option_values["partitionerIgnoreSchemaId"],
     )

@@ -53,8 +53,8 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
     transition_times = np.array([time for time, _ in transitions], np.int64)
     # offsets[i] applies after the first i transitions. Times before all of them have the first offset.
     offsets = np.array([transitions[0][1], *(offset for _, offset in transitions)], np.int64)
-    result: NDArray[np.int64] = offsets[np.searchsorted(transition_times, seconds, side="right")]
-    return result
+    row_offsets: NDArray[np.int64] = offsets[np.searchsorted(transition_times, seconds, side="right")]
+    return row_offsets
 
 
 def _parse_fixed_offset(zone: str) -> int | None:

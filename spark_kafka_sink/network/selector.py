@@ -88,8 +88,8 @@ class Selector:
         self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels that were given a send
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
         self._deadline_bound_ms = math.inf  # no deadline is earlier; raised only after it has passed
-        self._poller = system.poller()
-        self._wake_reader, self._wake_writer = system.waker()
+        self._poller = system.create_poller()
+        self._wake_reader, self._wake_writer = system.create_waker_pair()
         self._poller.register(self._wake_reader, EVENT_READ)
         self._is_wakeup_requested = False  # set by any thread; cleared by the poll that ends because of it
         self._may_be_waiting = False  # while set, a wakeup must write a byte to end the wait

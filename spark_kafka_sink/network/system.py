@@ -123,7 +123,7 @@ class System(Protocol):
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         """Return all addresses of a host in the resolver's order. Raise DisconnectedError if it cannot be resolved."""
 
-    def canonical_name(self, address: SocketAddress) -> str:
+    def find_canonical_name(self, address: SocketAddress) -> str:
         """Look up the host name of an address. Return the IP address if there is no name."""
 
     def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
@@ -135,10 +135,11 @@ class System(Protocol):
     def run_in_background(self, run: Callable[[], None], name: str) -> None:
         """Run a function on a daemon thread with this name, or on the calling thread if no thread can be started."""
 
-    def poller(self) -> Poller: ...
+    def create_poller(self) -> Poller:
+        """Create a poller that watches no sockets yet."""
 
-    def waker(self) -> tuple[Waker, Waker]:
-        """Return two connected, nonblocking sockets: the one to wait for and the one to send to."""
+    def create_waker_pair(self) -> tuple[Waker, Waker]:
+        """Create two connected, nonblocking sockets: the one to wait for and the one to send to."""
 
 
 class OperatingSystem:
@@ -163,7 +164,7 @@ class OperatingSystem:
             raise DisconnectedError(f"the name cannot be resolved: {reason}", address=f"{host}:{port}") from error
         return [SocketAddress(host, port, family, sockaddr) for family, _, _, _, sockaddr in results]
 
-    def canonical_name(self, address: SocketAddress) -> str:
+    def find_canonical_name(self, address: SocketAddress) -> str:
         try:
             return socket.getnameinfo(address.sockaddr, socket.NI_NAMEREQD)[0]
         except OSError:
@@ -187,10 +188,10 @@ class OperatingSystem:
         except RuntimeError:  # the thread limit has been reached, or the interpreter is shutting down
             run()
 
-    def poller(self) -> Poller:
+    def create_poller(self) -> Poller:
         return selectors.DefaultSelector()
 
-    def waker(self) -> tuple[Waker, Waker]:
+    def create_waker_pair(self) -> tuple[Waker, Waker]:
         reader, writer = socket.socketpair()
         reader.setblocking(False)
         writer.setblocking(False)

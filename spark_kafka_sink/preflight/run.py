@@ -74,7 +74,7 @@ def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[No
     if not config.bootstrap_resolve_timeout_ms:
         return resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     lookup = BootstrapLookup(config, system)
-    with closing(system.poller()) as poller:
+    with closing(system.create_poller()) as poller:
         while not (nodes := lookup.try_resolve()):
             poller.select(lookup.wait_ms() / 1000)
     return nodes

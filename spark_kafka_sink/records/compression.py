@@ -102,18 +102,18 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
     """Compress the concatenation of the segments. `level` defaults to the codec's default level."""
     if codec is Codec.NONE:
         return _join_segments(segments)
-    default_level = COMPRESSION_LEVELS[codec][2] if codec in COMPRESSION_LEVELS else None
-    level = default_level if level is None else level
-    if codec is Codec.GZIP:
-        stream = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WBITS)
-        return b"".join([*(stream.compress(segment) for segment in segments), stream.flush()])
     if codec is Codec.SNAPPY:
         return _compress_snappy(_join_segments(segments))
+    _, _, default_level = COMPRESSION_LEVELS[codec]
+    level = default_level if level is None else level
+    if codec is Codec.GZIP:
+        stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+        return b"".join([*(stream.compress(segment) for segment in segments), stream.flush()])
     if codec is Codec.LZ4:
-        # For its default level, 9, the Java client uses its fast compressor. This library uses its fast compressor for
-        # all levels below 3.
-        return _compress_lz4(segments, _LZ4_FAST_LEVEL if level is None or level == 9 else level)
-    return _create_zstd_codec(3 if level is None else level).compress(_join_segments(segments), asbytes=True)  # type: ignore[no-any-return]
+        # For its default level, the Java client uses its fast compressor. The lz4 package uses its own fast compressor
+        # for all levels below 3.
+        return _compress_lz4(segments, _LZ4_FAST_LEVEL if level == default_level else level)
+    return _create_zstd_codec(level).compress(_join_segments(segments), asbytes=True)  # type: ignore[no-any-return]
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:

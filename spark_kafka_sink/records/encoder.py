@@ -87,12 +87,15 @@ def encode_records(
         ]
         max_timestamps = np.maximum.reduceat(times, starts).tolist()
         timestamp_deltas = times - np.repeat(base_timestamps, row_counts)
+    # The offset deltas of a slice count up from `first_offset_deltas`, instead of from the index of its first row.
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, first_offset_deltas).astype(np.int32), row_counts)
     records = _build_records(columns, timestamp_deltas, offset_deltas, order)
     buffers: list[EncodedSlices] = []
     slice_stops, record_counts = _find_buffer_stops(columns, stops), row_counts.tolist()
     row_stops = [stops[slice_stop - 1] for slice_stop in slice_stops]
+    # Each buffer holds the slices [start, stop). `row_edges` are the positions in the buffer at which its rows start,
+    # followed by the end of the last row.
     for (start, stop), (data, row_edges) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
         slice_edges = np.zeros(1 + stop - start, np.int64)
         slice_edges[1:] = row_edges.take(np.subtract(stops[start:stop], starts[start]))

@@ -132,7 +132,7 @@ class JoinedRowsBuilder:
         payloads, buffers = self._build_payload_views()
         order = self._order
         for start, stop in pairwise([0, *stops]):
-            views = np.empty((stop - start) * len(columns) + 1, _VIEW_LAYOUT)
+            views = np.empty((stop - start) * len(columns) + 1, _VIEW_LAYOUT)  # the last one is the end of the last row
             table = views[:-1].reshape(-1, len(columns))
             short_views = table.view(_SHORT_VIEW_LAYOUT)
             for index, column in enumerate(columns):

@@ -314,8 +314,8 @@ class ActorSystem:
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         return self._shared.resolve(host, port)
 
-    def canonical_name(self, address: SocketAddress) -> str:
-        return self._shared.canonical_name(address)
+    def find_canonical_name(self, address: SocketAddress) -> str:
+        return self._shared.find_canonical_name(address)
 
     def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
         if self._actor.is_killed:
@@ -330,11 +330,11 @@ class ActorSystem:
     def run_in_background(self, run: Callable[[], None], name: str) -> None:
         self._shared.run_in_background(run, name)
 
-    def poller(self) -> Poller:
+    def create_poller(self) -> Poller:
         return _ActorPoller(self._actor)
 
-    def waker(self) -> tuple[Waker, Waker]:
-        return self._shared.waker()
+    def create_waker_pair(self) -> tuple[Waker, Waker]:
+        return self._shared.create_waker_pair()
 
     def at(self, time_ms: float, action: Callable[[], None]) -> None:
         """Schedule an action of the FakeSystem. InlineLoop calls this method."""

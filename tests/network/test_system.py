@@ -152,7 +152,7 @@ def test_system_error_in_resolver_is_a_disconnection(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(socket, "getnameinfo", raise_too_many_files)
     with pytest.raises(DisconnectedError, match=r"broker:9092: the name cannot be resolved.*Too many open files"):
         OperatingSystem().resolve("broker", 9092)
-    assert OperatingSystem().canonical_name(SocketAddress("b", 1, socket.AF_INET, ("10.0.0.1", 1))) == "10.0.0.1"
+    assert OperatingSystem().find_canonical_name(SocketAddress("b", 1, socket.AF_INET, ("10.0.0.1", 1))) == "10.0.0.1"
 
 
 def test_full_poller_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class SharedSystem(FakeSystem):
 
     newest_poller: TurnPoller
 
-    def poller(self) -> Poller:
+    def create_poller(self) -> Poller:
         self.newest_poller = TurnPoller(self)
         return self.newest_poller
 

@@ -115,7 +115,7 @@ def _connect_and_handshake(
         sock = system.connect(address, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
     except OSError as error:
         raise DisconnectedError(f"{address}: {error.strerror}") from error
-    poller = system.poller()
+    poller = system.create_poller()
     transport = TlsTransport(sock, context, server_hostname=address.host)
     try:
         poller.register(sock, EVENT_WRITE)

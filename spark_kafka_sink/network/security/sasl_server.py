@@ -143,13 +143,15 @@ class SaslServerAuthenticator:
     def _start_session(self, now_ms: float) -> int:
         """Set when the session expires. Return its lifetime in milliseconds; 0 if it does not expire."""
         assert self._server is not None
-        limits = [
-            limit for limit in (self._max_reauth_ms or None, self._server.credential_lifetime_ms) if limit is not None
-        ]
-        if not limits:
+        limits_ms = []
+        if self._max_reauth_ms > 0:
+            limits_ms.append(self._max_reauth_ms)
+        if self._server.credential_lifetime_ms is not None:
+            limits_ms.append(self._server.credential_lifetime_ms)
+        if not limits_ms:
             self._session_expires_ms = None
             return 0
-        lifetime_ms = max(0, int(min(limits)))
+        lifetime_ms = max(0, int(min(limits_ms)))
         self._session_expires_ms = now_ms + lifetime_ms
         return lifetime_ms
 

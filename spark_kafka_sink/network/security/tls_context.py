@@ -122,7 +122,9 @@ def _build_openssl_name(parts: re.Match[str]) -> str:
     components.append(f"AES{parts['bits']}")
     if parts["mode"] != "CBC":
         components.append(parts["mode"])
-    return "-".join([*components, parts["hash"]] if parts["hash"] else components)
+    if parts["hash"]:
+        components.append(parts["hash"])
+    return "-".join(components)
 
 
 def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None:
@@ -179,12 +181,14 @@ def _load_cert_chain(
     try:
         context.load_cert_chain(chain_path, key_path, password=get_password)
     except (ssl.SSLError, ValueError) as error:
-        problem = (
-            "does not belong to the first certificate of the chain"
-            if "KEY_VALUES_MISMATCH" in str(error)
-            else "or its certificate chain is damaged, or {ssl.key.password} is wrong or missing"
-        )
-        raise ConfigurationError(OptionFault(option, f"cannot be used: the private key {problem}.")) from error
+        if "KEY_VALUES_MISMATCH" in str(error):
+            text = "cannot be used: the private key does not belong to the first certificate of the chain."
+        else:
+            text = (
+                "cannot be used: the private key or its certificate chain is damaged, or {ssl.key.password} is wrong "
+                "or missing."
+            )
+        raise ConfigurationError(OptionFault(option, text)) from error
 
 
 @contextlib.contextmanager

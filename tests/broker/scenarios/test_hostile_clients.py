@@ -112,7 +112,7 @@ class RecordingSystem(OperatingSystem):
         self.timeouts: list[float | None] = []
         self.registered: dict[int, SelectorKey] = {}
 
-    def poller(self) -> Any:
+    def create_poller(self) -> Any:
         return self
 
     def register(self, fileobj: HasFileno, events: int, data: Any = None) -> None:
