@@ -124,12 +124,12 @@ class _PartitionState:
             self.unreadable_records[producer_id] = LogRecord(header.base_offset, writer_identity, None), error
             return
         if header.is_control:
-            if batch.columns.num_rows:
+            if batch.columns.num_rows:  # none are left if compaction has removed the marker
                 self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
             return
         for record_key, record in _iterate_records(batch, key):
             prefix, is_claim = split_record_key(record_key)
-            if is_claim and record.value is None:
+            if is_claim and record.value is None:  # the first record of a claim, or the deletion of a prefix's claims
                 continue
             record = replace(record, is_claim=is_claim)
             if header.is_transactional:
@@ -181,7 +181,7 @@ class DecisionLog:
         self._brokers = config.bootstrap_servers
         self._client = client
         self._log_topic = LogTopic(client, topic)
-        self._partitions_read: set[tuple[object, ...]] = set()
+        self._partitions_read: set[tuple[object, ...]] = set()  # cache keys of the partitions that this object has read
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
@@ -226,6 +226,7 @@ class DecisionLog:
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
         partition_states = [(partition.index, self._read_partition(partition.index, None)) for partition in partitions]
+        # A key need not be valid UTF-8, because other programs may write to the topic.
         numbers_by_prefix = {
             key.decode("utf-8", "replace"): {
                 FIRST_DRIVER_NUMBER,
@@ -457,9 +458,11 @@ def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[b
     columns, header = batch.columns, batch.header
     writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")
-    is_included = (
-        keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, build_claim_key(key.decode())], keys.type))
-    )
+    if key is None:
+        is_included = keys.is_valid()
+    else:
+        prefix_keys = pa.array([key, build_claim_key(key.decode())], keys.type)
+        is_included = pc.is_in(keys, prefix_keys)
     rows = columns.filter(is_included)
     record_keys, values, offsets = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
     for record_key, value, offset in zip(record_keys, values, offsets, strict=True):

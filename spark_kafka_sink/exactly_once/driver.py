@@ -114,9 +114,7 @@ class Driver:
         predecessor_name = entry_hint.driver_name
         try:
             return self._query.retry_when_fenced(
-                partial(self._continue_or_take_over, driver_name, predecessor_name),
-                description,
-                entry_hint,
+                partial(self._continue_or_take_over, driver_name, predecessor_name), description, entry_hint
             )
         except ProducerFencedError as error:
             raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, driver_name) from error
@@ -144,8 +142,9 @@ class Driver:
             and version >= 2
             and description.id_and_epoch.epoch < HAND_OVER_EPOCH
         ):
-            # Continue under the same epoch. This works only in version 2: in version 1, the driver id has the same
-            # state before and after a decision under this epoch, so a late attempt could not tell them apart.
+            # Continue under the same epoch, unless epochs are running out: `fence` then hands over. This works only in
+            # version 2. In version 1, the driver id has the same state before and after a decision under this epoch, so
+            # a late attempt could not tell them apart.
             return BatchStart(entry_hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
         if not is_continuing:
             # If another driver has begun a transaction since, brokers would abort it before they compare epochs.
@@ -182,7 +181,7 @@ class Driver:
         self, entry_hint: Entry, driver_name: str, description: TransactionDescription | None
     ) -> None:
         """Raise ExactlyOnceError if a driver claimed the prefix between the description and the read of the log."""
-        if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:
+        if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:  # no other driver is known to claim
             return
         claim_producer_id, claim_epoch = entry_hint.claim_identity
         if description is None:  # the brokers have forgotten the id, or it was created after the description
@@ -203,7 +202,7 @@ class Driver:
         if entry.has_superseded(driver_name):
             raise precommit_errors.build_superseded_error(entry, driver_name)
         if entry.driver_name not in (predecessor_name, driver_name):
-            if not entry.driver_name:
+            if not entry.driver_name:  # the entry with the predecessor's name is gone
                 raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
             raise precommit_errors.build_overtaken_error(entry, driver_name)
         if entry.writer_kind not in (None, self._delivery.writer_kind):
@@ -270,7 +269,7 @@ class Driver:
                 return self._query.write_next_entry(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
                 )
-            except ProducerFencedError:
+            except ProducerFencedError:  # the enclosing context converts it
                 raise
             except KafkaSinkError as error:
                 if not self._may_be_decided:
@@ -319,8 +318,9 @@ class Driver:
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
             superseded_transactions = self._query.list_task_transactions(committed_ids)
-        # Do not record a job without a name as done if it has nothing to abort, because its entry is deleted next.
-        if superseded_transactions or superseded_transactions is None or not self._delivery.is_single_use:
+        may_have_open_transactions = superseded_transactions is None or bool(superseded_transactions)
+        # If a job without a name has none, its entry is deleted next, so it need not be recorded as done.
+        if may_have_open_transactions or not self._delivery.is_single_use:
             with self._handle_done_failure(entry):
                 state = self._query.write_next_entry(state, entry, entry.as_done(), self._query.write)
         return state, superseded_transactions
@@ -344,7 +344,7 @@ class Driver:
         The entry is deleted only when the job has no open transactions left, because until then `pykafka transactions`
         needs the entry to find out whether the job was decided.
         """
-        if superseded_transactions is None:
+        if superseded_transactions is None:  # listing them failed, so some may still be open
             return
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
             self._query.abort_task_transactions(superseded_transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
@@ -435,10 +435,7 @@ class Driver:
             return is_own_entry(entry) or any(map(entry.is_same_except_identity, own_claims))
 
         try:
-            return self._query.retry_when_fenced(
-                lambda description, entry_hint: self._try_abort(is_own, own_claims, description, entry_hint),
-                description,
-            )
+            return self._query.retry_when_fenced(partial(self._try_abort, is_own, own_claims), description)
         except ProducerFencedError:
             return False
 

@@ -246,13 +246,12 @@ class QueryTransactions:
             self.driver_id, build_driver_id(self.prefix, successor.driver_number)
         )
 
-    def _request_epoch(
-        self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]
-    ) -> tuple[ProducerIdAndEpoch, int]:
+    def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> GrantedEpoch:
+        """Request the next epoch with one timeout after the other. Raise only if the last timeout is rejected, too."""
         for timeout_ms in timeouts_ms[:-1]:
             with contextlib.suppress(_TimeoutRejectedError):
-                return self._try_timeout(timeout_ms, expected_identity), timeout_ms
-        return self._init_producer_id(timeouts_ms[-1], expected_identity), timeouts_ms[-1]
+                return GrantedEpoch(self._try_timeout(timeout_ms, expected_identity), timeout_ms)
+        return GrantedEpoch(self._init_producer_id(timeouts_ms[-1], expected_identity), timeouts_ms[-1])
 
     def _try_timeout(self, timeout_ms: int, expected_identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:

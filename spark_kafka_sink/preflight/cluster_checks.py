@@ -131,7 +131,7 @@ def _evaluate_message_size(
     name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
 ) -> Check:
     code = request.classify(exchange.response).code
-    if exchange.response.results and code != error_codes.NONE:
+    if exchange.response.results and code != error_codes.NONE:  # without a result, the code is not a broker's
         detail = f"{lookup_error_code(code).name}: this check requires the DescribeConfigs permission on the topic"
         return Check(name, Outcome.SKIPPED, detail)
     max_batch_bytes = request.parse_values(exchange.response).get(_MAX_MESSAGE_BYTES_CONFIG, "")

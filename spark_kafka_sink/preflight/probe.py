@@ -126,6 +126,7 @@ class Probe:
             self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
                 break
+            # Failed connections are retried for `retry_ms`. After that, wait only for nodes that may still respond.
             if now_ms - started_ms >= timeouts.retry_ms and not self._can_any_node_respond():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
