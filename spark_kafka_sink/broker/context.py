@@ -45,15 +45,15 @@ class RequestContext:
     def version(self) -> int:
         return self.header.api_version
 
-    def find_injected_error(self, topic: str | None = None, partition: int | None = None) -> int:
+    def find_injected_error_code(self, topic: str | None = None, partition: int | None = None) -> int:
         """Return the injected error code to respond with instead of executing the request, or 0."""
         return self.effects.find_rejection_code(topic, partition)
 
-    def get_partition_or_error(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
+    def get_partition_or_error_code(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
         """Return (partition, 0) if this node leads the partition, else None and the error code to respond with."""
         if topic is None or not 0 <= index < len(topic.partitions):
             return None, error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        injected_code = self.find_injected_error(topic.name, index)
+        injected_code = self.find_injected_error_code(topic.name, index)
         if injected_code:
             return None, injected_code
         partition = topic.partitions[index]
@@ -61,9 +61,9 @@ class RequestContext:
             return None, error_codes.NOT_LEADER_OR_FOLLOWER
         return partition, 0
 
-    def find_coordinator_error(self, key: str) -> int:
+    def find_coordinator_error_code(self, key: str) -> int:
         """Return 0 if this node coordinates a transactional id or group, else the error code to respond with."""
-        injected_code = self.find_injected_error()
+        injected_code = self.find_injected_error_code()
         if injected_code:
             return injected_code
         node = self.cluster.find_coordinator(key)

@@ -37,7 +37,7 @@ class OffsetStore:
         """Offsets of open transactions, by producer id and group."""
         self._offset_count = 0
 
-    def find_commit_error(self, group: str, topic_partition: TopicPartition, metadata: str | None) -> int:
+    def find_commit_error_code(self, group: str, topic_partition: TopicPartition, metadata: str | None) -> int:
         """Return 0 if the offset can be committed, else the error code."""
         if len(metadata or "") > MAX_METADATA_CHARACTERS:
             return error_codes.OFFSET_METADATA_TOO_LARGE

@@ -136,7 +136,7 @@ class TransactionCoordinator:
         `expected_identity`: the current identity of a producer that requests its next epoch (KIP-360), or None for a
         producer that has just started. Return the new identity, or one with an error code.
         """
-        if transactional_id is None:
+        if transactional_id is None:  # an idempotent producer without transactions
             return ProducerIdentity(self.allocate_producer_id(), 0)
         if not transactional_id:
             return ProducerIdentity(error_code=error_codes.INVALID_REQUEST)
@@ -197,9 +197,9 @@ class TransactionCoordinator:
         version: int = 1,
     ) -> int:
         """Add partitions to the transaction, and begin it if it has not begun. Return an error code."""
-        transaction, error = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
+        transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
-            return error
+            return error_code
         transaction.partitions.update(partitions)
         return 0
 
@@ -213,9 +213,9 @@ class TransactionCoordinator:
         version: int = 1,
     ) -> int:
         """Add a consumer group to the transaction, and begin it if it has not begun. Return an error code."""
-        transaction, error = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
+        transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
-            return error
+            return error_code
         transaction.groups.add(group)
         return 0
 
@@ -223,9 +223,9 @@ class TransactionCoordinator:
         self, transactional_id: str, identity: ProducerIdentity, now_ms: float, wall_ms: int, version: int
     ) -> tuple[TransactionMetadata | None, int]:
         """Begin the transaction if it has not begun. Return (transaction, 0), or None and the error code."""
-        transaction, error = self._find_transaction(transactional_id, identity)
+        transaction, error_code = self._find_transaction(transactional_id, identity)
         if transaction is None:
-            return None, error
+            return None, error_code
         if transaction.is_ending:
             return None, error_codes.CONCURRENT_TRANSACTIONS
         self._mark_ongoing(transaction, now_ms, wall_ms, version)
@@ -233,16 +233,16 @@ class TransactionCoordinator:
 
     def verify_partition(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
         """Return 0 if the transaction contains the partition, else the error code. Only for transaction version 1."""
-        transaction, error = self._find_transaction(transactional_id, identity)
+        transaction, error_code = self._find_transaction(transactional_id, identity)
         if transaction is None:
-            return error
+            return error_code
         return 0 if partition in transaction.partitions else error_codes.TRANSACTION_ABORTABLE
 
     def verify_group(self, transactional_id: str, identity: ProducerIdentity, group: str) -> int:
         """Return 0 if the transaction contains the group, else the error code."""
-        transaction, error = self._find_transaction(transactional_id, identity)
+        transaction, error_code = self._find_transaction(transactional_id, identity)
         if transaction is None:
-            return error
+            return error_code
         return 0 if group in transaction.groups else error_codes.INVALID_TXN_STATE
 
     def _mark_ongoing(self, transaction: TransactionMetadata, now_ms: float, wall_ms: int, version: int) -> None:
@@ -300,7 +300,7 @@ class TransactionCoordinator:
         """
         epoch = transaction.epoch
         self._write_or_defer_markers(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
-        transaction.previous_epoch = epoch if self.version >= 2 else -1
+        transaction.previous_epoch = epoch if self.version >= 2 else NO_EPOCH
         transaction.version = self.version
 
     def _commit_or_abort(self, transaction: TransactionMetadata, *, commit: bool, version: int) -> None:
@@ -314,9 +314,9 @@ class TransactionCoordinator:
         transaction.version = version
         if version >= 2:
             transaction.previous_epoch = epoch
-        if version >= 2 and transaction.epoch >= MAX_EPOCH:
-            transaction.previous_producer_id = transaction.producer_id
-            transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
+            if transaction.epoch >= MAX_EPOCH:
+                transaction.previous_producer_id = transaction.producer_id
+                transaction.producer_id, transaction.epoch = self.allocate_producer_id(), 0
 
     def _write_or_defer_markers(self, transaction: TransactionMetadata, epoch: int, *, commit: bool) -> None:
         """Write the markers, or enter a PREPARE state if completion is deferred. Then set the epoch.
@@ -365,6 +365,7 @@ def _can_request_next_epoch(transaction: TransactionMetadata, identity: Producer
     return (
         transaction.epoch == NO_EPOCH
         or identity.producer_id == transaction.producer_id
+        # The producer's epochs were exhausted, and it did not receive its new producer id.
         or (identity.producer_id == transaction.previous_producer_id and identity.epoch >= MAX_EPOCH - 1)
     )
 
@@ -377,8 +378,10 @@ def _find_end_txn_code(
     The code is NONE (success) if the request is a repetition and the transaction has already ended as requested.
     """
     state = transaction.state
-    has_ended = transaction.is_ending or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-    has_new_epoch = transaction.version >= 2 and has_ended
+    is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    is_end_decided = transaction.is_ending or is_complete
+    has_new_epoch = transaction.version >= 2 and is_end_decided
+    # If the end exhausted the epochs, a producer that repeats its request still has the previous producer id.
     has_new_producer_id = (
         has_new_epoch
         and transaction.epoch == 0
@@ -387,8 +390,8 @@ def _find_end_txn_code(
     if transaction.producer_id != identity.producer_id and not has_new_producer_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     # In version 2, the end of a transaction increments the epoch, so a repeated request has the epoch before that.
-    request_epoch = transaction.epoch - 1 if has_new_epoch else transaction.epoch
-    is_repeated = has_new_producer_id or (has_ended and identity.epoch == request_epoch)
+    repeated_epoch = transaction.epoch - 1 if has_new_epoch else transaction.epoch
+    is_repeated = has_new_producer_id or (is_end_decided and identity.epoch == repeated_epoch)
     if identity.epoch != transaction.epoch and not is_repeated:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:

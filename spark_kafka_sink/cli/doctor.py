@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Outcome, preflight
 
-    config, target, report_path = _load_client_options(args) if args.spark_conf is None else _load_spark_options(args)
+    load_options = _load_client_options if args.spark_conf is None else _load_spark_options
+    config, target, report_path = load_options(args)
     target = replace(
         target,
         topics=tuple(dict.fromkeys([*args.topic, *target.topics])),

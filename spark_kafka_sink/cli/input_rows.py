@@ -39,8 +39,8 @@ def open_lines(
     if key_separator is not None:
         fields.append(pa.field("key", pa.binary()))
     separator_bytes = None if key_separator is None else key_separator.encode()
-    columns = _read_line_columns(stream, separator_bytes, max_line_bytes)
-    return _build_reader(fields, columns, headers)
+    batch_columns = _read_line_columns(stream, separator_bytes, max_line_bytes)
+    return _build_reader(fields, batch_columns, headers)
 
 
 def _read_line_columns(
@@ -74,13 +74,15 @@ def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: in
     return [pa.array(values, pa.binary()), pa.array(keys, pa.binary())]
 
 
-def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], headers: Headers) -> pa.RecordBatchReader:
-    """Build a reader that yields the columns and adds the same headers to each row."""
+def _build_reader(
+    fields: list[pa.Field], batch_columns: Iterator[list[pa.Array]], headers: Headers
+) -> pa.RecordBatchReader:
+    """Build a reader that yields the columns of each batch, and adds the same headers to each row."""
     schema = pa.schema([*fields, _HEADERS_FIELD] if headers else fields)
     header_scalar = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS_FIELD.type)
 
     def build_batches() -> Iterator[pa.RecordBatch]:
-        for arrays in columns:
+        for arrays in batch_columns:
             header_columns = [pa.repeat(header_scalar, len(arrays[0]))] if headers else []
             yield pa.RecordBatch.from_arrays([*arrays, *header_columns], schema=schema)
 
@@ -134,6 +136,7 @@ def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.
     from pyarrow import csv
 
     parse_options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    # Read the names first, because the types can only be set by name.
     with csv.open_csv(path, parse_options=parse_options) as header_reader:
         names = header_reader.schema.names
     convert_options = csv.ConvertOptions(

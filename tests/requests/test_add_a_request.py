@@ -119,7 +119,7 @@ def handle(context, request):
 
 
 def _describe(context, topic, index):
-    partition, error = context.get_partition_or_error(context.cluster.find_topic(topic), index)
+    partition, error = context.get_partition_or_error_code(context.cluster.find_topic(topic), index)
     producers = [] if partition is None else partition.log._producers
     active = [ActiveProducer(producer_id=producer_id) for producer_id in producers]
     return PartitionResponse(partition_index=index, error_code=error, active_producers=active)

@@ -77,7 +77,7 @@ def _append_partition(
     """Append a partition's batch. Return the batch's offset, or the error that rejected it."""
     index = partition_data.index
     result = PartitionProduceResponse(index=index, base_offset=-1)
-    partition, result.error_code = context.get_partition_or_error(topic, index)
+    partition, result.error_code = context.get_partition_or_error_code(topic, index)
     if topic is not None and 0 <= index < len(topic.partitions):
         result.log_start_offset = topic.partitions[index].log.log_start_offset  # also if the batch is rejected
     if topic is None or partition is None:
@@ -85,7 +85,7 @@ def _append_partition(
         if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:
             _set_current_leader(context, topic, result)
         return result
-    result.error_code = _find_acks_error(context, request.acks, topic, partition)
+    result.error_code = _find_acks_error_code(context, request.acks, topic, partition)
     if result.error_code:
         return result
     try:
@@ -93,8 +93,8 @@ def _append_partition(
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-            for index, message in error.record_errors.items()
+            BatchIndexAndErrorMessage(batch_index=record_index, batch_index_error_message=message)
+            for record_index, message in error.record_errors.items()
         ]
         return result
     result.base_offset, result.log_append_time_ms = append_result.base_offset, append_result.append_time_ms
@@ -107,13 +107,13 @@ def _set_current_leader(context: RequestContext, topic: Topic, result: Partition
     if context.version < FIRST_CURRENT_LEADER_VERSION:
         return
     # An injected NOT_LEADER_OR_FOLLOWER does not mean that the leader has moved.
-    if partition.leader is not None and not context.find_injected_error(topic.name, result.index):
+    if partition.leader is not None and not context.find_injected_error_code(topic.name, result.index):
         result.current_leader = ProduceResponseLeaderIdAndEpoch(
             leader_id=partition.leader, leader_epoch=partition.leader_epoch
         )
 
 
-def _find_acks_error(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:
+def _find_acks_error_code(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:
     """Return 0 if `acks` is valid and enough replicas are in sync for it, else the error code."""
     if acks not in (-1, 0, 1):
         return error_codes.INVALID_REQUIRED_ACKS
@@ -166,17 +166,17 @@ def _join_or_verify_transaction(
     """
     cluster = context.cluster
     if _uses_transaction_version_2(context):
-        error = cluster.coordinator.add_partitions(
+        error_code = cluster.coordinator.add_partitions(
             transactional_id, identity, [topic_partition], context.now_ms, cluster.wall_ms(), version=2
         )
-        if not error:
+        if not error_code:
             cluster.save_transactions()
     else:
-        error = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
+        error_code = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
     # The coordinator's newer codes are replaced with those that clients expect in a Produce response.
-    if error == error_codes.TRANSACTION_ABORTABLE and context.version < FIRST_ABORTABLE_ERROR_VERSION:
-        error = error_codes.INVALID_TXN_STATE
-    if error == error_codes.PRODUCER_FENCED:
-        error = error_codes.INVALID_PRODUCER_EPOCH
-    if error:
-        raise ApiError(error, f"The batch does not belong to the open transaction of {transactional_id}.")
+    if error_code == error_codes.TRANSACTION_ABORTABLE and context.version < FIRST_ABORTABLE_ERROR_VERSION:
+        error_code = error_codes.INVALID_TXN_STATE
+    if error_code == error_codes.PRODUCER_FENCED:
+        error_code = error_codes.INVALID_PRODUCER_EPOCH
+    if error_code:
+        raise ApiError(error_code, f"The batch does not belong to the open transaction of {transactional_id}.")

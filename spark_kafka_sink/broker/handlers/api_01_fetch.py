@@ -53,66 +53,68 @@ class _FetchReader:
         self._partitions_read: set[tuple[str, UUID, int]] = set()
         self._committed = request.isolation_level == READ_COMMITTED
 
-    def read_topic(self, requested: FetchTopic) -> FetchableTopicResponse:
+    def read_topic(self, requested_topic: FetchTopic) -> FetchableTopicResponse:
         cluster = self._context.cluster
         if self._context.version >= FIRST_TOPIC_ID_VERSION:
-            topic = cluster.find_topic_by_id(requested.topic_id)
+            topic = cluster.find_topic_by_id(requested_topic.topic_id)
         else:
-            topic = cluster.find_topic(requested.topic)
-        partitions = []
-        for partition in requested.partitions:
-            key = requested.topic, requested.topic_id, partition.partition
+            topic = cluster.find_topic(requested_topic.topic)
+        results = []
+        for requested_partition in requested_topic.partitions:
+            key = requested_topic.topic, requested_topic.topic_id, requested_partition.partition
             if key not in self._partitions_read:
                 self._partitions_read.add(key)
-                partitions.append(self._read_partition(topic, partition))
-        return FetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id, partitions=partitions)
+                results.append(self._read_partition(topic, requested_partition))
+        return FetchableTopicResponse(
+            topic=requested_topic.topic, topic_id=requested_topic.topic_id, partitions=results
+        )
 
-    def _read_partition(self, topic: Topic | None, requested: FetchPartition) -> FetchResponsePartitionData:
+    def _read_partition(self, topic: Topic | None, requested_partition: FetchPartition) -> FetchResponsePartitionData:
         """Read a partition. Return only an error code unless this node leads the partition in the requested epoch."""
-        partition, error = self._context.get_partition_or_error(topic, requested.partition)
+        partition, error_code = self._context.get_partition_or_error_code(topic, requested_partition.partition)
         if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
-            error = error_codes.UNKNOWN_TOPIC_ID  # because the request contains no topic name
+            error_code = error_codes.UNKNOWN_TOPIC_ID  # because the request contains no topic name
         if partition is not None:
-            error = _find_epoch_error(partition, requested.current_leader_epoch)
-        if partition is None or error:
+            error_code = _find_epoch_error_code(partition, requested_partition.current_leader_epoch)
+        if partition is None or error_code:
             self.has_errors = True
             return FetchResponsePartitionData(
-                partition_index=requested.partition, error_code=error, high_watermark=-1, records=b""
+                partition_index=requested_partition.partition, error_code=error_code, high_watermark=-1, records=b""
             )
-        return self._read_log(partition, requested)
+        return self._read_log(partition, requested_partition)
 
-    def _read_log(self, partition: Partition, requested: FetchPartition) -> FetchResponsePartitionData:
+    def _read_log(self, partition: Partition, requested_partition: FetchPartition) -> FetchResponsePartitionData:
         """Read batches from the requested offset on, and subtract their size from the request's limit."""
         log = partition.log
         result = FetchResponsePartitionData(
-            partition_index=requested.partition,
+            partition_index=requested_partition.partition,
             high_watermark=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if self._committed else None,
             records=b"",
         )
-        if not log.log_start_offset <= requested.fetch_offset <= log.log_end_offset:
+        if not log.log_start_offset <= requested_partition.fetch_offset <= log.log_end_offset:
             self.has_errors = True
             result.error_code = error_codes.OFFSET_OUT_OF_RANGE
             return result
-        max_bytes = min(requested.partition_max_bytes, self._remaining_bytes)
+        max_bytes = min(requested_partition.partition_max_bytes, self._remaining_bytes)
         # Return the first batch even if it exceeds all limits, because otherwise no consumer could ever read it.
         log_data = log.read(
-            requested.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes
+            requested_partition.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes
         )
         self.size_bytes += log_data.size_bytes
         self._remaining_bytes = max(0, self._remaining_bytes - log_data.size_bytes)
         result.records = list(log_data.batches)
         if self._committed:
             result.aborted_transactions = [
-                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in log_data.aborted_ranges
+                AbortedTransaction(producer_id=aborted_range.producer_id, first_offset=aborted_range.first_offset)
+                for aborted_range in log_data.aborted_ranges
             ]
         return result
 
 
-def _find_epoch_error(partition: Partition, requested_epoch: int) -> int:
+def _find_epoch_error_code(partition: Partition, requested_epoch: int) -> int:
     """Return 0 if the requested leader epoch is the current one or -1 (any epoch), else the error code."""
     if requested_epoch == -1 or requested_epoch == partition.leader_epoch:
         return 0

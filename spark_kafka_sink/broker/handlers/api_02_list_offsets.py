@@ -43,13 +43,15 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResul
 
 
 def _list_partition(
-    context: RequestContext, topic: str, requested: ListOffsetsPartition, committed: bool
+    context: RequestContext, topic: str, requested_partition: ListOffsetsPartition, committed: bool
 ) -> ListOffsetsPartitionResponse:
     """Return the requested offset of a partition, or the error code."""
-    partition, error = context.get_partition_or_error(context.cluster.find_topic(topic), requested.partition_index)
-    result = ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=error)
+    partition, error_code = context.get_partition_or_error_code(
+        context.cluster.find_topic(topic), requested_partition.partition_index
+    )
+    result = ListOffsetsPartitionResponse(partition_index=requested_partition.partition_index, error_code=error_code)
     if partition is not None:
-        result.timestamp, result.offset = _find_offset(partition.log, requested.timestamp, committed)
+        result.timestamp, result.offset = _find_offset(partition.log, requested_partition.timestamp, committed)
         if result.offset >= 0 and context.version >= FIRST_LEADER_EPOCH_VERSION:
             result.leader_epoch = partition.leader_epoch
     return result

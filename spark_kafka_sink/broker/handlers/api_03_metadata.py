@@ -49,7 +49,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
     # The error code of the whole response is set only if no topic has an error code of its own.
     has_topic_error = any(topic.error_code for topic in topics)
     if context.version >= FIRST_ERROR_CODE_VERSION and not has_topic_error:
-        response.error_code = context.find_injected_error()
+        response.error_code = context.find_injected_error_code()
     return response
 
 
@@ -78,16 +78,16 @@ def _reject_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=error_codes.INVALID_REQUEST)
 
 
-def _create_missing(context: RequestContext, requested: Iterable[MetadataRequestTopic]) -> dict[str, int]:
+def _create_missing(context: RequestContext, requested_topics: Iterable[MetadataRequestTopic]) -> dict[str, int]:
     """Create the requested topics that do not exist. Return error codes by name for topics that were not created."""
     cluster = context.cluster
     if not cluster.config.auto_create_topics:
         return {}
-    names = [topic.name or "" for topic in requested if topic.topic_id == ZERO_UUID]
+    names = [topic.name or "" for topic in requested_topics if topic.topic_id == ZERO_UUID]
     missing_topics = [
         name
         for name in names
-        if is_topic_name(name) and name not in cluster.topics and not context.find_injected_error(name)
+        if is_topic_name(name) and name not in cluster.topics and not context.find_injected_error_code(name)
     ]
     partition_count = cluster.config.default_partitions
     max_topics = max(0, cluster.count_available_partitions()) // partition_count
@@ -103,31 +103,31 @@ def _create_missing(context: RequestContext, requested: Iterable[MetadataRequest
 
 
 def _find_and_describe(
-    context: RequestContext, requested: MetadataRequestTopic, creation_errors: Mapping[str, int]
+    context: RequestContext, requested_topic: MetadataRequestTopic, creation_errors: Mapping[str, int]
 ) -> MetadataResponseTopic:
     """Describe a topic that is requested by id or by name, or return the error code for it."""
     cluster = context.cluster
-    if requested.topic_id != ZERO_UUID:
-        topic_by_id = cluster.find_topic_by_id(requested.topic_id)
+    if requested_topic.topic_id != ZERO_UUID:
+        topic_by_id = cluster.find_topic_by_id(requested_topic.topic_id)
         if topic_by_id is None or topic_by_id.hidden:
-            code = error_codes.UNKNOWN_TOPIC_ID
-            return MetadataResponseTopic(name=None, topic_id=requested.topic_id, error_code=code)
+            error_code = error_codes.UNKNOWN_TOPIC_ID
+            return MetadataResponseTopic(name=None, topic_id=requested_topic.topic_id, error_code=error_code)
         return _describe_topic(context, topic_by_id)
-    name = requested.name or ""
+    name = requested_topic.name or ""
     if not is_topic_name(name):
         return MetadataResponseTopic(name=name, error_code=error_codes.INVALID_TOPIC_EXCEPTION)
     topic = cluster.topics.get(name)
     if topic is not None and not topic.hidden:
         return _describe_topic(context, topic)
-    injected_code = context.find_injected_error(name)
+    injected_code = context.find_injected_error_code(name)
     if injected_code:
         return MetadataResponseTopic(name=name, error_code=injected_code)
-    code = creation_errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-    return MetadataResponseTopic(name=name, error_code=code)
+    error_code = creation_errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataResponseTopic(name=name, error_code=error_code)
 
 
 def _describe_topic(context: RequestContext, topic: Topic) -> MetadataResponseTopic:
-    injected_code = context.find_injected_error(topic.name)
+    injected_code = context.find_injected_error_code(topic.name)
     if injected_code:
         return MetadataResponseTopic(name=topic.name, topic_id=topic.id, error_code=injected_code)
     partitions = [_describe_partition(context, topic, partition) for partition in topic.partitions]

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.offset_commit import (
 
 def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResult:
     cluster, group = context.cluster, request.group_id
-    coordinator_error = context.find_coordinator_error(group)
+    coordinator_error = context.find_coordinator_error_code(group)
     topics = []
     with cluster.lock:
         for topic in request.topics:
@@ -33,15 +33,17 @@ def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResu
 
 
 def _commit_offset(
-    cluster: EmbeddedCluster, group: str, topic_name: str, requested: OffsetCommitRequestPartition
+    cluster: EmbeddedCluster, group: str, topic_name: str, requested_partition: OffsetCommitRequestPartition
 ) -> int:
     """Store the offset of one partition. Return 0, or the error code if the offset is rejected."""
-    index, metadata = requested.partition_index, requested.committed_metadata
+    index, metadata = requested_partition.partition_index, requested_partition.committed_metadata
     topic = cluster.topics.get(topic_name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    error_code = cluster.offsets.find_commit_error(group, (topic_name, index), metadata)
+    error_code = cluster.offsets.find_commit_error_code(group, (topic_name, index), metadata)
     if not error_code:
-        offset = CommittedOffset(requested.committed_offset, requested.committed_leader_epoch, metadata)
+        offset = CommittedOffset(
+            requested_partition.committed_offset, requested_partition.committed_leader_epoch, metadata
+        )
         cluster.offsets.commit(group, {(topic_name, index): offset})
     return error_code

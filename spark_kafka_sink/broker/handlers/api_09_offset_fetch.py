@@ -38,13 +38,15 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
         requested_groups = {group.group_id: group for group in request.groups}
         groups = [_fetch_group(context, group, request.require_stable) for group in requested_groups.values()]
         return OffsetFetchResponse(groups=groups)
-    error = context.find_coordinator_error(request.group_id)
-    if error:
-        return OffsetFetchResponse(error_code=error)
-    requested = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
+    error_code = context.find_coordinator_error_code(request.group_id)
+    if error_code:
+        return OffsetFetchResponse(error_code=error_code)
+    requested_topics = (
+        None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
+    )
     topics = [
         OffsetFetchResponseTopic(name=name, partitions=_build_partitions(OffsetFetchResponsePartition, offsets))
-        for name, offsets in _find_offsets(context, request.group_id, requested, request.require_stable)
+        for name, offsets in _find_offsets(context, request.group_id, requested_topics, request.require_stable)
     ]
     return OffsetFetchResponse(topics=topics)
 
@@ -52,13 +54,15 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
 def _fetch_group(
     context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    error = context.find_coordinator_error(group.group_id)
-    if error:
-        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
-    requested = None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics]
+    error_code = context.find_coordinator_error_code(group.group_id)
+    if error_code:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code)
+    requested_topics = (
+        None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics]
+    )
     topics = [
         OffsetFetchResponseTopics(name=name, partitions=_build_partitions(OffsetFetchResponsePartitions, offsets))
-        for name, offsets in _find_offsets(context, group.group_id, requested, require_stable)
+        for name, offsets in _find_offsets(context, group.group_id, requested_topics, require_stable)
     ]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
@@ -82,16 +86,16 @@ def _build_partitions(
 def _find_offsets(
     context: RequestContext,
     group: str,
-    requested: Iterable[tuple[str, list[int]]] | None,
+    requested_topics: Iterable[tuple[str, list[int]]] | None,
     require_stable: bool,
 ) -> list[tuple[str, list[_PartitionOffset]]]:
     """Return the offsets of the requested partitions (None: all partitions), by topic. Each partition occurs once."""
     with context.cluster.lock:
         store = context.cluster.offsets
-        if requested is None:
-            requested = [(topic, [index]) for topic, index in store.list_partitions(group)]
+        if requested_topics is None:
+            requested_topics = [(topic, [index]) for topic, index in store.list_partitions(group)]
         partitions_by_topic: dict[str, dict[int, None]] = {}  # the inner dict is an ordered set of partition indexes
-        for topic, indexes in requested:
+        for topic, indexes in requested_topics:
             partitions_by_topic.setdefault(topic, {}).update(dict.fromkeys(indexes))
         result = []
         for topic, partitions in partitions_by_topic.items():

@@ -27,7 +27,7 @@ def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerR
 
 
 def _find_coordinator(context: RequestContext, key: str) -> Coordinator:
-    injected_code = context.find_injected_error()
+    injected_code = context.find_injected_error_code()
     node = context.cluster.find_coordinator(key)
     if injected_code or node is None:
         code = injected_code or error_codes.COORDINATOR_NOT_AVAILABLE

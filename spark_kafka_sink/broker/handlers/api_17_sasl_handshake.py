@@ -8,4 +8,4 @@ from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeReque
 
 
 def handle(context: RequestContext, request: SaslHandshakeRequest) -> HandlerResult:
-    return SaslHandshakeResponse(error_code=context.find_injected_error() or error_codes.ILLEGAL_SASL_STATE)
+    return SaslHandshakeResponse(error_code=context.find_injected_error_code() or error_codes.ILLEGAL_SASL_STATE)

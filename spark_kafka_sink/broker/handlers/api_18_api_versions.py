@@ -24,7 +24,7 @@ feature (KAFKA-17011), so brokers omit it.
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResult:
-    error_code = context.find_injected_error() or _find_routing_error(context, request)
+    error_code = context.find_injected_error_code() or _find_routing_error_code(context, request)
     if error_code in (error_codes.INVALID_REQUEST, error_codes.REBOOTSTRAP_REQUIRED):
         return ApiVersionsResponse(error_code=error_code)
     response = build_api_versions_response(context.cluster, context.version)
@@ -32,7 +32,7 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResul
     return response
 
 
-def _find_routing_error(context: RequestContext, request: ApiVersionsRequest) -> int:
+def _find_routing_error_code(context: RequestContext, request: ApiVersionsRequest) -> int:
     """Return the error code if the connection was meant for another cluster or node, else 0 (KIP-1242)."""
     if request.cluster_id is None and request.node_id == -1:
         return 0

@@ -45,22 +45,22 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
 
 
 def _resolve_defaults(
-    context: RequestContext, requested: CreatableTopic
+    context: RequestContext, requested_topic: CreatableTopic
 ) -> tuple[TopicDefinition, CreatableTopicResult]:
     """Replace -1 with the cluster's defaults. Return the topic to create, and the result for a successful creation."""
     cluster = context.cluster
-    if requested.assignments:
-        partitions = len(requested.assignments)  # the request assigns each partition to nodes
-    elif requested.num_partitions == -1:
+    if requested_topic.assignments:
+        partitions = len(requested_topic.assignments)  # the request assigns each partition to nodes
+    elif requested_topic.num_partitions == -1:
         partitions = cluster.config.default_partitions
     else:
-        partitions = requested.num_partitions
-    settings = {config.name: config.value for config in requested.configs if config.value is not None}
-    result = CreatableTopicResult(name=requested.name, num_partitions=partitions)
+        partitions = requested_topic.num_partitions
+    settings = {config.name: config.value for config in requested_topic.configs if config.value is not None}
+    result = CreatableTopicResult(name=requested_topic.name, num_partitions=partitions)
     result.replication_factor = (
-        len(cluster.nodes) if requested.replication_factor == -1 else requested.replication_factor
+        len(cluster.nodes) if requested_topic.replication_factor == -1 else requested_topic.replication_factor
     )
-    return TopicDefinition(requested.name, partitions, settings), result
+    return TopicDefinition(requested_topic.name, partitions, settings), result
 
 
 def _create(
@@ -76,28 +76,28 @@ def _create(
 
 
 def _find_error(
-    context: RequestContext, requested: CreatableTopic, definition: TopicDefinition, available_partitions: int
+    context: RequestContext, requested_topic: CreatableTopic, definition: TopicDefinition, available_partitions: int
 ) -> tuple[int, str | None]:
     """Return (0, None) if the topic can be created, else an error code and its message (None if it was injected)."""
     cluster, partitions = context.cluster, definition.partitions
-    injected_code = context.find_injected_error(requested.name)
+    injected_code = context.find_injected_error_code(requested_topic.name)
     if injected_code:
         return injected_code, None
-    if not is_topic_name(requested.name):
+    if not is_topic_name(requested_topic.name):
         return (
             error_codes.INVALID_TOPIC_EXCEPTION,
             f"The topic name is not valid. A topic name consists of {TOPIC_NAME_RULE}.",
         )
-    if requested.name in cluster.topics:
-        return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested.name} already exists."
+    if requested_topic.name in cluster.topics:
+        return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested_topic.name} already exists."
     if partitions < 1:
         return error_codes.INVALID_PARTITIONS, "A topic must have at least one partition."
     if partitions > available_partitions:
         message = f"Cannot create {partitions} partitions: only {available_partitions} more can be created."
         return error_codes.INVALID_PARTITIONS, message
-    replication_factor, node_count = requested.replication_factor, len(cluster.nodes)
+    replication_factor, node_count = requested_topic.replication_factor, len(cluster.nodes)
     is_factor_valid = replication_factor == -1 or 1 <= replication_factor <= node_count
-    if not is_factor_valid and not requested.assignments:  # assignments to nodes replace the replication factor
+    if not is_factor_valid and not requested_topic.assignments:  # assignments to nodes replace the replication factor
         nodes = format_count(node_count, "node")
         message = f"Replication factor {replication_factor} is invalid in a cluster of {nodes}."
         return error_codes.INVALID_REPLICATION_FACTOR, message

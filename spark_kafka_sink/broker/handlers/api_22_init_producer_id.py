@@ -14,11 +14,13 @@ FIRST_FENCED_ERROR_VERSION = 4
 def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerResult:
     cluster = context.cluster
     transactional_id = request.transactional_id
-    error = (
-        context.find_injected_error() if transactional_id is None else context.find_coordinator_error(transactional_id)
+    error_code = (
+        context.find_injected_error_code()
+        if transactional_id is None
+        else context.find_coordinator_error_code(transactional_id)
     )
-    if error:
-        return _reject(error)
+    if error_code:
+        return _reject(error_code)
     has_producer_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_EPOCH
     if has_producer_id != has_epoch:
         return _reject(error_codes.INVALID_REQUEST)
@@ -31,18 +33,18 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         )
         cluster.save_transactions()
     return InitProducerIdResponse(
-        error_code=to_known_error(identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
+        error_code=to_known_error_code(identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
     )
 
 
-def _reject(error: int) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+def _reject(error_code: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=error_code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
 
-def to_known_error(error: int, version: int, fenced_error_version: int) -> int:
+def to_known_error_code(error_code: int, version: int, fenced_error_version: int) -> int:
     """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH for versions whose clients do not know the newer code."""
-    if error == error_codes.PRODUCER_FENCED and version < fenced_error_version:
+    if error_code == error_codes.PRODUCER_FENCED and version < fenced_error_version:
         return error_codes.INVALID_PRODUCER_EPOCH
-    return error
+    return error_code

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -53,35 +53,37 @@ def _add_partitions(
     cluster = context.cluster
     topic_partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     with cluster.lock:
-        partition_errors = {
-            topic_partition: _find_partition_error(context, *topic_partition) for topic_partition in topic_partitions
+        partition_error_codes = {
+            topic_partition: _find_partition_error_code(context, *topic_partition)
+            for topic_partition in topic_partitions
         }
-        common_error = context.find_coordinator_error(transactional_id)
-        if common_error:
+        common_error_code = context.find_coordinator_error_code(transactional_id)
+        if common_error_code:
             pass  # the partitions are irrelevant, because all of them get this error
-        elif any(partition_errors.values()):
+        elif any(partition_error_codes.values()):
             # One unknown partition prevents all others from being added.
-            partition_errors = {
-                topic_partition: error or error_codes.OPERATION_NOT_ATTEMPTED
-                for topic_partition, error in partition_errors.items()
+            partition_error_codes = {
+                topic_partition: error_code or error_codes.OPERATION_NOT_ATTEMPTED
+                for topic_partition, error_code in partition_error_codes.items()
             }
         elif verify_only:
-            partition_errors = {
+            partition_error_codes = {
                 topic_partition: cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
                 for topic_partition in topic_partitions
             }
         else:
-            common_error = cluster.coordinator.add_partitions(
+            common_error_code = cluster.coordinator.add_partitions(
                 transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
             )
             cluster.save_transactions()
-    common_error = to_known_error(common_error, context.version, FIRST_FENCED_ERROR_VERSION)
+    common_error_code = to_known_error_code(common_error_code, context.version, FIRST_FENCED_ERROR_VERSION)
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=common_error or partition_errors[topic.name, index]
+                    partition_index=index,
+                    partition_error_code=common_error_code or partition_error_codes[topic.name, index],
                 )
                 for index in topic.partitions
             ],
@@ -90,7 +92,7 @@ def _add_partitions(
     ]
 
 
-def _find_partition_error(context: RequestContext, topic_name: str, index: int) -> int:
+def _find_partition_error_code(context: RequestContext, topic_name: str, index: int) -> int:
     topic = context.cluster.topics.get(topic_name)
     exists = topic is not None and 0 <= index < len(topic.partitions)
     return 0 if exists else error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
@@ -12,12 +12,14 @@ FIRST_FENCED_ERROR_VERSION = 2
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
     cluster = context.cluster
-    error = context.find_coordinator_error(request.transactional_id)
-    if not error:
+    error_code = context.find_coordinator_error_code(request.transactional_id)
+    if not error_code:
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         with cluster.lock:
-            error = cluster.coordinator.add_group(
+            error_code = cluster.coordinator.add_group(
                 request.transactional_id, identity, request.group_id, context.now_ms, cluster.wall_ms()
             )
             cluster.save_transactions()
-    return AddOffsetsToTxnResponse(error_code=to_known_error(error, context.version, FIRST_FENCED_ERROR_VERSION))
+    return AddOffsetsToTxnResponse(
+        error_code=to_known_error_code(error_code, context.version, FIRST_FENCED_ERROR_VERSION)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
@@ -13,9 +13,9 @@ FIRST_TRANSACTIONS_V2_VERSION = 5
 
 def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     cluster = context.cluster
-    error = context.find_coordinator_error(request.transactional_id)
-    if error:
-        return EndTxnResponse(error_code=error, producer_id=-1, producer_epoch=-1)
+    error_code = context.find_coordinator_error_code(request.transactional_id)
+    if error_code:
+        return EndTxnResponse(error_code=error_code, producer_id=-1, producer_epoch=-1)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
         coordinator = cluster.coordinator
@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
         )
         cluster.save_transactions()
     return EndTxnResponse(
-        error_code=to_known_error(next_identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
+        error_code=to_known_error_code(next_identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
         producer_id=next_identity.producer_id,
         producer_epoch=next_identity.epoch,
     )

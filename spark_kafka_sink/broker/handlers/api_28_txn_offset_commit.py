@@ -20,9 +20,9 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
     cluster = context.cluster
     with cluster.lock:
         error_code = (
-            context.find_coordinator_error(request.group_id)
-            or _find_transaction_error(context, request)
-            or _find_commit_error(context, request)
+            context.find_coordinator_error_code(request.group_id)
+            or _find_transaction_error_code(context, request)
+            or _find_commit_error_code(context, request)
         )
         if not error_code:
             offsets = {
@@ -46,11 +46,11 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
     return TxnOffsetCommitResponse(topics=topics)
 
 
-def _find_commit_error(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+def _find_commit_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
     """Return the first error code of any offset, or 0. A single error rejects all offsets of the request."""
     offsets = context.cluster.offsets
     errors = (
-        offsets.find_commit_error(
+        offsets.find_commit_error_code(
             request.group_id, (topic.name, partition.partition_index), partition.committed_metadata
         )
         for topic in request.topics
@@ -59,16 +59,16 @@ def _find_commit_error(context: RequestContext, request: TxnOffsetCommitRequest)
     return next((error for error in errors if error), 0)
 
 
-def _find_transaction_error(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+def _find_transaction_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
     """Return 0 if the transaction contains the group, else the error code. In version 2, add the group first."""
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2:
-        error = coordinator.add_group(
+        error_code = coordinator.add_group(
             request.transactional_id, identity, request.group_id, context.now_ms, context.cluster.wall_ms(), version=2
         )
         context.cluster.save_transactions()
     else:
-        error = coordinator.verify_group(request.transactional_id, identity, request.group_id)
+        error_code = coordinator.verify_group(request.transactional_id, identity, request.group_id)
     # As in a Produce response, a fenced producer is reported with the older code.
-    return error_codes.INVALID_PRODUCER_EPOCH if error == error_codes.PRODUCER_FENCED else error
+    return error_codes.INVALID_PRODUCER_EPOCH if error_code == error_codes.PRODUCER_FENCED else error_code

@@ -51,10 +51,10 @@ def _find_settings(
     cluster, name = context.cluster, resource.resource_name
     max_message_bytes = str(cluster.config.max_message_bytes)
     if resource.resource_type == BROKER_RESOURCE:
-        return context.find_injected_error(), {"message.max.bytes": max_message_bytes}, {}
+        return context.find_injected_error_code(), {"message.max.bytes": max_message_bytes}, {}
     if resource.resource_type != TOPIC_RESOURCE:
         return error_codes.INVALID_REQUEST, {}, {}
-    injected_code = context.find_injected_error(name)
+    injected_code = context.find_injected_error_code(name)
     if injected_code:
         return injected_code, {}, {}
     with cluster.lock:

@@ -9,6 +9,6 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 
 def handle(context: RequestContext, request: SaslAuthenticateRequest) -> HandlerResult:
     return SaslAuthenticateResponse(
-        error_code=context.find_injected_error() or error_codes.ILLEGAL_SASL_STATE,
+        error_code=context.find_injected_error_code() or error_codes.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate was sent without SaslHandshake, or to a listener without SASL.",
     )

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerResult:
-    injected_code = context.find_injected_error()
+    injected_code = context.find_injected_error_code()
     if injected_code:
         return DescribeQuorumResponse(error_code=injected_code)
     running_nodes = context.cluster.list_running_nodes()

@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.messages.describe_cluster import (
 def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerResult:
     running_nodes = context.cluster.list_running_nodes()
     return DescribeClusterResponse(
-        error_code=context.find_injected_error(),
+        error_code=context.find_injected_error_code(),
         cluster_id=context.cluster.cluster_id,
         controller_id=running_nodes[0].id if running_nodes else -1,
         brokers=[

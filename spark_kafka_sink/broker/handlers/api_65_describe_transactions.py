@@ -21,11 +21,11 @@ def handle(context: RequestContext, request: DescribeTransactionsRequest) -> Han
 def _describe_transaction(
     context: RequestContext, transactional_id: str
 ) -> DescribeTransactionsResponseTransactionState:
-    error = context.find_coordinator_error(transactional_id)
+    error_code = context.find_coordinator_error_code(transactional_id)
     transaction = context.cluster.coordinator.transactions.get(transactional_id)
-    if error or transaction is None:
+    if error_code or transaction is None:
         return DescribeTransactionsResponseTransactionState(
-            transactional_id=transactional_id, error_code=error or error_codes.TRANSACTIONAL_ID_NOT_FOUND
+            transactional_id=transactional_id, error_code=error_code or error_codes.TRANSACTIONAL_ID_NOT_FOUND
         )
     partitions_by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(transaction.partitions):

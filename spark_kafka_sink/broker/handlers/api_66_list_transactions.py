@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> HandlerResult:
-    injected_code = context.find_injected_error()
+    injected_code = context.find_injected_error_code()
     if injected_code:
         return ListTransactionsResponse(error_code=injected_code)
     known_states = {state.value for state in TransactionState}
@@ -32,7 +32,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
             if transaction.state.value in accepted_states
             and (not accepted_producer_ids or transaction.producer_id in accepted_producer_ids)
             and _exceeds_duration(transaction, request.duration_filter, context.now_ms)
-            and not context.find_coordinator_error(transaction.transactional_id)
+            and not context.find_coordinator_error_code(transaction.transactional_id)
         ]
     try:
         transactions = _filter_by_pattern(transactions, request.transactional_id_pattern)
