@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink import errors
 from tools import publish_site
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -44,13 +45,27 @@ def test_diagram_types_are_supported_by_mermaid() -> None:
             assert drawing in {"flowchart", "sequenceDiagram", "xychart-beta", "stateDiagram-v2"}
 
 
-def test_builds_published_site_without_warnings_and_with_edit_links_and_version_selector(tmp_path: Path) -> None:
-    """The published site is that of `make docs` with additional settings. Both are built with --strict."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("zensical", reason="the extra docs is not installed")
-    docs = tmp_path / "docs"
+    docs = tmp_path_factory.mktemp("site") / "docs"
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("*.js", "site", ".cache"))
-    site = publish_site.build_site("https://github.com/acme/sink", docs)
-    assert "KafkaProducer" in (site / "api.html").read_text()
+    return publish_site.build_site("https://github.com/acme/sink", docs)
+
+
+def test_api_reference_lists_errors_and_no_internal_names(site: Path) -> None:
+    page = (site / "api.html").read_text()
+    names = set(re.findall(r'id="spark_kafka_sink\.([\w.]+)"', page))
+    error_types = {name for name, value in vars(errors).items() if isinstance(value, type) and name.endswith("Error")}
+    assert {name.split(".")[1] for name in names if name.startswith("errors.")} == error_types
+    assert "errors.ConfigurationError.render" not in names
+    assert "producer.serializers.HeaderSerializer.serialize" in names
+    assert "testing.Control.when" in names
+    assert not names & {"testing.Control.collect_effects", "testing.Control.add", "testing.Control.has_rules"}
+
+
+def test_builds_published_site_without_warnings_and_with_edit_links_and_version_selector(site: Path) -> None:
+    """The published site is that of `make docs` with additional settings. Both are built with --strict."""
     page = (site / "quickstart.html").read_text()
     assert 'href="https://github.com/acme/sink/edit/main/docs/quickstart.md"' in page
     assert '"provider":"mike"' in page.replace(" ", "")
