@@ -1,4 +1,8 @@
-"""`format("pykafka")` without any call: Spark looks for `pyspark_*` modules with a `DefaultSource` on its own."""
+"""Makes `format("pykafka")` work without a call to register().
+
+When Spark looks for data sources, it imports all modules whose names begin with `pyspark_` and uses their
+`DefaultSource`.
+"""
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource as DefaultSource
 

@@ -149,7 +149,7 @@ def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:
             result.written_range.first_offset,
             result.written_range.last_offset,
             result.written_range.rows,
-            result.found_rows,
+            result.found_count,
             result.outcome.value,
         )
         for topic, partition, result in results

@@ -28,7 +28,8 @@ def warn_once(log: logging.Logger, message: str) -> None:
     if message in _logged_warnings:
         return
     if len(_logged_warnings) >= _MAX_LOGGED_WARNINGS:
-        del _logged_warnings[next(iter(_logged_warnings))]
+        oldest_message = next(iter(_logged_warnings))
+        del _logged_warnings[oldest_message]
     _logged_warnings[message] = None
     log.warning("%s", message, extra={_WARN_ONCE_ATTRIBUTE: message})
 
@@ -49,7 +50,8 @@ def defer_log(exempt: str = "") -> Iterator[None]:
     thread_id = threading.get_ident()
     deferred_records: list[logging.LogRecord] = []
 
-    def is_emitted_at_once(record: logging.LogRecord) -> bool:
+    def filter_record(record: logging.LogRecord) -> bool:
+        """Return whether to emit the record now. A record of this thread is kept for later instead."""
         if record.thread != thread_id:
             return True
         deferred_records.append(record)
@@ -57,7 +59,7 @@ def defer_log(exempt: str = "") -> Iterator[None]:
 
     loggers = [logger for logger in _find_loggers(PACKAGE) if not (exempt and _is_in_package(logger.name, exempt))]
     for logger in loggers:
-        logger.addFilter(is_emitted_at_once)
+        logger.addFilter(filter_record)
     try:
         yield
     except BaseException:
@@ -67,7 +69,7 @@ def defer_log(exempt: str = "") -> Iterator[None]:
         raise
     finally:
         for logger in loggers:
-            logger.removeFilter(is_emitted_at_once)
+            logger.removeFilter(filter_record)
         for record in deferred_records:
             logging.getLogger(record.name).handle(record)
 

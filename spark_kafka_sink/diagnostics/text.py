@@ -47,10 +47,10 @@ def format_count(number: int, noun: str) -> str:
 
 def format_bytes(byte_count: float) -> str:
     """Format a number of bytes in decimal units, for example as "2.0 KB"."""
-    units = iter(_BYTE_UNITS)
-    unit = next(units)
     value = byte_count
-    while value >= 1000 and (larger_unit := next(units, None)):
+    unit_index = 0
+    while value >= 1000 and unit_index < len(_BYTE_UNITS) - 1:
         value /= 1000
-        unit = larger_unit
+        unit_index += 1
+    unit = _BYTE_UNITS[unit_index]
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -113,7 +113,7 @@ def _add_unit(metric: str) -> tuple[str, float]:
         return name, factor
     stem, _, kind = name.rpartition("-")
     if kind == "total" and unit == SECONDS:
-        return f"{stem}-{suffix}-total", factor
+        return f"{stem}-{suffix}-total", factor  # the name of a counter must end with `_total`
     return f"{name}-{suffix}", factor
 
 
@@ -153,14 +153,14 @@ def _build_counter_name(count_name: str) -> str:
 
 
 _LATENCY_DOCUMENTATION = "Time from the first record of a batch to its acknowledgement, for each record"
-_COUNTERS = {
+_COUNTER_DOCUMENTATION = {
     **{_build_counter_name(name): counter.meaning for name, counter in WRITE_COUNTERS.items()},
     "pykafka_writes": "Batch jobs or micro-batches that were committed",
     "pykafka_failed_writes": "Batch jobs or micro-batches that failed",
 }
 """Documentation of the write counters by metric name."""
 
-_GAUGES = {
+_GAUGE_DOCUMENTATION = {
     "pykafka_last_write_timestamp_seconds": "Time at which the latest write ended",
     "pykafka_last_write_duration_seconds": "Duration of the latest write",
     "pykafka_last_write_rows": "Rows of the latest write",
@@ -221,15 +221,23 @@ class WriteCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            counters = {name: CounterMetricFamily(name, text, labels=["query"]) for name, text in _COUNTERS.items()}
-            gauges = {name: GaugeMetricFamily(name, text, labels=["query"]) for name, text in _GAUGES.items()}
+            counters = {
+                name: CounterMetricFamily(name, documentation, labels=["query"])
+                for name, documentation in _COUNTER_DOCUMENTATION.items()
+            }
+            gauges = {
+                name: GaugeMetricFamily(name, documentation, labels=["query"])
+                for name, documentation in _GAUGE_DOCUMENTATION.items()
+            }
             for query_id, query in self._queries.items():
                 for name, counter in counters.items():
                     counter.add_metric([query_id], query.counters[name])
                 for name, value in _compute_gauge_values(query).items():
                     gauges[name].add_metric([query_id], value)
-            latencies_by_labels: dict[tuple[str, ...], LatencyHistogram]
-            latencies_by_labels = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
+            # Copy the histograms, because `record` may change them after the lock has been released.
+            latencies_by_labels: dict[tuple[str, ...], LatencyHistogram] = {
+                (query_id,): query.latencies.copy() for query_id, query in self._queries.items()
+            }
         yield from counters.values()
         yield from gauges.values()
         yield _build_histogram("pykafka_delivery_latency_seconds", latencies_by_labels, ["query"])
@@ -239,7 +247,7 @@ class WriteCollector(Collector):
 
         With two collectors, the scrape would be invalid, because every metric would appear twice.
         """
-        return [CounterMetricFamily(name, text) for name, text in _COUNTERS.items()]
+        return [CounterMetricFamily(name, documentation) for name, documentation in _COUNTER_DOCUMENTATION.items()]
 
 
 def _compute_counter_increments(report: WriteReport) -> dict[str, float]:

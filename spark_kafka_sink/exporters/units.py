@@ -42,8 +42,12 @@ class ExportedMetric(NamedTuple):
 
 
 def to_exported_metric(metric: str) -> ExportedMetric:
-    """Return a producer metric's exported name and unit. `metric`: its name in docs/metrics.md."""
-    stem, _, kind = metric.rpartition("-")
+    """Return a producer metric's exported name and unit. `metric`: its name in docs/metrics.md.
+
+    The prefixes of counters come last, because some of them are also prefixes of other metrics: `request` counts
+    requests, but `request-latency-avg` is a time.
+    """
+    stem, _, kind = metric.rpartition("-")  # the kind of `record-send-total` is `total`
     if stem.endswith("-ns"):
         return ExportedMetric(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
     if metric.startswith(_MILLISECOND_PREFIXES):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_NAME_PATTERN = r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))"
+_NAME_PATTERN = r"\s*(?:`(?P<quoted_name>(?:[^`]|``)+)`|(?P<plain_name>[^,`]+?))"
 _SEPARATOR_PATTERN = r"\s*(?:,|$)"
 
 
@@ -15,7 +15,8 @@ def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str
     lowercase, or "" if no keyword follows the name. If the text is invalid, raise ValueError with a message that shows
     `example` and completes a sentence that begins with the option's name.
     """
-    keyword_pattern = rf"(?:\s+({'|'.join(keywords)}))?" if keywords else "()"
+    # Without keywords, the group is empty, so that it exists in every match.
+    keyword_pattern = rf"(?:\s+(?P<keyword>{'|'.join(keywords)}))?" if keywords else "(?P<keyword>)"
     column_pattern = re.compile(_NAME_PATTERN + keyword_pattern + _SEPARATOR_PATTERN, re.IGNORECASE)
     columns = []
     position = 0
@@ -23,8 +24,8 @@ def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str
         match = column_pattern.match(text, position)
         if match is None:
             raise ValueError(f"must be a list of columns such as {example}")
-        quoted_name, plain_name, keyword = match.groups()
-        name = quoted_name.replace("``", "`") if quoted_name else plain_name
-        columns.append((name, (keyword or "").lower()))
+        quoted_name = match["quoted_name"]
+        name = quoted_name.replace("``", "`") if quoted_name else match["plain_name"]
+        columns.append((name, (match["keyword"] or "").lower()))
         position = match.end()
     return columns

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from typing import NamedTuple
 
 NumberFormatter = Callable[[float], str]
 """Function that formats a number for an axis, a label or a tooltip."""
@@ -73,6 +74,13 @@ class Bar:
     tooltip: str
 
 
+class ReferenceLine(NamedTuple):
+    """A labeled vertical line across all bars of a bar chart, such as the mean of their values."""
+
+    label: str
+    value: float
+
+
 def draw_line_chart(
     title: str,
     lines: Sequence[Line],
@@ -93,8 +101,8 @@ def draw_line_chart(
     for line in lines:
         elements += _draw_line(line, x_positions, time_axis.labels, ticks[-1], format_number)
     elements += _draw_line_names(lines, ticks[-1])
-    y = _TOP_MARGIN + _PLOT_HEIGHT - 4
-    elements += [_draw_text(x_positions[index], y, "✗", "middle", "cross") for index in failed_indices]
+    cross_y = _TOP_MARGIN + _PLOT_HEIGHT - 4  # just above the x axis
+    elements += [_draw_text(x_positions[index], cross_y, "✗", "middle", "cross") for index in failed_indices]
     return _build_svg(title, HEIGHT, elements)
 
 
@@ -119,20 +127,17 @@ def draw_column_chart(
 
 
 def draw_bar_chart(
-    title: str, bars: Sequence[Bar], format_number: NumberFormatter, reference_line: tuple[str, float] | None = None
+    title: str, bars: Sequence[Bar], format_number: NumberFormatter, reference_line: ReferenceLine | None = None
 ) -> str:
-    """Return an SVG chart of horizontal bars with their labels and numbers.
-
-    `reference_line`: the label and the value of a vertical line across all bars.
-    """
+    """Return an SVG chart of horizontal bars with their labels and numbers, and the reference line, if any."""
     if not bars:
         return _build_empty_chart(title)
     values = [bar.value for bar in bars]
     if reference_line is not None:
-        values.append(reference_line[1])
+        values.append(reference_line.value)
     max_value = max(values) or 1.0  # 1.0 avoids a division by 0
     bar_area_width = WIDTH - _LABEL_WIDTH - _NUMBER_WIDTH
-    height = len(bars) * _BAR_SPACING + 34
+    height = len(bars) * _BAR_SPACING + 34  # with room for the label of the reference line
     elements = []
     for index, bar in enumerate(bars):
         y = 8 + index * _BAR_SPACING
@@ -141,11 +146,11 @@ def draw_bar_chart(
         elements.append(_draw_bar(_LABEL_WIDTH, y + 2, width, _BAR_SPACING - 6, bar))
         elements.append(_draw_text(WIDTH - 4, y + 13, format_number(bar.value), "end"))
     if reference_line is not None:
-        name, value = reference_line
-        x = _LABEL_WIDTH + bar_area_width * value / max_value
+        x = _LABEL_WIDTH + bar_area_width * reference_line.value / max_value
         line_end = 10 + len(bars) * _BAR_SPACING
+        label = f"{reference_line.label} {format_number(reference_line.value)}"
         elements.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{line_end}"/>')
-        elements.append(_draw_text(x, line_end + 15, f"{name} {format_number(value)}", "middle"))
+        elements.append(_draw_text(x, line_end + 15, label, "middle"))
     return _build_svg(title, height, elements)
 
 
@@ -203,7 +208,7 @@ def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Itera
 def _find_pauses(x_positions: Sequence[float]) -> set[int]:
     """Return the index of the first point after each pause (a gap much larger than the median gap)."""
     gaps = [after - before for before, after in pairwise(x_positions)]
-    if len(gaps) < 3:
+    if len(gaps) < 3:  # the median of so few gaps is not the usual distance
         return set()
     median_gap = statistics.median(gaps)
     return {index for index, gap in enumerate(gaps, 1) if gap > _PAUSE_FACTOR * median_gap}

@@ -13,6 +13,7 @@ from spark_kafka_sink.producer.windows import compute_bucket_end_ms
 from spark_kafka_sink.reports.charts import (
     Bar,
     Line,
+    ReferenceLine,
     TimeAxis,
     draw_bar_chart,
     draw_column_chart,
@@ -73,6 +74,7 @@ def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
 
 
 def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+    # A write without rows leaves a gap in the line instead of a throughput of 0.
     rates = [report.rows_per_second if report.rows else math.nan for report in reports]
     known_rates = [rate for rate in rates if not math.isnan(rate)]
     caption = "No write has both rows and a duration."
@@ -115,6 +117,7 @@ def _build_latency_distribution_figure(reports: Sequence[WriteReport]) -> Figure
     latencies = merge_latencies(reports)
     bars = []
     if latencies.counts:
+        # Include the empty buckets, so that the columns form a scale.
         for bucket in range(min(latencies.counts), max(latencies.counts) + 1):
             record_count = latencies.counts.get(bucket, 0)
             label = format_milliseconds(compute_bucket_end_ms(bucket))
@@ -129,7 +132,7 @@ def _build_latency_distribution_figure(reports: Sequence[WriteReport]) -> Figure
 
 def _build_retries_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     retries = sum(report.retries for report in reports)
-    bars: list[Bar] = []
+    bars: list[Bar] = []  # without retries, the chart says "no data"
     if retries:
         bars = [
             Bar(label, report.retries, f"{label}: {format_count(report.retries, 'record')} retried")
@@ -176,7 +179,7 @@ def _build_task_rows_figure(reports: Sequence[WriteReport]) -> Figure:
 
 def _draw_row_counts(title: str, bars: Sequence[Bar], mean: float) -> str:
     """Draw the first _MAX_BARS bars and the mean. The bars must be in descending order."""
-    reference_line = ("mean", mean) if len(bars) > 1 else None
+    reference_line = ReferenceLine("mean", mean) if len(bars) > 1 else None
     return draw_bar_chart(title, bars[:_MAX_BARS], format_number, reference_line)
 
 
@@ -204,7 +207,7 @@ def _build_task_durations_figure(reports: Sequence[WriteReport]) -> Figure:
         f"{format_milliseconds(longest_write.duration_ms)}. Tasks waited for memory {blocked} of the time."
         f"{_describe_omitted(bars)}"
     )
-    reference_line = ("median", median_ms) if len(bars) > 1 else None
+    reference_line = ReferenceLine("median", median_ms) if len(bars) > 1 else None
     svg = draw_bar_chart("tasks by duration", bars[:_MAX_BARS], format_milliseconds, reference_line)
     return Figure(title, svg, caption)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,15 +55,23 @@ class PartitionResult:
 
     outcome: ReceiptOutcome
     written_range: OffsetRange
-    found_rows: int
+    found_count: int
     detail: str
+
+
+class ExtraRecords(NamedTuple):
+    """Records in a receipt's offset range in addition to those that were written."""
+
+    offsets: NDArray[np.int64]
+    are_copies: bool
+    """Whether each of them is a copy of a written record."""
 
 
 class FoundRecords:
     """The records that one partition has in the receipt's offset range."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.record_count = 0
         self.digest = 0
         self.log_start_offset = 0
         """First offset that is still available in the partition."""
@@ -77,22 +86,21 @@ class FoundRecords:
 
     def add_hashes(self, offsets: NDArray[np.int64], hashes: UInt64Array) -> None:
         """Add records in offset order, given their offsets and hashes."""
-        self.rows += len(offsets)
+        self.record_count += len(offsets)
         self.digest = (self.digest + compute_digest(hashes)) % DIGEST_MODULUS
-        if self.rows <= MAX_LOCATED_RECORDS:
+        if self.record_count <= MAX_LOCATED_RECORDS:
             self._chunks.append((offsets, hashes))
         else:
             # The extra records of a range this large are not located, so the memory can be freed.
             self._chunks.clear()
 
-    def find_extra_records(self, count: int, digest: int) -> tuple[NDArray[np.int64], bool] | None:
+    def find_extra_records(self, count: int, digest: int) -> ExtraRecords | None:
         """Find `count` records whose hashes add up to `digest`. The other records in the range are those written.
 
-        Two cases are tried: `count` consecutive records, and all records that are copies of an earlier record.
-        Return the offsets of the extra records and whether each of them has a copy among the other records. Return None
-        if neither case applies, or if the range has more than MAX_LOCATED_RECORDS.
+        Two cases are tried: `count` consecutive records, and all records that are copies of an earlier record. Return
+        None if neither case applies, or if the range has more than MAX_LOCATED_RECORDS.
         """
-        if not self._chunks or not 0 < count <= self.rows:
+        if not self._chunks or not 0 < count <= self.record_count:
             return None
         offsets = np.concatenate([chunk_offsets for chunk_offsets, _ in self._chunks])
         hashes = np.concatenate([chunk_hashes for _, chunk_hashes in self._chunks])
@@ -102,18 +110,19 @@ class FoundRecords:
             if len(extra_positions) != count or compute_digest(hashes[extra_positions]) != digest:
                 return None
         other_hashes = np.delete(hashes, extra_positions)
-        has_copies = bool(np.isin(hashes[extra_positions], other_hashes).all())
-        return offsets[extra_positions], has_copies
+        are_copies = bool(np.isin(hashes[extra_positions], other_hashes).all())
+        return ExtraRecords(offsets[extra_positions], are_copies)
 
 
 def _find_consecutive_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
-    """Return the positions of the last `count` consecutive records whose hashes add up to `digest`, or None."""
-    cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])  # modulo 2^64
+    """Return the positions of the last run of `count` records whose hashes add up to `digest`, or None."""
+    # A digest is a sum modulo 2^128, but numpy computes sums modulo 2^64. These find the candidates.
+    cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])
     run_sums = cumulative_sums[count:] - cumulative_sums[:-count]
     candidate_starts = np.flatnonzero(run_sums == np.uint64(digest % (1 << 64)))
     for start in reversed(candidate_starts.tolist()):
         run = np.arange(start, start + count)
-        if compute_digest(hashes[run]) == digest:  # the whole digest, modulo 2^128
+        if compute_digest(hashes[run]) == digest:
             return run
     return None
 
@@ -125,78 +134,80 @@ def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
 
 
 def compare_topic(
-    written_ranges: Mapping[int, OffsetRange], found_records: Mapping[int, FoundRecords]
+    written_ranges: Mapping[int, OffsetRange], records_by_partition: Mapping[int, FoundRecords]
 ) -> dict[int, PartitionResult]:
     """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition.
 
     If the partitions that differ contain exactly the written records when taken together, their outcome is MOVED.
     """
     results = {
-        partition: compare_partition(written_range, found_records[partition])
+        partition: compare_partition(written_range, records_by_partition[partition])
         for partition, written_range in written_ranges.items()
     }
     failed_partitions = [partition for partition, result in results.items() if result.outcome.is_failure]
     have_digests = all(written_ranges[partition].digest is not None for partition in failed_partitions)
+    # A moved record is missing from one partition and extra in another, so at least two partitions differ.
     if len(failed_partitions) > 1 and have_digests:
-        extra_rows = sum(
-            found_records[partition].rows - written_ranges[partition].rows for partition in failed_partitions
+        extra_count = sum(
+            records_by_partition[partition].record_count - written_ranges[partition].rows
+            for partition in failed_partitions
         )
         digest_difference = sum(
-            found_records[partition].digest - (written_ranges[partition].digest or 0) for partition in failed_partitions
+            records_by_partition[partition].digest - (written_ranges[partition].digest or 0)
+            for partition in failed_partitions
         )
-        if extra_rows == 0 and digest_difference % DIGEST_MODULUS == 0:
+        if extra_count == 0 and digest_difference % DIGEST_MODULUS == 0:
             for partition in failed_partitions:
                 results[partition] = PartitionResult(
                     ReceiptOutcome.MOVED,
                     written_ranges[partition],
-                    found_records[partition].rows,
+                    records_by_partition[partition].record_count,
                     "records are in another partition than they were written to: the partitions "
                     f"{sorted(failed_partitions)} together contain exactly the written records",
                 )
     return results
 
 
-def compare_partition(written_range: OffsetRange, found: FoundRecords) -> PartitionResult:
+def compare_partition(written_range: OffsetRange, found_records: FoundRecords) -> PartitionResult:
     """Compare a partition's receipt with the records found in its offset range.
 
     Rows whose offset is unknown may lie outside of the range, so they turn MISSING and ALTERED into UNKNOWN.
     """
-    outcome, detail = _determine_outcome(written_range, found)
+    outcome, detail = _determine_outcome(written_range, found_records)
     if written_range.rows_without_offset and outcome in (ReceiptOutcome.MISSING, ReceiptOutcome.ALTERED):
         outcome = ReceiptOutcome.UNKNOWN
         detail = (
             f"the broker returned no offsets for {format_count(written_range.rows_without_offset, 'row')}, for example "
             "because a retried batch was already stored. These rows may lie outside of the range"
         )
-    return PartitionResult(outcome, written_range, found.rows, detail)
+    return PartitionResult(outcome, written_range, found_records.record_count, detail)
 
 
-def _determine_outcome(written_range: OffsetRange, found: FoundRecords) -> tuple[ReceiptOutcome, str]:
+def _determine_outcome(written_range: OffsetRange, found_records: FoundRecords) -> tuple[ReceiptOutcome, str]:
     """Return the outcome and its explanation, without regard to rows whose offset is unknown."""
     if written_range.digest is None:
         return ReceiptOutcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
     if written_range.first_offset < 0:
         return ReceiptOutcome.UNKNOWN, "the report has no offsets: the broker did not return them"
-    extra_rows = found.rows - written_range.rows
-    digest_difference = (found.digest - written_range.digest) % DIGEST_MODULUS
-    if extra_rows < 0:
-        cause = _describe_likely_cause(written_range, found)
-        return ReceiptOutcome.MISSING, f"at least {format_count(-extra_rows, 'record')} missing: {cause}"
-    if not extra_rows and not digest_difference:
+    extra_count = found_records.record_count - written_range.rows
+    digest_difference = (found_records.digest - written_range.digest) % DIGEST_MODULUS
+    if extra_count < 0:
+        cause = _describe_likely_cause(written_range, found_records)
+        return ReceiptOutcome.MISSING, f"at least {format_count(-extra_count, 'record')} missing: {cause}"
+    if not extra_count and not digest_difference:
         return ReceiptOutcome.INTACT, ""
-    if not extra_rows:
+    if not extra_count:
         return ReceiptOutcome.ALTERED, "the number of records is right, but at least one was altered or replaced"
-    extra_records = found.find_extra_records(extra_rows, digest_difference)
+    extra_records = found_records.find_extra_records(extra_count, digest_difference)
     if extra_records is None:
         return ReceiptOutcome.EXTRA, (
-            f"at least {format_count(extra_rows, 'record')} more than were written: duplicates, or records of other "
+            f"at least {format_count(extra_count, 'record')} more than were written: duplicates, or records of other "
             "writers. Among so many, records may also be missing or altered"
         )
-    offsets, has_copies = extra_records
-    location = _format_location(offsets)
-    if has_copies:
-        return ReceiptOutcome.DUPLICATED, f"{format_count(extra_rows, 'record')} duplicated, {location}"
-    return ReceiptOutcome.INTACT_WITH_OTHERS, f"{format_count(extra_rows, 'record')} of other writers, {location}"
+    location = _format_location(extra_records.offsets)
+    if extra_records.are_copies:
+        return ReceiptOutcome.DUPLICATED, f"{format_count(extra_count, 'record')} duplicated, {location}"
+    return ReceiptOutcome.INTACT_WITH_OTHERS, f"{format_count(extra_count, 'record')} of other writers, {location}"
 
 
 def _format_location(offsets: NDArray[np.int64]) -> str:
@@ -209,13 +220,11 @@ def _format_location(offsets: NDArray[np.int64]) -> str:
     return f"between offsets {first:,} and {last:,}"
 
 
-def _describe_likely_cause(written_range: OffsetRange, found: FoundRecords) -> str:
+def _describe_likely_cause(written_range: OffsetRange, found_records: FoundRecords) -> str:
     """Return the likely reason why records are missing."""
-    if found.log_start_offset > written_range.first_offset:
-        return (
-            f"the partition now begins at offset {found.log_start_offset:,}, so retention or DeleteRecords has removed "
-            "records"
-        )
-    if found.log_end_offset is not None and found.log_end_offset <= written_range.last_offset:
-        return f"the partition now ends at offset {found.log_end_offset:,}, so it was truncated or the topic recreated"
+    start_offset, end_offset = found_records.log_start_offset, found_records.log_end_offset
+    if start_offset > written_range.first_offset:
+        return f"the partition now begins at offset {start_offset:,}, so retention or DeleteRecords has removed records"
+    if end_offset is not None and end_offset <= written_range.last_offset:
+        return f"the partition now ends at offset {end_offset:,}, so it was truncated or the topic recreated"
     return "they were lost, or compaction has removed them"

@@ -116,8 +116,9 @@ def save_report(path: str, report: WriteReport) -> None:
             file.write(line)  # in one write() call, so that two streams can share a file
         return
     file_system, directory = _open_file_system(path)
-    file_path = f"{directory}/{report_file_name(report)}"
+    file_path = f"{directory}/{build_file_name(report)}"
     if local_path is not None:
+        # Unlike Arrow, create the file so that only its owner can read it.
         with _open_private_file(file_path, os.O_TRUNC) as file:
             file.write(line)
     else:
@@ -131,6 +132,7 @@ def _open_private_file(path: str, flags: int) -> RawIOBase:
     Raise OSError if the path is a symbolic link, or a FIFO without a reader.
     """
     flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    # With O_NONBLOCK, opening a FIFO without a reader fails instead of waiting for one.
     descriptor = os.open(path, flags, 0o600)
     return open(descriptor, "wb", buffering=0)
 
@@ -161,7 +163,7 @@ def find_report(path: str, batch: str) -> WriteReport | None:
     return batch_reports[-1] if batch_reports else None
 
 
-def report_file_name(report: WriteReport) -> str:
+def build_file_name(report: WriteReport) -> str:
     """Return the name of the report's file in a directory. It begins with the write's start time in UTC."""
     milliseconds = report.started_ms % 1000
     return f"{report.started_at:%Y%m%dT%H%M%S}.{milliseconds:03}Z{_build_file_suffix(report.batch)}"

@@ -50,10 +50,10 @@ class TaskSummary:
 
 
 class WriteFigures(WriteTotals):
-    """What follows from the totals and the duration of a write, or of several writes."""
+    """Figures derived from the totals and the duration of one write or of several writes."""
 
     duration_ms: int
-    """A field of the subclasses."""
+    """The duration, which each subclass defines as a field."""
 
     @property
     def uncompressed_bytes(self) -> int:
@@ -228,19 +228,19 @@ def parse_report(line: str) -> WriteReport:
         latencies = _parse_latency_counts(document.pop("latency_counts", ()))
         arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
         producer_totals = {
-            attribute: _check_integer(name, arguments.pop(name))
+            attribute: _require_integer(name, arguments.pop(name))
             for name, attribute in PRODUCER_FIELDS.items()
             if name in arguments
         }
         arguments["partitions"] = partitions
         arguments["producer"] = Totals(latencies=latencies, **producer_totals)
         tasks = document.get("task_list", ())
-        arguments["task_list"] = tuple(TaskSummary(**_check_fields(TaskSummary, task)) for task in tasks)
+        arguments["task_list"] = tuple(TaskSummary(**_require_valid_fields(TaskSummary, task)) for task in tasks)
         arguments["errors"] = {
-            _check_text("errors", name): _check_integer(name, count)
+            _require_text("errors", name): _require_integer(name, count)
             for name, count in document.get("errors", {}).items()
         }
-        report = WriteReport(**_check_fields(WriteReport, arguments))
+        report = WriteReport(**_require_valid_fields(WriteReport, arguments))
         if report.started_ms > _MAX_STARTED_MS:
             raise ValueError(f"started_ms is {report.started_ms}, which is out of range")
         return report
@@ -255,9 +255,9 @@ def _parse_partitions(entries: Iterable[Any]) -> OffsetRanges:
         range_fields = {name: entry[name] for name in ("first_offset", "last_offset", "rows")}
         range_fields["rows_without_offset"] = entry.get("rows_without_offset", 0)
         digest = _parse_digest(entry["digest"]) if "digest" in entry else None
-        topic = _check_text("topic", entry["topic"])
-        partition = _check_integer("partition", entry["partition"])
-        offsets = OffsetRange(**_check_fields(OffsetRange, range_fields), digest=digest)
+        topic = _require_text("topic", entry["topic"])
+        partition = _require_integer("partition", entry["partition"])
+        offsets = OffsetRange(**_require_valid_fields(OffsetRange, range_fields), digest=digest)
         partitions.setdefault(topic, {})[partition] = offsets
     return partitions
 
@@ -269,7 +269,7 @@ def _parse_latency_counts(entries: Iterable[Any]) -> LatencyHistogram:
         if not isinstance(bucket_end_ms, int | float) or not 0 < bucket_end_ms < _MAX_INTEGER:
             raise ValueError(f"latency_counts has the invalid time {_describe_value(bucket_end_ms)}")
         # The end of a bucket belongs to the next bucket, so add the largest number below it.
-        latencies.add(math.nextafter(bucket_end_ms, 0), _check_integer("latency_counts", record_count))
+        latencies.add(math.nextafter(bucket_end_ms, 0), _require_integer("latency_counts", record_count))
     return latencies
 
 
@@ -286,36 +286,36 @@ def _range_to_json(offsets: OffsetRange) -> dict[str, Any]:
 
 
 def _parse_digest(value: object) -> int:
-    text = _check_text("digest", value)
+    text = _require_text("digest", value)
     if not _DIGEST_PATTERN.fullmatch(text):
         raise ValueError(f"digest is {_describe_value(text)}, not 32 hexadecimal digits")
     return int(text, 16)
 
 
-def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _require_valid_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `values` unchanged. Raise ValueError if the value of a bool, int or str field is invalid."""
-    checks = {"bool": _check_boolean, "int": _check_integer, "str": _check_text}
+    requirements = {"bool": _require_boolean, "int": _require_integer, "str": _require_text}
     for item in fields(dataclass_type):
-        if item.name in values and item.type in checks:
-            check_value = checks[str(item.type)]
-            check_value(item.name, values[item.name])
+        if item.name in values and item.type in requirements:
+            require_valid_value = requirements[str(item.type)]
+            require_valid_value(item.name, values[item.name])
     return values
 
 
-def _check_integer(name: str, value: object) -> int:
+def _require_integer(name: str, value: object) -> int:
     min_value = -1 if name.endswith("_offset") else 0  # -1 means that the offset is unknown
     if type(value) is not int or not min_value <= value < _MAX_INTEGER:
         raise ValueError(f"{name} is {_describe_value(value)}, not an integer in range")
     return value
 
 
-def _check_boolean(name: str, value: object) -> bool:
+def _require_boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} is {_describe_value(value)}, not true or false")
     return value
 
 
-def _check_text(name: str, value: object) -> str:
+def _require_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} is {_describe_value(value)}, not a string")
     return value

@@ -14,11 +14,11 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.store import (
+    build_file_name,
     ensure_writable,
     find_path_error,
     find_report,
     read_reports,
-    report_file_name,
     save_report,
 )
 from tests.reports.report_factories import make_report
@@ -64,7 +64,7 @@ def test_reads_last_reports_of_file(tmp_path: Path) -> None:
 
 def test_file_name_has_no_special_characters() -> None:
     hostile = dataclasses.replace(make_report(), batch="../../etc/passwd\n\0" + "x" * 500)
-    name = report_file_name(hostile)
+    name = build_file_name(hostile)
     assert name.startswith("20231114T221320.000Z-..-..-etc-passwd-xxx")
     assert "/" not in name
     assert len(name) < 140
@@ -212,7 +212,7 @@ def test_does_not_follow_symbolic_links(tmp_path: Path) -> None:
     folder, target = tmp_path / "reports", tmp_path / "target"
     folder.mkdir()
     target.write_text("mine")
-    (folder / report_file_name(make_report())).symlink_to(target)
+    (folder / build_file_name(make_report())).symlink_to(target)
     (tmp_path / "reports.jsonl").symlink_to(target)
     for path in (f"{folder}/", str(tmp_path / "reports.jsonl")):
         with pytest.raises(OSError, match="symbolic links"):
@@ -268,6 +268,6 @@ def test_ignores_fifo_in_report_folder(tmp_path: Path) -> None:
 
 
 def test_rejects_fifo_in_place_of_new_report(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / report_file_name(make_report(1)))
+    os.mkfifo(tmp_path / build_file_name(make_report(1)))
     with pytest.raises(OSError, match="No such device or address"):
         save_report(f"{tmp_path}/", make_report(1))
