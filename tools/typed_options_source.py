@@ -17,7 +17,7 @@ from spark_kafka_sink.network.security.login import SASL_MECHANISMS
 from spark_kafka_sink.network.security_config import SECURITY_PROTOCOLS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
-from spark_kafka_sink.producer.options import ACKS, PRODUCER_OPTIONS
+from spark_kafka_sink.producer.options import ACKS_PARSER, PRODUCER_OPTIONS
 from spark_kafka_sink.producer.table_plan import TABLE_ARGUMENTS
 
 PRODUCER = Path(__file__).resolve().parents[1] / "spark_kafka_sink" / "producer"
@@ -46,7 +46,7 @@ Texts = str | list[str] | tuple[str, ...] | None
 '''
 
 WORDS: Mapping[str, Sequence[str | int]] = {
-    "acks": (*ACKS.choices, -1, 0, 1),
+    "acks": (*ACKS_PARSER.choices, -1, 0, 1),
     "security.protocol": SECURITY_PROTOCOLS,
     "sasl.mechanism": SASL_MECHANISMS,
     "sasl.oauthbearer.assertion.algorithm": ALGORITHMS,

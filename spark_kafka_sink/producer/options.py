@@ -23,19 +23,20 @@ from spark_kafka_sink.options import Option, build_option_table
 
 _PARTITIONER_PACKAGE = "org.apache.kafka.clients.producer."
 
-ACKS = build_choice_parser("all", "-1", "0", "1")
+ACKS_PARSER = build_choice_parser("all", "-1", "0", "1")
 
 
 def _parse_acks(value: object) -> int:
-    acks = ACKS(value)
+    acks = ACKS_PARSER(value)
     return -1 if acks == "all" else int(acks)
 
 
-def _parse_gzip_level(value: object) -> int:
+def _parse_gzip_level(value: object) -> object:
+    """Parse a level. Level 0 stores bytes uncompressed, and the Java client rejects it, too."""
     level = build_integer_parser(-1, 9)(value)
     if level == 0:
         raise ValueError("must be -1 or from 1 to 9")
-    return int(str(level))
+    return level
 
 
 ROUND_ROBIN_PARTITIONER = "RoundRobinPartitioner"

@@ -64,7 +64,8 @@ def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callb
             f"not {type(topic_or_record).__name__}."
         )
     # send(record, callback) passes the callback in the position of the value.
-    if value is not None and (callback is not None or not callable(value)):
+    has_positional_callback = callback is None and callable(value)
+    if value is not None and not has_positional_callback:
         raise InvalidRecordError(
             "send() takes a ProducerRecord and a callback. Pass the value and the key in the ProducerRecord."
         )

@@ -194,10 +194,12 @@ def _parse_formats(
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for part in RECORD_PARTS:
+        # Without an argument, a key format encodes the column `key`, and a value format encodes all other columns.
         default_columns = "key" if part == "key" else None
         columns = getattr(mapping, part) or default_columns
         if f"{part}Format" in options and columns is not None:
             column_names = [columns] if isinstance(columns, str) else list(columns)
+            # The names are quoted as in Spark SQL, so that a name may contain a comma.
             options[f"{part}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
     parsed_options = parse_option_values(_OPTIONS, options, (), "producer")
     formats = parse_format_options(parsed_options)

@@ -65,8 +65,8 @@ class WindowedStat:
     def rate(self, now_ms: float) -> float:
         """Return the sum of the recent values, divided by the elapsed seconds; 0 if there are none.
 
-        The elapsed time is taken to be at least the length of all windows but one, and of one window if there is only
-        one. Otherwise a single record in the first millisecond would count as a rate of a thousand per second.
+        The elapsed time counts as at least `num_samples` - 1 windows, and as at least one window. Otherwise a single
+        record in the first millisecond would count as a rate of a thousand per second.
         """
         samples = self._select_recent_samples(now_ms)
         if not samples:

@@ -269,9 +269,9 @@ class PartitionQueues:
     def unknown_leader_topics(self) -> frozenset[str]:
         """Return the topics that have a ready queue whose leader is unknown."""
         leaderless_queues = self._ready_queues.get(None)
-        return (
-            frozenset([queue.topic_partition.topic for queue in leaderless_queues]) if leaderless_queues else _NO_TOPICS
-        )
+        if not leaderless_queues:  # the usual case
+            return _NO_TOPICS
+        return frozenset([queue.topic_partition.topic for queue in leaderless_queues])
 
     def extra_linger_ms(self, topic: str) -> float:
         """Return how long a topic's rows stay staged beyond linger.ms: 0 or _MAX_EXTRA_LINGER_MS.

@@ -341,7 +341,7 @@ class Stage:
         return full_partitions if should_split else None
 
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
-        """Split the rows into two new stages: those whose partitions are True in `partition_mask`, and the rest.
+        """Return two new stages: one with the rows of the partitions that are True in the mask, and one with the rest.
 
         Every entry must already be assigned to partitions. Both stages keep `oldest_row_ms`, and they divide the
         reserved memory. This stage itself does not change.
@@ -430,7 +430,8 @@ def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -
     start = bytes_before_start = 0
     while start < row_count:
         stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + max_bytes, "right"))
-        stop = min(max(stop, start + 1), start + max_rows, row_count)
+        stop = max(stop, start + 1)  # a chunk has at least one row, even if that row is larger than max_bytes
+        stop = min(stop, start + max_rows, row_count)
         bytes_before_stop = int(cumulative_bytes[stop - 1])
         yield Chunk(start, stop, bytes_before_stop - bytes_before_start)
         start, bytes_before_start = stop, bytes_before_stop
