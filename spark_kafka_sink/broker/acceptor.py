@@ -31,9 +31,11 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 128
 POLL_SECONDS = 10.0
+"""How long to wait for a connection. Other threads end the wait by writing to the wakeup socket."""
 _MAX_WAKEUP_BYTES = 64
 """The most bytes to read after a wakeup. If any are left, they only end the next wait early."""
 PAUSE_SECONDS = 0.5
+"""How long to accept no connections after resources have run out."""
 MAX_TASK_WAIT_SECONDS = 10.0
 """How long other threads wait for the acceptor to run their task."""
 

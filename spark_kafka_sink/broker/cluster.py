@@ -24,7 +24,7 @@ from uuid import UUID
 
 from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
 from spark_kafka_sink.broker.batch_validation import RecordValidator
-from spark_kafka_sink.broker.log import BatchFile, PartitionLog
+from spark_kafka_sink.broker.log import DEFAULT_MAX_MESSAGE_BYTES, BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import OffsetStore
 from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, build_log_config
 from spark_kafka_sink.broker.transaction_coordinator import TransactionCoordinator, TransactionMetadata
@@ -33,7 +33,6 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
-DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024 + 12
 MAX_PARTITIONS = 10_000
 """Default limit on the number of partitions in all topics together. Each partition needs a few kilobytes of memory."""
 

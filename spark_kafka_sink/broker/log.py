@@ -36,8 +36,13 @@ from spark_kafka_sink.records.header import (
     patch_header,
 )
 
+DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024 + 12
+"""Kafka's default for message.max.bytes: 1 MiB, and 12 bytes for a batch's base offset and length."""
+
 _MARKER_RECORD = struct.Struct(">bbbbbhhbhib")
+"""Layout of a marker's record, with a fixed size. `_encode_marker_record` names the fields."""
 _MARKER_KEY = struct.Struct(">hh")
+"""Layout of a marker's key: its version and the marker's type."""
 _ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = 0, 1
 
 
@@ -45,7 +50,7 @@ _ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = 0, 1
 class LogConfig:
     """The topic settings that a log implements."""
 
-    max_message_bytes: int = 1024 * 1024 + 12
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     uses_log_append_time: bool = False
     compacted: bool = False
     check_records: bool = True

@@ -93,7 +93,7 @@ class Demo:
                     wait([write_future], PROGRESS_INTERVAL_SECONDS)
                     bar.update(sum(reader.end_offsets(self.topic).values()))
             if sys.stdout.isatty():
-                print(flush=True)
+                print(flush=True)  # end the line of the progress bar
             write_future.result()
 
     def _write_stream(self, spark: SparkSession, directory: Path, options: dict[str, str]) -> None:
@@ -116,6 +116,7 @@ class Demo:
         while is_running:
             is_running = not query.awaitTermination(1)  # raises the query's error if it failed
             for progress in query.recentProgress:
+                # Progress is also reported while the query has no input.
                 if progress.batchId > last_batch_id and progress.numInputRows:
                     last_batch_id = progress.batchId
                     print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")

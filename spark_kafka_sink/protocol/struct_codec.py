@@ -85,7 +85,7 @@ class StructCodec:
                 default = getattr(self._defaults, name)
                 builder.add_check(name, "!=", default, self._build_error_message(f"{name} does not exist"))
             return
-        if spec.nullable is not None and self._version not in spec.nullable:
+        if spec.nullable is not None and self._version not in spec.nullable:  # null is allowed in other versions only
             builder.add_check(name, "is", None, self._build_error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))

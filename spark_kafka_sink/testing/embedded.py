@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Literal
 
 from spark_kafka_sink.broker.api_error import ApiError
-from spark_kafka_sink.broker.cluster import DEFAULT_MAX_MESSAGE_BYTES, ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.broker.log import DEFAULT_MAX_MESSAGE_BYTES
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles, lock_directory
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import MAX_PORT
 from spark_kafka_sink.testing.faults import Faults
-from spark_kafka_sink.testing.security_setup import MUTUAL, SCRAM, set_up_security
+from spark_kafka_sink.testing.security_setup import DEFAULT_MECHANISM, MUTUAL_TLS, set_up_security
 from spark_kafka_sink.testing.topic import KafkaTopic, to_spark_options
 
 
@@ -106,7 +107,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
     check_records: bool = True,
     tls: bool | Literal["mutual"] = False,
     users: Mapping[str, str] | None = None,
-    mechanism: str = SCRAM,
+    mechanism: str = DEFAULT_MECHANISM,
     security: ListenerSecurity | None = None,
     data: Path | None = None,
     host: str = "127.0.0.1",
@@ -182,8 +183,8 @@ def _check_security(
     *, tls: bool | Literal["mutual"], users: Mapping[str, str] | None, security: ListenerSecurity | None
 ) -> None:
     """Raise ConfigurationError if `tls` is invalid, or if `security` is combined with `tls` or `users`."""
-    if tls not in (False, True, MUTUAL):
-        raise ConfigurationError(f"tls must be True, False or {MUTUAL!r}, not {tls!r}.")
+    if tls not in (False, True, MUTUAL_TLS):
+        raise ConfigurationError(f"tls must be True, False or {MUTUAL_TLS!r}, not {tls!r}.")
     if security is not None and (tls or users):
         raise ConfigurationError("security replaces tls and users. Set either security, or tls and users.")
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from spark_kafka_sink.broker.listener_security import PASSWORD_MECHANISMS, ListenerSecurity
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 
-MUTUAL = "mutual"
-SCRAM = "SCRAM-SHA-512"
+MUTUAL_TLS = "mutual"
+DEFAULT_MECHANISM = "SCRAM-SHA-512"
 _SECURITY_PROTOCOLS = {
     (False, False): "PLAINTEXT",
     (True, False): "SSL",
@@ -62,7 +62,7 @@ def set_up_security(
     with TemporaryDirectory() as directory:
         certificate = client_ca = None
         if tls:
-            files = _write_certificates(Path(directory), host_names, mutual=tls == MUTUAL)
+            files = _write_certificates(Path(directory), host_names, mutual=tls == MUTUAL_TLS)
             certificate, client_ca = files.certificate, files.client_ca
             options |= files.client_options
         if users:
