@@ -1,6 +1,6 @@
 """Fetch the partitions of a topic over a BlockingClient until each of them has reached its end offset.
 
-TopicReader fetches rows this way, and the decision log of exactly-once delivery the batches as they are stored.
+TopicReader reads rows with these functions. The decision log of exactly-once delivery reads batches as they are stored.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Its arguments are the topic, a partition's fetched data, the first offset and th
 
 
 class FetchProgress(Generic[ChunkT]):
-    """The progress of reading one topic.
+    """The next offset and the end offset of each partition while a topic is being read. Not thread-safe.
 
-    `positions` contains the next offset to fetch from each partition, and `end_offsets` the offset at which to stop.
+    `positions`: the next offset to fetch, by partition. `end_offsets`: the offset to stop before, by partition.
     """
 
     def __init__(

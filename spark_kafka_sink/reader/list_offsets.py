@@ -98,7 +98,10 @@ class ListOffsets(Request[ListOffsetsResponse]):
 def list_offsets(
     client: BlockingClient, topic: str, partitions: Sequence[int], timestamp: int, isolation: int
 ) -> dict[int, int]:
-    """Look up one offset of each partition. For the parameters and the result, see ListOffsets."""
+    """Look up one offset of each partition: the first one, the last one, or the one for a timestamp.
+
+    `timestamp` and `isolation`: see ListOffsets. The offset is -1 if a partition has no record from this time on.
+    """
     client.wait_for_topic(topic)  # raises if the topic does not exist
     request = ListOffsets(topic, partitions, timestamp, isolation)
     return request.parse_offsets(client.send_all([request]))
