@@ -1,4 +1,4 @@
-"""Write Spark DataFrames to Apache Kafka from Python workers: columns all the way to the socket, no JAR.
+"""Write Spark DataFrames to Apache Kafka from Python, without a JAR and without a Python loop over rows.
 
 The public names are imported on first use, so that the producer works without pyspark, and so that a Spark worker
 imports only what it needs.

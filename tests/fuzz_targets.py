@@ -246,7 +246,7 @@ def _read_frames(data: bytes) -> None:
     while data:
         while reader.next_frame(1 << 20) is not None:
             pass
-        space = reader.get_buffer()
+        space = reader.prepare_buffer()
         size = min(len(space), len(data))
         space[:size] = data[:size]
         reader.advance(size)

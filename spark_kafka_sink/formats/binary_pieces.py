@@ -1,4 +1,4 @@
-"""Join pieces to the rows of binary formats (Avro and Protobuf).
+"""Join encoded columns row by row, for the binary formats Avro and Protobuf.
 
 The binary encoders use these terms:
 

@@ -73,6 +73,7 @@ def attach_schema_id(
     """
     client = get_registry_client(registry_options.config)
     if registry_options.schema_source == "latest":
+        # The registry's schema determines the encoding, and the columns must fit it.
         subject = options.subject or registry_options.build_subject_name(
             options.record_part, topic, options.schema.name or ""
         )
@@ -85,6 +86,7 @@ def attach_schema_id(
             reason = client.sanitize(str(error))
             raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
         return _attach_registered_schema(encoder, schema_format, latest_schema, subject, options, registry_options)
+    # The user's schema or the one derived from the columns determines the encoding, and the registry provides its id.
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
     subject = options.subject or registry_options.build_subject_name(

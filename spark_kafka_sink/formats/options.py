@@ -106,8 +106,8 @@ def find_encoded_parts(options: Mapping[str, str]) -> dict[str, None]:
 
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
     """Return the options of each part that is encoded from columns. Add errors to the faults of `parsed_options`."""
-    options_by_part = (_parse_part(parsed_options, part) for part in RECORD_PARTS)
-    return tuple(options for options in options_by_part if options is not None)
+    part_options = [_parse_part(parsed_options, part) for part in RECORD_PARTS]
+    return tuple(options for options in part_options if options is not None)
 
 
 def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | None:

@@ -158,7 +158,7 @@ class KafkaChannel:
     def set_counts(self, counts: IoCounts) -> None:
         """Count this channel's I/O in `counts` from now on."""
         self._counts = counts
-        channel_counts = counts.get_channel_counts(self.id)
+        channel_counts = counts.get_or_create_channel_counts(self.id)
         self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
         if not self.is_connecting:  # an accepted socket, which is connected from the start
             counts.connections_opened += 1
@@ -314,7 +314,7 @@ class KafkaChannel:
         remaining_bytes = MAX_READ_BYTES_PER_POLL
         frame = reader.next_frame(max_bytes)
         while frame is None and remaining_bytes > 0 and not reader.is_waiting_for_memory:
-            received_bytes = self.transport.read_into(reader.get_buffer())
+            received_bytes = self.transport.read_into(reader.prepare_buffer())
             if received_bytes == 0:
                 return None
             reader.advance(received_bytes)

@@ -117,7 +117,7 @@ class FrameWriter:
 class FrameReader:
     """Assembles the frames of a connection.
 
-    Call `next_frame` until it returns None. Then read into `get_buffer()` and call `advance` with the number of bytes.
+    Call `next_frame` until it returns None. Then read into `prepare_buffer()` and call `advance` with the byte count.
     """
 
     __slots__ = (
@@ -201,8 +201,11 @@ class FrameReader:
         self._unread_start = payload_end
         return memoryview(bytearray(self._buffer[payload_start:payload_end]))
 
-    def get_buffer(self) -> memoryview:
-        """Return the memory to read the next bytes into. Call this only after `next_frame` has returned None."""
+    def prepare_buffer(self) -> memoryview:
+        """Make room for the next bytes and return the memory to read them into.
+
+        Call this only after `next_frame` has returned None.
+        """
         if self._payload is not None:
             if self._received_payload_bytes == len(self._payload):
                 self._grow_payload()

@@ -84,6 +84,6 @@ class IoCounts(TrafficCounts):
         self.operations += 1
         self.bytes_sent += size
 
-    def get_channel_counts(self, channel_id: str) -> TrafficCounts | None:
-        """Return the counts for a channel id, or None if traffic is not counted per channel."""
+    def get_or_create_channel_counts(self, channel_id: str) -> TrafficCounts | None:
+        """Return a channel's counts, created on first use. Return None if traffic is not counted per channel."""
         return None if self.channel_counts is None else self.channel_counts.setdefault(channel_id, TrafficCounts())

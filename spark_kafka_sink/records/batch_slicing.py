@@ -173,6 +173,7 @@ def _compute_cumulative_sizes(
     assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + _MIN_DELTA_BYTES
     max_rows = max(map(sub, slices.stops, slices.starts))
+    # A batch gets at most all rows of a partition, and at most as many as would fit if all had the smallest size.
     max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
     delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, timestamp_range)
     cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)

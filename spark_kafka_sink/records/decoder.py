@@ -381,15 +381,15 @@ def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) 
     current_bytes = data.take(positions, mode="clip")
     zigzag_values = (current_bytes & 0x7F).astype(np.uint64)
     next_positions = positions + 1
-    unfinished = np.nonzero(current_bytes > 0x7F)[0]  # indices of the varints that have more bytes
+    unfinished_indices = np.nonzero(current_bytes > 0x7F)[0]  # of the varints that have more bytes
     for group in range(1, max_bytes):
-        if not len(unfinished):
+        if not len(unfinished_indices):
             break
-        current_bytes = data.take(next_positions[unfinished], mode="clip")
-        zigzag_values[unfinished] |= (current_bytes & 0x7F).astype(np.uint64) << np.uint64(7 * group)
-        next_positions[unfinished] += 1
-        unfinished = unfinished[current_bytes > 0x7F]
-    if len(unfinished):
+        current_bytes = data.take(next_positions[unfinished_indices], mode="clip")
+        zigzag_values[unfinished_indices] |= (current_bytes & 0x7F).astype(np.uint64) << np.uint64(7 * group)
+        next_positions[unfinished_indices] += 1
+        unfinished_indices = unfinished_indices[current_bytes > 0x7F]
+    if len(unfinished_indices):
         raise DecodeError("a number in a record is a malformed varint")
     halves, sign_bits = zigzag_values >> np.uint64(1), zigzag_values & np.uint64(1)
     values = halves.view(np.int64) ^ -sign_bits.view(np.int64)

@@ -115,12 +115,14 @@ def encode_records(
 
 def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:
     """Group consecutive slices into buffers. For each buffer, return the index after its last slice."""
-    max_rows = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
+    rows_per_target = TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes)  # for rows of average size
+    max_rows = min(MAX_CHUNK_ROWS, rows_per_target)
     slice_stops = [0]
     while slice_stops[-1] < len(row_stops):
         start = slice_stops[-1]
         first_row = row_stops[start - 1] if start else 0
-        slice_stops.append(max(start + 1, bisect_right(row_stops, first_row + max_rows, start)))
+        fitting_stop = bisect_right(row_stops, first_row + max_rows, start)
+        slice_stops.append(max(start + 1, fitting_stop))  # a slice that exceeds the limit gets a buffer of its own
     return slice_stops[1:]
 
 

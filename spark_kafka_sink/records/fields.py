@@ -117,10 +117,11 @@ def _build_varint_fields(values: NDArray[Any], max_value: int) -> list[Field]:
         return [_build_varint_field(values, max_groups)]
     low_groups, high_groups = values & _U64(_MAX_WORD), values >> _U64(_WORD_BYTES * _GROUP_BITS)
     has_second_field = high_groups > 0
-    first, second = _build_varint_field(low_groups, _WORD_BYTES), _build_varint_field(high_groups, 2)
-    word = np.where(has_second_field, first.word | _U64(_ALL_CONTINUATION_BITS), first.word)
-    width = np.where(has_second_field, _WORD_BYTES, first.width).astype(np.uint8)
-    return [Field(word, width, _WORD_BYTES), mask_field(second, has_second_field)]
+    low_field, high_field = _build_varint_field(low_groups, _WORD_BYTES), _build_varint_field(high_groups, 2)
+    # If another byte follows in the second field, all eight bytes of the first field have the continuation bit.
+    word = np.where(has_second_field, low_field.word | _U64(_ALL_CONTINUATION_BITS), low_field.word)
+    width = np.where(has_second_field, _WORD_BYTES, low_field.width).astype(np.uint8)
+    return [Field(word, width, _WORD_BYTES), mask_field(high_field, has_second_field)]
 
 
 def _build_varint_field(values: NDArray[Any], max_groups: int) -> Field:
@@ -168,9 +169,9 @@ def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
     if isinstance(second_field.word, int) and second_field.word == 0:
         return Field(first_field.word, width, max_width)
     if isinstance(second_field.word, int) and isinstance(first_field.width, int):
-        shifted: Any = second_field.word << 8 * first_field.width
+        shifted_word: Any = second_field.word << 8 * first_field.width
     else:
-        shifted = np.left_shift(second_field.word, first_field.width * 8, dtype=np.uint64)
+        shifted_word = np.left_shift(second_field.word, first_field.width * 8, dtype=np.uint64)
     if isinstance(first_field.word, int):
-        return Field(first_field.word | shifted if first_field.word else shifted, width, max_width)
-    return Field(np.bitwise_or(first_field.word, shifted, dtype=np.uint64), width, max_width)
+        return Field(first_field.word | shifted_word if first_field.word else shifted_word, width, max_width)
+    return Field(np.bitwise_or(first_field.word, shifted_word, dtype=np.uint64), width, max_width)

@@ -1,4 +1,4 @@
-"""Concatenate columns row by row to bytes: records, their headers, and values in Avro and Protobuf.
+"""Concatenate columns row by row into bytes: records, their headers, and values in Avro and Protobuf.
 
 A row consists of fields (encoded numbers, fields.py) and payloads (bytes of keys, values and headers in Arrow arrays).
 Both are represented by Arrow's binary views, which have 16 bytes:

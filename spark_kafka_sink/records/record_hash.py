@@ -81,6 +81,7 @@ _WORD_FACTORS: UInt64Array = np.outer(
 def hash_records(columns: RecordColumns) -> UInt64Array:
     """Compute the hash of each record."""
     chunks = [_hash_chunk(chunk) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
+    # Without rows there are no chunks, and numpy cannot concatenate nothing.
     return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, np.uint64), *chunks])
 
 
@@ -175,8 +176,8 @@ def _sum_undivided(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: ND
         sums[chunk] = _sum_words(data, starts[chunk], sizes[chunk], word_count)
     if first_padded < len(starts):
         base = starts[first_padded]
-        padded = np.concatenate([data[base:], np.zeros(width, np.uint8)])
-        sums[first_padded:] = _sum_words(padded, starts[first_padded:] - base, sizes[first_padded:], word_count)
+        padded_data = np.concatenate([data[base:], np.zeros(width, np.uint8)])
+        sums[first_padded:] = _sum_words(padded_data, starts[first_padded:] - base, sizes[first_padded:], word_count)
     return sums
 
 

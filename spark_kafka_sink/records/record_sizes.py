@@ -74,6 +74,7 @@ def compute_record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
     """
     delta_bytes = MAX_OFFSET_DELTA_BYTES + _compute_timestamp_delta_bytes(columns.timestamp)
     bounds = [_compute_size_bounds(chunk, delta_bytes) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
+    # Without rows there are no chunks, and numpy cannot concatenate nothing.
     return bounds[0] if len(bounds) == 1 else np.concatenate([np.empty(0, np.int64), *bounds])
 
 

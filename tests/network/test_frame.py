@@ -27,7 +27,7 @@ def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BY
             payloads.append(bytes(payload))
         if not data:
             return payloads
-        space = reader.get_buffer()
+        space = reader.prepare_buffer()
         count = min(len(space), len(data))
         assert count > 0
         space[:count] = data[:count]
@@ -97,7 +97,7 @@ def test_reads_same_frames_from_any_chunks(payloads: list[bytes], cuts: list[int
 def test_reader_reports_buffered_complete_frame(sizes: list[int], arrived: int) -> None:
     reader = FrameReader()
     stream = b"".join(struct.pack(">i", size) + bytes(size) for size in sizes)[:arrived]
-    reader.get_buffer()[: len(stream)] = stream
+    reader.prepare_buffer()[: len(stream)] = stream
     reader.advance(len(stream))
     while reader.has_buffered_input:
         assert reader.next_frame(1000) is not None
@@ -108,7 +108,7 @@ def test_payload_is_unchanged_by_later_reads() -> None:
     reader, payloads = FrameReader(), []
     for letter in b"abc":
         message = struct.pack(">i", 100) + bytes([letter]) * 100
-        reader.get_buffer()[: len(message)] = message
+        reader.prepare_buffer()[: len(message)] = message
         reader.advance(len(message))
         payloads.append(reader.next_frame(100))
     assert [bytes(payload) for payload in payloads if payload is not None] == [b"a" * 100, b"b" * 100, b"c" * 100]
@@ -121,7 +121,7 @@ def test_allocates_memory_only_as_bytes_arrive() -> None:
     for piece in [10, 70_000, 300_000]:
         feed(reader, bytes(piece))
         arrived += piece
-        assert len(reader.get_buffer()) + arrived <= max(64 * 1024, 5 * arrived)
+        assert len(reader.prepare_buffer()) + arrived <= max(64 * 1024, 5 * arrived)
 
 
 def test_peer_of_long_frames_gets_limited_memory_at_once() -> None:
@@ -129,13 +129,13 @@ def test_peer_of_long_frames_gets_limited_memory_at_once() -> None:
         reader = FrameReader()
         assert feed(reader, struct.pack(">i", size) + bytes(size)) == [bytes(size)]
         feed(reader, struct.pack(">i", size))
-        assert len(reader.get_buffer()) == room
+        assert len(reader.prepare_buffer()) == room
 
 
 def test_receives_long_frame_into_its_own_memory() -> None:
     reader = FrameReader()
     feed(reader, struct.pack(">i", 60_000) + bytes(READ_AHEAD_BYTES - 4))
-    space = reader.get_buffer()
+    space = reader.prepare_buffer()
     assert len(space) == 60_000 - (READ_AHEAD_BYTES - 4)
     reader.advance(len(space))
     payload = reader.next_frame(60_000)
@@ -153,7 +153,7 @@ def test_rejects_length_above_limit_before_allocation() -> None:
 def test_rejects_excessive_length_after_valid_frame() -> None:
     reader = FrameReader()
     message = struct.pack(">i", 2) + b"ok" + struct.pack(">i", 2**31 - 1)
-    reader.get_buffer()[: len(message)] = message
+    reader.prepare_buffer()[: len(message)] = message
     reader.advance(len(message))
     assert bytes(reader.next_frame(1000) or b"") == b"ok"
     assert reader.has_buffered_input

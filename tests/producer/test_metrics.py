@@ -135,7 +135,7 @@ def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_th
 def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
     io = IoCounts(counts_per_channel=True)
     metrics = new_metrics(io)
-    first, bootstrap = io.get_channel_counts("1"), io.get_channel_counts("-1")
+    first, bootstrap = io.get_or_create_channel_counts("1"), io.get_or_create_channel_counts("-1")
     assert first is not None
     assert bootstrap is not None
     for size in (100, 300):
@@ -159,7 +159,7 @@ def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
 def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
     io = IoCounts(counts_per_channel=True)
     metrics = new_metrics(io)
-    io.get_channel_counts("1")
+    io.get_or_create_channel_counts("1")
     metrics.record_response(1, 40, 0, 240)
     metrics.record_request({"t": {0: sent_batch(3, 39)}}, 200)
     metrics.record_retries("a{topic=b}", 7, 100)

@@ -73,8 +73,8 @@ func readHistories(file io.Reader, histories map[key][]porcupine.Operation) erro
 		key   key
 		index int
 	}
-	invoked := map[string]pending{}
-	failed := map[key]map[int]bool{} // by the index of the operation
+	pendingByID := map[string]pending{}
+	failedIndices := map[key]map[int]bool{}
 	reader := bufio.NewScanner(file)
 	reader.Buffer(nil, 1<<20)
 	for number := 1; reader.Scan(); number++ {
@@ -85,7 +85,7 @@ func readHistories(file io.Reader, histories map[key][]porcupine.Operation) erro
 		id := key{event.History, event.Prefix}
 		switch {
 		case event.Outcome == "" && (event.Kind == "read" || event.Kind == "claim" || event.Kind == "write"):
-			invoked[event.Operation] = pending{id, len(histories[id])}
+			pendingByID[event.Operation] = pending{id, len(histories[id])}
 			histories[id] = append(histories[id], porcupine.Operation{
 				Input:  input{event.Client, event.Kind, event.Expected, event.Value},
 				Call:   event.Time,
@@ -93,31 +93,31 @@ func readHistories(file io.Reader, histories map[key][]porcupine.Operation) erro
 				Return: math.MaxInt64,
 			})
 		case event.Outcome == "ok" || event.Outcome == "failed":
-			found, exists := invoked[event.Operation]
+			invocation, exists := pendingByID[event.Operation]
 			if !exists {
 				return fmt.Errorf("line %d: operation %s was not invoked", number, event.Operation)
 			}
-			operation := &histories[found.key][found.index]
+			operation := &histories[invocation.key][invocation.index]
 			operation.Return = event.Time
 			operation.Output = output{true, event.Value}
 			if event.Outcome == "failed" {
-				if failed[found.key] == nil {
-					failed[found.key] = map[int]bool{}
+				if failedIndices[invocation.key] == nil {
+					failedIndices[invocation.key] = map[int]bool{}
 				}
-				failed[found.key][found.index] = true
+				failedIndices[invocation.key][invocation.index] = true
 			}
 		default:
 			return fmt.Errorf("line %d: unknown kind %q or outcome %q", number, event.Kind, event.Outcome)
 		}
 	}
 	for id, operations := range histories { // A failed operation takes no effect.
-		kept := []porcupine.Operation{}
+		effective := []porcupine.Operation{}
 		for index, operation := range operations {
-			if !failed[id][index] {
-				kept = append(kept, operation)
+			if !failedIndices[id][index] {
+				effective = append(effective, operation)
 			}
 		}
-		histories[id] = kept
+		histories[id] = effective
 	}
 	return reader.Err()
 }
@@ -136,17 +136,17 @@ func removeUnobserved(operations []porcupine.Operation) []porcupine.Operation {
 				observed[in.expected] = true
 			}
 		}
-		kept := []porcupine.Operation{}
+		remaining := []porcupine.Operation{}
 		for _, operation := range operations {
 			in, out := operation.Input.(input), operation.Output.(output)
 			if out.known || (in.kind != "read" && observed[in.value]) {
-				kept = append(kept, operation)
+				remaining = append(remaining, operation)
 			}
 		}
-		if len(kept) == len(operations) {
-			return kept
+		if len(remaining) == len(operations) {
+			return remaining
 		}
-		operations = kept
+		operations = remaining
 	}
 }
 

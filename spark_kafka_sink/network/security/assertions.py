@@ -59,10 +59,10 @@ def can_sign() -> bool:
     return find_spec("cryptography") is not None
 
 
-def read_token_file(path: str, option: str, now_s: float) -> str:
-    """Read the JSON Web Token in the file at `path`, which the option `option` names.
+def read_token_file(path: str, option_name: str, now_s: float) -> str:
+    """Read a JSON Web Token from a file.
 
-    `now_s`: the current Unix time.
+    `option_name`: the option that contains the path, for error messages. `now_s`: the current Unix time.
 
     Raise AuthenticationError if the file cannot be read, contains no token or contains an expired one. The error never
     contains the token.
@@ -71,17 +71,17 @@ def read_token_file(path: str, option: str, now_s: float) -> str:
         text = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
     except OSError as error:
         raise AuthenticationError(
-            f"OAUTHBEARER: {option}: {sanitize(path)} cannot be read on this machine: {error.strerror or error}"
+            f"OAUTHBEARER: {option_name}: {sanitize(path)} cannot be read on this machine: {error.strerror or error}"
         ) from None
     except UnicodeDecodeError:
         text = ""
     if text.count(".") != 2:  # they separate the header, the payload and the signature
-        raise AuthenticationError(f"OAUTHBEARER: {option}: {sanitize(path)} contains no JSON Web Token")
+        raise AuthenticationError(f"OAUTHBEARER: {option_name}: {sanitize(path)} contains no JSON Web Token")
     expires_at_s = parse_token_expiry_s(decode_token_part(text, 1))
     if expires_at_s is not None and expires_at_s <= now_s:
         raise AuthenticationError(
-            f"OAUTHBEARER: {option}: the token in {sanitize(path)} expired {now_s - expires_at_s:.0f} s ago by the "
-            "clock of this machine. Check that the program that renews the file is running, and that the clock is "
+            f"OAUTHBEARER: {option_name}: the token in {sanitize(path)} expired {now_s - expires_at_s:.0f} s ago by "
+            "the clock of this machine. Check that the program that renews the file is running, and that the clock is "
             "correct."
         )
     return text
