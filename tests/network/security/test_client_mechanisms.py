@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.errors import AuthenticationError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.security import client_mechanisms
 from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_part, validate_unsecured_token
@@ -127,3 +128,20 @@ def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytes
     path.unlink()
     with pytest.raises(AuthenticationError, match="a token cannot be read on this machine: No such file"):
         config.create_mechanism("b")
+
+
+def test_creates_gssapi_mechanism_for_service_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", SimpleNamespace())
+    options = {"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"}
+    assert repr(parse_security_config(options).create_mechanism("broker-1")) == "<GssapiClient kafka@broker-1>"
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("role expired"), NetworkError("the token service is down")])
+def test_errors_of_this_package_raised_by_callback_keep_their_type_and_message(error: KafkaSinkError) -> None:
+    def raise_error() -> str:
+        raise error
+
+    config = parse_security_config(OAUTH | {"sasl.oauthbearer.token.callback": raise_error})
+    with pytest.raises(type(error)) as caught:
+        config.create_mechanism("b")
+    assert caught.value is error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
 from spark_kafka_sink.network.security_config import parse_security_config
@@ -66,3 +68,16 @@ def test_accepts_iana_and_openssl_names_of_cipher_suites(iana: str, openssl: str
     context = parse_security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).build_ssl_context()
     older = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"]
     assert older == [openssl]
+
+
+def test_trusts_authorities_of_system_without_truststore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_certificates(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "empty"))
+    (authority,) = build_client_ssl_context(TlsConfig()).get_ca_certs()
+    assert "test authority" in str(authority["subject"])
+
+
+def test_trusts_every_certificate_of_truststore() -> None:
+    """Java does so, too. OpenSSL by itself would trust a broker's certificate only if it is self-signed."""
+    assert build_client_ssl_context(TlsConfig()).verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -1,9 +1,10 @@
-"""Parsing of the `ssl.*` options into a TlsConfig: the fault of each invalid option."""
+"""Parsing of the `ssl.*` options into a TlsConfig: the fault of each invalid option, and a warning."""
 
 from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.network.security_config import parse_security_config
 from tests.network.security.security_cases import SCRAM, collect_faults
 
 
@@ -33,3 +34,18 @@ def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str)
     found = collect_faults(SCRAM | changed)
     assert any(fault in message for message in found), found
     assert "hush" not in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("suites", "is_warned"),
+    [
+        ("TLS_AES_256_GCM_SHA384", True),
+        ("TLS_AES_256_GCM_SHA384,TLS_AES_128_GCM_SHA256,TLS_CHACHA20_POLY1305_SHA256", False),
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", False),
+    ],
+)
+def test_warns_that_single_suites_of_tls_1_3_cannot_be_selected(
+    suites: str, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    parse_security_config({"security.protocol": "SSL", "ssl.cipher.suites": suites})
+    assert ("all three remain allowed" in caplog.text) == is_warned
