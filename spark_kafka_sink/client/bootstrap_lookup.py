@@ -26,7 +26,7 @@ class BootstrapLookup:
     """
 
     def __init__(self, config: ClientConfig, system: System, wakeup: Callable[[], None] | None = None) -> None:
-        """Raise ConfigurationError if an address is not HOST:PORT.
+        """Create a lookup that has not started. Raise ConfigurationError if an address is not HOST:PORT.
 
         If `wakeup` is given, attempts run on a background thread, which calls it after each attempt. Otherwise
         `try_resolve` resolves the names on the calling thread.
@@ -39,7 +39,7 @@ class BootstrapLookup:
         self._retry_backoff_ms = config.retry_backoff_ms
         self._wakeup = wakeup
         self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
-        self._deadline_ms = math.inf  # set by the first attempt
+        self._deadline_ms: float | None = None  # set by the first call of `try_resolve`
         self._next_attempt_ms: float | None = -math.inf
         """When the next attempt is due: -inf (immediately) for the first one, None if the deadline comes first."""
         self._has_attempted = False
@@ -53,14 +53,14 @@ class BootstrapLookup:
         due. Raise ConfigurationError once the timeout has passed, without trying again.
         """
         now_ms = self._system.now()
-        if math.isinf(self._deadline_ms):
+        if self._deadline_ms is None:
             self._deadline_ms = now_ms + self._timeout_ms
         if now_ms < self._due_ms():
             return ()
-        if self._next_attempt_ms is None:
+        if self._next_attempt_ms is None:  # the deadline has passed without another attempt being due
             raise self._build_timeout_error()
         result = self._resolve_servers()
-        if result is None:
+        if result is None:  # the attempt is still running
             return ()
         nodes, self.failure_text = result
         self._has_attempted = True
@@ -87,7 +87,10 @@ class BootstrapLookup:
 
     def _due_ms(self) -> float:
         """Return the time of the next attempt or, if the deadline comes first, the deadline."""
-        return self._deadline_ms if self._next_attempt_ms is None else self._next_attempt_ms
+        if self._next_attempt_ms is not None:
+            return self._next_attempt_ms
+        assert self._deadline_ms is not None
+        return self._deadline_ms
 
     def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
         """Return the current attempt's nodes and `failure_text`, or None while the attempt is running."""

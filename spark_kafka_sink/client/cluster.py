@@ -118,6 +118,6 @@ def build_bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
 
 def replace_partitions(topic: TopicInfo, changed_partitions: Sequence[PartitionInfo]) -> TopicInfo:
     """Return a copy of the topic with these partitions added or replaced, all sorted by index."""
-    by_index = {partition.index: partition for partition in (*topic.partitions, *changed_partitions)}
-    partitions = tuple(by_index[index] for index in sorted(by_index))
+    partitions_by_index = {partition.index: partition for partition in (*topic.partitions, *changed_partitions)}
+    partitions = tuple(partitions_by_index[index] for index in sorted(partitions_by_index))
     return TopicInfo(topic.name, topic.topic_id, topic.error_code, partitions, topic.internal)

@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Returns the addresses of a host and port, or None if they will be passed to `ConnectionStates.resolved` later."""
+"""Returns the addresses of a host and port; or None if `ConnectionStates.set_addresses` is called with them later."""
 
 
 class ConnectionState(Enum):
@@ -229,13 +229,15 @@ class ConnectionStates:
 
     # --- transitions
 
-    def connecting(self, node: Node, now_ms: float) -> SocketAddress | None:
+    def start_connecting(self, node: Node, now_ms: float) -> SocketAddress | None:
         """Start a connection attempt and return its address, or None if the host name is still being looked up.
 
-        Raise DisconnectedError if the name cannot be resolved. The caller must then call `disconnected`.
+        Raise DisconnectedError if the name cannot be resolved. The caller must then call `mark_disconnected`.
         """
         connection = self._connections.get(node.id)
-        if connection is None or (connection.host, connection.port) != (node.host, node.port):
+        has_moved = connection is not None and (connection.host, connection.port) != (node.host, node.port)
+        if connection is None or has_moved:
+            # The failures at an earlier address do not count.
             connection = _NodeConnection(
                 node.host,
                 node.port,
@@ -244,17 +246,17 @@ class ConnectionStates:
             )
             self._connections[node.id] = connection
         else:
-            del connection.addresses[:1]
+            del connection.addresses[:1]  # the address of the last attempt
         self._transition(node.id, connection, ConnectionState.CONNECTING)
         connection.last_attempt_ms = now_ms
         self._setup_deadlines_ms[node.id] = now_ms + connection.setup_timeout_ms
         if connection.addresses:
             return _use_first_address(connection)
         addresses = self._resolve(connection.host, connection.port)
-        return None if addresses is None else self.resolved(node.id, addresses)
+        return None if addresses is None else self.set_addresses(node.id, addresses)
 
-    def resolved(self, node_id: int, addresses: Sequence[SocketAddress]) -> SocketAddress:
-        """Set the addresses that a node's host name resolved to, and return the one to connect to."""
+    def set_addresses(self, node_id: int, addresses: Sequence[SocketAddress]) -> SocketAddress:
+        """Set the addresses to which a node's host name was resolved, and return the one to connect to."""
         connection = self._get_connection(node_id)
         connection.addresses = list(addresses)
         # Move the address that was used last to the end, because it may belong to a dead load balancer.
@@ -262,12 +264,14 @@ class ConnectionStates:
             connection.addresses.append(connection.addresses.pop(0))
         return _use_first_address(connection)
 
-    def checking_api_versions(self, node_id: int) -> None:
+    def mark_checking_api_versions(self, node_id: int) -> None:
+        """Record that the channel is ready and ApiVersions is being sent. The connection setup timeout ends."""
         connection = self._get_connection(node_id)
         self._transition(node_id, connection, ConnectionState.CHECKING_API_VERSIONS)
         self._reset_setup_timeout(connection)
 
-    def ready(self, node_id: int, now_ms: float) -> None:
+    def mark_ready(self, node_id: int, now_ms: float) -> None:
+        """Record that requests may be sent to the node, and end the backoff that its failures have caused."""
         connection = self._get_connection(node_id)
         self._transition(node_id, connection, ConnectionState.READY)
         connection.authentication_error = None
@@ -285,10 +289,12 @@ class ConnectionStates:
         if connection.state is ConnectionState.READY:
             self._transition(node_id, connection, ConnectionState.THROTTLED)
 
-    def disconnected(self, node_id: int, now_ms: float) -> None:
+    def mark_disconnected(self, node_id: int, now_ms: float) -> None:
+        """Record the end of a connection, or the failure of a connection attempt."""
         self._end_connection(node_id, now_ms, ConnectionState.DISCONNECTED)
 
-    def authentication_failed(self, node_id: int, now_ms: float, error: AuthenticationError) -> None:
+    def mark_authentication_failed(self, node_id: int, now_ms: float, error: AuthenticationError) -> None:
+        """Record that a connection has ended because the node rejected the credentials."""
         self._end_connection(node_id, now_ms, ConnectionState.AUTHENTICATION_FAILED)
         self._get_connection(node_id).authentication_error = error
 
@@ -303,6 +309,7 @@ class ConnectionStates:
         connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(connection.failed_attempts)
         connection.failed_attempts += 1
         if previous_state is ConnectionState.CONNECTING:
+            # The addresses are kept, so that the next attempt uses the next one.
             connection.failed_setups += 1
             connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(connection.failed_setups)
         else:
@@ -315,7 +322,10 @@ class ConnectionStates:
         connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
 
     def _transition(self, node_id: int, connection: _NodeConnection, new_state: ConnectionState) -> None:
-        """Change the state and end the setup timeout. Raise IllegalStateError if `TRANSITIONS` forbids the change."""
+        """Change the state. Raise IllegalStateError if `TRANSITIONS` forbids the change.
+
+        This also ends the setup timeout, which only applies in state CONNECTING.
+        """
         if new_state not in TRANSITIONS[connection.state]:
             raise IllegalStateError(
                 f"the connection to node {node_id} cannot go from {connection.state} to {new_state}"

@@ -85,7 +85,7 @@ class Connections:
         """Start connecting. Return a ConnectionLoss if the attempt fails immediately."""
         self._nodes[node.id] = node
         self._addresses[node.id] = node.address
-        return self._open_connection(node.id, lambda: self.states.connecting(node, now_ms))
+        return self._open_connection(node.id, lambda: self.states.start_connecting(node, now_ms))
 
     def connect_resolved(self) -> dict[int, ConnectionLoss]:
         """Connect to the nodes whose name lookup has finished. Return each attempt that fails immediately."""
@@ -99,13 +99,14 @@ class Connections:
 
     def _accept_addresses(self, node_id: int, lookup: BackgroundLookup[list[SocketAddress]]) -> SocketAddress:
         """Record the addresses that the lookup found, and return the one to connect to."""
-        return self.states.resolved(node_id, lookup.result())
+        return self.states.set_addresses(node_id, lookup.result())
 
     def _open_connection(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
-        """Start connecting to the address that `find_address` returns.
+        """Start connecting to the address that `find_address` returns. Do nothing while it is being looked up.
 
-        Do nothing if it returns None, because the lookup has not finished. Return a ConnectionLoss if the attempt fails
-        immediately, and None otherwise.
+        `find_address`: returns None while the host name is being looked up; raises NetworkError if the lookup fails.
+
+        Return a ConnectionLoss if the attempt fails immediately, and None otherwise.
         """
         try:
             address = find_address()
@@ -128,20 +129,20 @@ class Connections:
         for channel_id in self._selector.connected:
             self._pending_api_versions[int(channel_id)] = self._first_api_versions_version
 
-    def take_ready_for_api_versions(self) -> dict[int, int]:
+    def take_nodes_ready_for_api_versions(self) -> dict[int, int]:
         """Remove and return the nodes to which ApiVersions can be sent now, each with the version to use."""
         if not self._pending_api_versions:
             return {}
-        versions = {
+        versions_by_node = {
             node_id: version
             for node_id, version in self._pending_api_versions.items()
             if self._selector.is_channel_ready(str(node_id))
         }
-        for node_id in versions:
+        for node_id in versions_by_node:
             del self._pending_api_versions[node_id]
             # Change the state only now, because the connection setup timeout applies until the channel is ready.
-            self.states.checking_api_versions(node_id)
-        return versions
+            self.states.mark_checking_api_versions(node_id)
+        return versions_by_node
 
     def handle_api_versions(
         self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float
@@ -152,22 +153,25 @@ class Connections:
         """
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
+                # From now on, new connections start with this version, which saves the second request.
                 self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
                 if self._needs_routing_check(node_id, request, version):
                     self._pending_api_versions[node_id] = FIRST_ROUTING_CHECK_VERSION
                     return None
             self.api_versions[node_id] = build_node_api_versions(self.describe(node_id), response)
             self.features = select_newest_features(self.api_versions.values(), self.features)
-            self.states.ready(node_id, now_ms)
+            self.states.mark_ready(node_id, now_ms)
             self.last_losses.pop(node_id, None)
             if self._logged_loss_reasons.pop(self.address(node_id), None) is not None:
                 _log.info("Connected: %s", self.address(node_id))
             return None
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
+            # The broker is older than this client, or it announces a version that it does not support.
             if version >= FIRST_ROUTING_CHECK_VERSION:
                 self._nodes_without_routing_check.add(node_id)
             self._pending_api_versions[node_id] = choose_lower_api_versions_version(response, version)
             return None
+        # A broker responds with this code if the request names another cluster or node than its own (KIP-1242).
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED and request.cluster_id is not None:
             return ConnectionLoss(
                 f"the connection is for {self.describe(node_id)} of cluster {request.cluster_id}, but a broker with "
@@ -207,7 +211,7 @@ class Connections:
 
     def build_loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
         """Describe the loss of a connection, given its channel's final state."""
-        error = final_state.error
+        error = final_state.error  # None if the other end has closed the connection
         address = self.address(node_id) if error is None else error.address
         detail = "disconnected" if error is None else error.text
         if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:
@@ -237,12 +241,13 @@ class Connections:
         if loss.authentication_error is not None:
             level = logging.ERROR if self._is_new_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
-            self.states.authentication_failed(node_id, now_ms, loss.authentication_error)
+            self.states.mark_authentication_failed(node_id, now_ms, loss.authentication_error)
         else:
+            # A request that times out ends a connection that was ready; other timeouts end connection attempts.
             was_connected = loss.expected or loss.was_working or (loss.timed_out and was_ready)
             event = "Disconnected" if was_connected else "Connection failed"
             _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
-            self.states.disconnected(node_id, now_ms)
+            self.states.mark_disconnected(node_id, now_ms)
 
     def _log_level(self, node_id: int, loss: ConnectionLoss) -> int:
         if loss.expected:
@@ -261,7 +266,7 @@ class Connections:
         return is_new
 
     def find_authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
-        """Return the latest rejection if the credentials must be considered invalid, and None otherwise.
+        """Return the error of the latest rejection if the credentials must be considered invalid, and None otherwise.
 
         A restarted broker may reject valid credentials until it has loaded its users. So rejections are not final while
         other brokers may accept the credentials. As long as only the bootstrap servers are known, the client does not
@@ -269,16 +274,16 @@ class Connections:
         """
         if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None
-        rejecting_ids = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
-        other_ids = [node_id for node_id in snapshot.nodes if node_id not in rejecting_ids]
-        if not rejecting_ids:
+        rejecting_node_ids = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
+        other_node_ids = [node_id for node_id in snapshot.nodes if node_id not in rejecting_node_ids]
+        if not rejecting_node_ids:
             return None
-        are_others_unreachable = all(self.states.is_unreachable(node_id) for node_id in other_ids)
-        may_others_accept = bool(other_ids) and not (snapshot.is_bootstrap and are_others_unreachable)
-        if may_others_accept and len(rejecting_ids) < MIN_CREDENTIAL_REJECTIONS:
+        are_others_unreachable = all(self.states.is_unreachable(node_id) for node_id in other_node_ids)
+        may_others_accept = bool(other_node_ids) and not (snapshot.is_bootstrap and are_others_unreachable)
+        if may_others_accept and len(rejecting_node_ids) < MIN_CREDENTIAL_REJECTIONS:
             return None
-        latest_node_id = max(rejecting_ids, key=self.states.last_attempt_ms)
-        return self.states.authentication_error(latest_node_id)
+        latest_rejecting_id = max(rejecting_node_ids, key=self.states.last_attempt_ms)
+        return self.states.authentication_error(latest_rejecting_id)
 
     def close(self, node_id: int) -> None:
         """Close the node's channel if there is one. The caller must call `record_loss` afterwards."""

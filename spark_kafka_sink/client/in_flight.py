@@ -117,9 +117,9 @@ class InFlightRequests:
 
     def clear(self, node_id: int) -> list[InFlightRequest]:
         """Remove and return all requests to the node, oldest first."""
-        cleared = list(self._requests_by_node.pop(node_id, ()))
-        self._count -= len(cleared)
-        return cleared
+        requests = list(self._requests_by_node.pop(node_id, ()))
+        self._count -= len(requests)
+        return requests
 
     def count(self, node_id: int | None = None) -> int:
         """Return the number of requests in flight to the node, or to all nodes if `node_id` is None."""
@@ -140,17 +140,17 @@ class InFlightRequests:
         return self._deadline_bound_ms
 
     def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
-        """Return the oldest timed-out request of each node that has one.
+        """Return the oldest timed-out request of each node that has one. Update the bound of the other deadlines.
 
         Timeouts differ, so a request may time out before an older one does.
         """
-        timed_out: dict[int, ClientRequest] = {}
+        timed_out_requests: dict[int, ClientRequest] = {}
         future_deadlines_ms: list[float] = []
         for node_id, requests in self._requests_by_node.items():
             for in_flight in requests:
                 if in_flight.deadline_ms > now_ms:
                     future_deadlines_ms.append(in_flight.deadline_ms)
                 else:
-                    timed_out.setdefault(node_id, in_flight.request)
+                    timed_out_requests.setdefault(node_id, in_flight.request)
         self._deadline_bound_ms = min(future_deadlines_ms, default=math.inf)
-        return timed_out
+        return timed_out_requests

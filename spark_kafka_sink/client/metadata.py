@@ -201,9 +201,9 @@ class Metadata:
 
     def raise_if_fatal(self) -> None:
         """Raise the fatal error, if there is one."""
-        fatal = self._fatal_error
-        if fatal is not None:
-            raise fatal.with_traceback(None)  # drop the traceback, which would grow with each raise
+        error = self._fatal_error
+        if error is not None:
+            raise error.with_traceback(None)  # drop the traceback, which would grow with each raise
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
         """Return the topic's error in the latest response about the topic, or None."""
@@ -278,6 +278,8 @@ class Metadata:
             self._new_topics -= response_topics
             self._omitted_topics = (self._omitted_topics | set(query.topics)) - response_topics
             self._response_problem = ""
+            # Topics that were added after the query was built need another one. Topics that the response has omitted do
+            # not make an update due: their callers request one after a backoff.
             has_newer_topics = query.new_topics_version < self._new_topics_version
             self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
             if not query.is_partial:
@@ -304,10 +306,11 @@ class Metadata:
             self._draw_backoff()
             if self._is_partial_update_requested:  # for topics added after the request was built
                 self._skip_backoff()
+            # The response proves that the client can use the cluster.
             self._fatal_error = None
             self._address_failures.clear()
             self._node_failures = {
-                node: reason for node, reason in self._node_failures.items() if node in self.snapshot.nodes
+                node_id: reason for node_id, reason in self._node_failures.items() if node_id in self.snapshot.nodes
             }
             self._update_version += 1
             self._update_condition.notify_all()
@@ -416,13 +419,13 @@ class Metadata:
 
     def _apply_hint(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
         """Return the partition with the hint's leader, or None if the hint is not newer than the known leader."""
-        known = snapshot.partition(hint.topic, hint.partition)
-        if known is None or hint.leader_id < 0 or hint.leader_epoch < 0:
+        known_partition = snapshot.partition(hint.topic, hint.partition)
+        if known_partition is None or hint.leader_id < 0 or hint.leader_epoch < 0:
             return None
         known_epoch = self._epochs.get((hint.topic, hint.partition))
         if known_epoch is not None and hint.leader_epoch <= known_epoch.epoch:
             return None
-        return replace(known, leader=hint.leader_id, leader_epoch=hint.leader_epoch)
+        return replace(known_partition, leader=hint.leader_id, leader_epoch=hint.leader_epoch)
 
     def _draw_backoff(self) -> None:
         # Draw the jitter once per attempt. With a draw at each check, the shortest of many draws would win.

@@ -97,7 +97,7 @@ class MetadataFetch:
         """
         if self._query is None:
             self._query = self._metadata.build_query(now_ms)
-        if self._sent_ms_by_node:  # bounded, because unresponsive nodes are disconnected
+        if self._sent_ms_by_node:  # the wait stays bounded, because unresponsive nodes are disconnected
             self._resend_after_ms *= 2
         self._sent_ms_by_node[node_id] = now_ms
         return self._query
@@ -109,6 +109,7 @@ class MetadataFetch:
         if query is not self._query:
             return
         if now_ms - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
+            # Brokers respond quickly again, so a late response again means that a broker is unresponsive.
             self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._end_query()
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:

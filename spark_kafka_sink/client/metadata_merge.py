@@ -86,7 +86,7 @@ def merge_response(
     topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)} if is_partial else {}
     for topic in response.topics:
         name = topic.name
-        if name is None:
+        if name is None:  # only possible in responses to requests that name topics by id
             continue
         topics.pop(name, None)
         if is_in_use(name):
@@ -131,13 +131,12 @@ def _merge_topic(
 
 def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
     """Return the topic's partitions sorted by index. Drop duplicates and out-of-range indices."""
-    by_index = {partition.partition_index: partition for partition in topic.partitions}
-    valid_partitions = [by_index[index] for index in sorted(by_index) if 0 <= index < MAX_PARTITIONS]
-    if len(valid_partitions) < len(by_index):
-        _log.warning(
-            "Metadata of topic %s: ignored %d partitions out of range", name, len(by_index) - len(valid_partitions)
-        )
-    return valid_partitions
+    partitions_by_index = {partition.partition_index: partition for partition in topic.partitions}
+    valid_indices = [index for index in sorted(partitions_by_index) if 0 <= index < MAX_PARTITIONS]
+    invalid_count = len(partitions_by_index) - len(valid_indices)
+    if invalid_count:
+        _log.warning("Metadata of topic %s: ignored %d partitions out of range", name, invalid_count)
+    return [partitions_by_index[index] for index in valid_indices]
 
 
 def _merge_partition(
@@ -164,6 +163,7 @@ def _merge_partition(
         return new_partition
     if known_epoch is not None and not _is_other_topic(known_epoch.topic_id, topic.topic_id):
         if new_partition.leader_epoch < known_epoch.epoch:
+            # The broker that has sent the response does not know the current leader yet.
             old_partition = old_snapshot.partition(name, new_partition.index)
             if old_partition is not None:
                 _log.debug(
@@ -175,7 +175,7 @@ def _merge_partition(
                 )
                 return old_partition
         merge.has_changes |= new_partition.leader_epoch != known_epoch.epoch
-    else:
+    else:  # a new partition, or one of a topic that was recreated
         merge.has_changes = True
     new_epoch = KnownEpoch(topic.topic_id, new_partition.leader_epoch)
     if new_epoch != known_epoch:

@@ -209,7 +209,7 @@ class NetworkClient:
     def poll(self, timeout_ms: float, now_ms: float) -> list[ClientResponse]:
         """Send what is due, wait up to `timeout_ms` for an event, and return the results of finished requests."""
         self._ensure_active()
-        if self._unreported_responses:
+        if self._unreported_responses:  # return them without waiting for others
             responses, self._unreported_responses = self._unreported_responses, []
             return responses
         metadata_wait_ms = self._maybe_update_metadata(now_ms)
@@ -323,7 +323,7 @@ class NetworkClient:
                 self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now_ms)
 
     def _send_api_versions_requests(self, now_ms: float) -> None:
-        for node_id, version in self._connections.take_ready_for_api_versions().items():
+        for node_id, version in self._connections.take_nodes_ready_for_api_versions().items():
             request = self.new_client_request(node_id, self._build_api_versions_request(node_id), now_ms)
             self._send(request, version, now_ms, internal=True)
 

@@ -75,7 +75,7 @@ class NewTopic:
             if expected_value not in (BROKER_DEFAULT, actual_value):
                 yield f"{actual_value} {name}, not {expected_value}"
         for name, value in self.configs:
-            existing_value = configs.get(name, value)
+            existing_value = configs.get(name, value)  # a setting that the user may not see counts as equal
             if existing_value != value:
                 yield f"{name} {sanitize(existing_value) or 'without a value'}, not {sanitize(value)}"
 

@@ -71,13 +71,15 @@ def parse_option_values(
 
 def _parse_option(option: Option, raw_value: object, parsed_options: ParsedOptions) -> None:
     """Parse one option. Store its value, or add a fault if the value is invalid or the option is not supported."""
-    problem, can_show_value = "", not option.secret
+    problem = ""
+    can_show_value = not option.secret
     try:
         value = option.parse(raw_value)
     except ValueError as error:
         problem = str(error)
         can_show_value = can_show_value and not isinstance(error, HiddenValueError)
     else:
+        # An option that is not supported may be set to its default.
         if not option.unsupported_reason or value == option.default:
             parsed_options.values[option.field] = value
             return

@@ -110,18 +110,18 @@ class NodeApiVersions:
         broker_range = self.ranges.get(api_key)
         if broker_range is None:
             raise UnsupportedVersionError(
-                f"{self.broker} does not support the API {api_key.name} ({api_key.value}); this client needs one of "
-                f"the versions {client_range}. The broker is {_describe_age(api_key)}, or does not offer this API on "
-                "this listener."
+                f"{self.broker} does not support the API {api_key.name} ({api_key.value}); this client requires one of "
+                f"the versions {client_range}. Either the broker is {_describe_age(api_key)}, or it does not offer "
+                "this API on this listener."
             )
-        version = min(client_range.max, broker_range.max)
-        if version < max(client_range.min, broker_range.min):
+        latest_version = min(client_range.max, broker_range.max)
+        if latest_version < max(client_range.min, broker_range.min):  # the ranges have no version in common
             age = "old" if broker_range.max < client_range.min else "new"
             raise UnsupportedVersionError(
                 f"{self.broker} is too {age}: it supports the versions {broker_range} of the API {api_key.name} "
-                f"({api_key.value}), and this client needs one of {client_range}."
+                f"({api_key.value}), and this client requires one of {client_range}."
             )
-        return version
+        return latest_version
 
 
 def _describe_age(api_key: ApiKey) -> str:
@@ -140,7 +140,10 @@ def build_node_api_versions(broker: str, response: ApiVersionsResponse) -> NodeA
 
 
 def select_newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) -> FinalizedFeatures:
-    """Return the features with the highest epoch, because brokers learn of a change one after another."""
+    """Return the features with the highest epoch among those of the nodes and the known ones.
+
+    Brokers learn of a change one after another, so a response may be older than the known features.
+    """
     return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
 
@@ -153,7 +156,11 @@ def has_routing_check(response: ApiVersionsResponse) -> bool:
 
 
 def choose_lower_api_versions_version(response: ApiVersionsResponse, rejected_version: int) -> int:
-    """Return the version of ApiVersions to try next after UNSUPPORTED_VERSION. It is lower than the rejected one."""
+    """Return the version of ApiVersions to send after a broker has rejected a higher one with UNSUPPORTED_VERSION.
+
+    This is the broker's highest version, or 0 if the response does not contain it. To make progress with a broker that
+    contradicts itself, the result is always lower than `rejected_version`, which must not be 0.
+    """
     max_version = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
     return max(0, min(max_version, rejected_version - 1))
 

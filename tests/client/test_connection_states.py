@@ -47,9 +47,9 @@ def states(resolver: FakeResolver) -> ConnectionStates:
 
 
 def make_ready(states: ConnectionStates, node: Node = NODE, now_ms: float = 0.0) -> None:
-    states.connecting(node, now_ms)
-    states.checking_api_versions(node.id)
-    states.ready(node.id, now_ms)
+    states.start_connecting(node, now_ms)
+    states.mark_checking_api_versions(node.id)
+    states.mark_ready(node.id, now_ms)
 
 
 def ip(address: SocketAddress | None) -> str:
@@ -60,57 +60,57 @@ def ip(address: SocketAddress | None) -> str:
 def test_connection_passes_through_states_until_ready(states: ConnectionStates) -> None:
     assert states.state(1, 0) is ConnectionState.DISCONNECTED
     assert states.can_connect(1, 0)
-    states.connecting(NODE, 0)
+    states.start_connecting(NODE, 0)
     assert states.is_preparing(1)
     assert not states.is_connected(1)
     assert not states.can_connect(1, 0)
-    states.checking_api_versions(1)
+    states.mark_checking_api_versions(1)
     assert states.is_preparing(1)
     assert states.is_connected(1)
     assert not states.is_ready(1, 0)
-    states.ready(1, 0)
+    states.mark_ready(1, 0)
     assert states.is_ready(1, 0)
     assert not states.is_preparing(1)
     assert states.connection_delay_ms(1, 0) == math.inf
-    states.disconnected(1, 100)
+    states.mark_disconnected(1, 100)
     assert states.has_failed(1)
 
 
 def test_rejects_transitions_outside_the_state_table(states: ConnectionStates) -> None:
     with pytest.raises(IllegalStateError, match="never been a connection"):
-        states.disconnected(1, 0)
-    states.connecting(NODE, 0)
+        states.mark_disconnected(1, 0)
+    states.start_connecting(NODE, 0)
     with pytest.raises(IllegalStateError, match="cannot go"):
-        states.connecting(NODE, 0)
+        states.start_connecting(NODE, 0)
     with pytest.raises(IllegalStateError, match="cannot go"):
-        states.ready(1, 0)
-    states.disconnected(1, 0)
+        states.mark_ready(1, 0)
+    states.mark_disconnected(1, 0)
     with pytest.raises(IllegalStateError, match="cannot go"):
-        states.checking_api_versions(1)
+        states.mark_checking_api_versions(1)
 
 
 def test_api_versions_can_be_checked_twice(states: ConnectionStates) -> None:
-    states.connecting(NODE, 0)
-    states.checking_api_versions(1)
-    states.checking_api_versions(1)
-    states.ready(1, 0)
+    states.start_connecting(NODE, 0)
+    states.mark_checking_api_versions(1)
+    states.mark_checking_api_versions(1)
+    states.mark_ready(1, 0)
     assert states.is_ready(1, 0)
 
 
 def test_each_node_has_its_own_state(states: ConnectionStates) -> None:
     make_ready(states, NODE)
-    states.connecting(OTHER, 0)
-    states.disconnected(1, 10)
+    states.start_connecting(OTHER, 0)
+    states.mark_disconnected(1, 10)
     assert states.has_failed(1)
     assert states.is_preparing(2)
-    states.checking_api_versions(2)
-    states.ready(2, 10)
+    states.mark_checking_api_versions(2)
+    states.mark_ready(2, 10)
     assert states.is_ready(2, 10)
 
 
 def test_disconnected_node_can_connect_after_backoff(states: ConnectionStates) -> None:
     make_ready(states)
-    states.disconnected(1, 1_000)
+    states.mark_disconnected(1, 1_000)
     delay = states.connection_delay_ms(1, 1_000)
     assert 40 <= delay <= 60
     assert not states.can_connect(1, 1_000 + delay - 1)
@@ -121,36 +121,36 @@ def test_disconnected_node_can_connect_after_backoff(states: ConnectionStates) -
 def test_reconnect_backoff_grows_to_maximum_and_resets_on_success(states: ConnectionStates) -> None:
     now_ms = 0.0
     for expected in [50, 100, 200, 400, 800, 1_000, 1_000]:
-        states.connecting(NODE, now_ms)
-        states.disconnected(1, now_ms)
+        states.start_connecting(NODE, now_ms)
+        states.mark_disconnected(1, now_ms)
         delay = states.connection_delay_ms(1, now_ms)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now_ms += delay
     make_ready(states, NODE, now_ms)
-    states.disconnected(1, now_ms)
+    states.mark_disconnected(1, now_ms)
     assert states.connection_delay_ms(1, now_ms) <= 60
 
 
 def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: ConnectionStates) -> None:
     now_ms = 0.0
     for expected in [10_000, 20_000, 30_000, 30_000]:
-        states.connecting(NODE, now_ms)
+        states.start_connecting(NODE, now_ms)
         limit = states.setup_timeout_ms(1)
         assert expected * 0.8 <= limit <= min(expected * 1.2, 30_000)
         assert states.nodes_with_setup_timeout(now_ms + limit - 1) == []
         assert states.nodes_with_setup_timeout(now_ms + limit) == [1]
         assert states.next_setup_deadline_ms() == now_ms + limit
-        states.disconnected(1, now_ms + limit)
+        states.mark_disconnected(1, now_ms + limit)
         now_ms += limit + 2_000
-    states.connecting(NODE, now_ms)
-    states.checking_api_versions(1)
+    states.start_connecting(NODE, now_ms)
+    states.mark_checking_api_versions(1)
     assert states.setup_timeout_ms(1) <= 12_000
     assert states.nodes_with_setup_timeout(now_ms + 100_000) == [], "the setup timeout ends with the connection"
     assert states.next_setup_deadline_ms() == math.inf
 
 
 def test_connection_delay_is_remaining_setup_timeout(states: ConnectionStates) -> None:
-    states.connecting(NODE, 0)
+    states.start_connecting(NODE, 0)
     limit = states.setup_timeout_ms(1)
     assert states.connection_delay_ms(1, 3_000) == limit - 3_000
     assert states.connection_delay_ms(1, limit + 1) == 0
@@ -158,8 +158,8 @@ def test_connection_delay_is_remaining_setup_timeout(states: ConnectionStates) -
 
 def test_authentication_failure_is_kept_until_next_success(states: ConnectionStates) -> None:
     error = AuthenticationError("wrong password")
-    states.connecting(NODE, 0)
-    states.authentication_failed(1, 0, error)
+    states.start_connecting(NODE, 0)
+    states.mark_authentication_failed(1, 0, error)
     assert states.state(1, 0) is ConnectionState.AUTHENTICATION_FAILED
     assert states.authentication_error(1) is error
     assert states.has_failed(1)
@@ -173,12 +173,12 @@ def test_credentials_are_rejected_after_all_addresses_were_tried(
 ) -> None:
     resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     assert not states.has_rejected_credentials(1)
-    states.connecting(NODE, 0)
-    states.authentication_failed(1, 0, AuthenticationError("unknown user"))
+    states.start_connecting(NODE, 0)
+    states.mark_authentication_failed(1, 0, AuthenticationError("unknown user"))
     assert not states.has_rejected_credentials(1), "there is another address"
-    states.connecting(NODE, 2_000)
+    states.start_connecting(NODE, 2_000)
     assert not states.has_rejected_credentials(1), "the other address is being tried"
-    states.disconnected(1, 2_000)
+    states.mark_disconnected(1, 2_000)
     assert states.has_rejected_credentials(1), "the other address does not help"
     make_ready(states, NODE, 9_000)
     assert not states.has_rejected_credentials(1)
@@ -189,7 +189,7 @@ def test_credentials_are_rejected_when_ready_connection_fails_authentication(
 ) -> None:
     resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
-    states.authentication_failed(1, 0, AuthenticationError("the token has expired"))
+    states.mark_authentication_failed(1, 0, AuthenticationError("the token has expired"))
     assert states.has_rejected_credentials(1)
 
 
@@ -217,7 +217,7 @@ def test_throttle_never_becomes_shorter(states: ConnectionStates) -> None:
 def test_throttle_outlives_connection(states: ConnectionStates) -> None:
     make_ready(states)
     states.throttle(1, 5_000)
-    states.disconnected(1, 100)
+    states.mark_disconnected(1, 100)
     assert states.poll_delay_ms(1, 100) <= 60, "while disconnected, reconnecting comes first"
     make_ready(states, NODE, 1_000)
     assert not states.is_ready(1, 1_000)
@@ -228,18 +228,18 @@ def test_tries_all_addresses_before_resolving_again(states: ConnectionStates, re
     resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     tried = []
     for attempt in range(3):
-        tried.append(ip(states.connecting(NODE, attempt)))
-        states.disconnected(1, attempt)
+        tried.append(ip(states.start_connecting(NODE, attempt)))
+        states.mark_disconnected(1, attempt)
     assert tried == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert resolver.resolved_hosts == ["broker"]
-    states.connecting(NODE, 3)
+    states.start_connecting(NODE, 3)
     assert resolver.resolved_hosts == ["broker", "broker"]
 
 
 def test_resolves_single_address_again_for_each_attempt(states: ConnectionStates, resolver: FakeResolver) -> None:
     for attempt in range(3):
-        assert ip(states.connecting(NODE, attempt)) == "10.0.0.1"
-        states.disconnected(1, attempt)
+        assert ip(states.start_connecting(NODE, attempt)) == "10.0.0.1"
+        states.mark_disconnected(1, attempt)
     assert len(resolver.resolved_hosts) == 3
 
 
@@ -247,26 +247,26 @@ def test_resolves_host_again_after_established_connection(states: ConnectionStat
     resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     resolver.ips["broker"] = ["10.9.9.9"]
-    states.disconnected(1, 10)
-    assert ip(states.connecting(NODE, 100)) == "10.9.9.9"
+    states.mark_disconnected(1, 10)
+    assert ip(states.start_connecting(NODE, 100)) == "10.9.9.9"
 
 
 def test_tries_another_address_before_the_lost_one(states: ConnectionStates, resolver: FakeResolver) -> None:
     resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
-    states.disconnected(1, 10)
-    assert ip(states.connecting(NODE, 100)) == "10.0.0.2"
-    states.disconnected(1, 110)
-    assert ip(states.connecting(NODE, 300)) == "10.0.0.1", "the lost address is tried again later"
+    states.mark_disconnected(1, 10)
+    assert ip(states.start_connecting(NODE, 100)) == "10.0.0.2"
+    states.mark_disconnected(1, 110)
+    assert ip(states.start_connecting(NODE, 300)) == "10.0.0.1", "the lost address is tried again later"
 
 
 def test_unresolvable_host_counts_as_failed_attempt(states: ConnectionStates, resolver: FakeResolver) -> None:
     resolver.ips["broker"] = []
     with pytest.raises(DisconnectedError, match="broker:9092: the name cannot be resolved"):
-        states.connecting(NODE, 0)
-    states.disconnected(1, 0)
+        states.start_connecting(NODE, 0)
+    states.mark_disconnected(1, 0)
     resolver.ips["broker"] = ["10.0.0.7"]
-    assert ip(states.connecting(NODE, 100)) == "10.0.0.7"
+    assert ip(states.start_connecting(NODE, 100)) == "10.0.0.7"
 
 
 @pytest.mark.parametrize("moved", [Node(1, "other", 9092), Node(1, "broker", 9999)])
@@ -274,9 +274,9 @@ def test_moved_node_is_resolved_at_its_new_address(
     states: ConnectionStates, resolver: FakeResolver, moved: Node
 ) -> None:
     resolver.ips["broker"] = ["10.0.0.1", "10.0.0.3"]
-    states.connecting(NODE, 0)
-    states.disconnected(1, 0)
-    address = states.connecting(moved, 1)
+    states.start_connecting(NODE, 0)
+    states.mark_disconnected(1, 0)
+    address = states.start_connecting(moved, 1)
     assert address is not None
     assert (address.host, address.port) == (moved.host, moved.port)
 
@@ -284,11 +284,11 @@ def test_moved_node_is_resolved_at_its_new_address(
 def test_node_is_unreachable_only_if_last_attempt_failed(states: ConnectionStates) -> None:
     assert not states.is_unreachable(1)
     make_ready(states)
-    states.disconnected(1, 10)
+    states.mark_disconnected(1, 10)
     assert not states.is_unreachable(1), "the connection was lost, and no attempt has failed since"
-    states.connecting(NODE, 100)
+    states.start_connecting(NODE, 100)
     assert not states.is_unreachable(1)
-    states.disconnected(1, 110)
+    states.mark_disconnected(1, 110)
     assert states.is_unreachable(1)
     make_ready(states, NODE, 1_000)
     assert not states.is_unreachable(1)

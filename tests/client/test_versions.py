@@ -55,7 +55,7 @@ def test_uses_highest_common_version() -> None:
         (
             VersionRange(5, 9),
             VersionRange(10, 12),
-            r"versions 5-9 of the API PRODUCE \(0\), and this client needs one of 10-12",
+            r"versions 5-9 of the API PRODUCE \(0\), and this client requires one of 10-12",
         ),
         (VersionRange(5, 9), VersionRange(3, 4), "too new"),
         (None, None, r"does not support the API PRODUCE \(0\)"),
@@ -72,7 +72,7 @@ def test_error_without_common_version_names_broker_api_and_versions(
 
 def test_error_names_kafka_release_that_added_api() -> None:
     with pytest.raises(
-        UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* The broker is older than Kafka 3\.0, or does"
+        UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* Either the broker is older than Kafka 3\.0, or"
     ):
         supporting(None).latest_usable_version(ApiKey.LIST_TRANSACTIONS)
 
