@@ -57,7 +57,7 @@ PIPELINED: list[tuple[Message, int]] = [
 
 
 @pytest.mark.parametrize("count", [2, 4, 6])
-def test_answers_requests_pipelined_around_login_in_order(count: int) -> None:
+def test_responds_in_order_to_requests_pipelined_around_login(count: int) -> None:
     with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         requests = PIPELINED[:count]

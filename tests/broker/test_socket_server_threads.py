@@ -118,7 +118,7 @@ def test_full_queue_stops_its_processor_from_reading(handlers: BlockedProduce, m
         assert all(client.receive() is not None for client in clients)
 
 
-def test_close_answers_the_requests_in_the_queue(handlers: BlockedProduce) -> None:
+def test_close_responds_to_queued_requests(handlers: BlockedProduce) -> None:
     with (
         embedded_broker({"t": 1}, num_io_threads=1) as broker,
         requests_behind_blocked_produce(broker.bootstrap_servers, handlers, 4) as clients,

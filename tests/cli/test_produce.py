@@ -35,7 +35,7 @@ def set_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
 
 
-def written(broker: EmbeddedBroker, *columns: str) -> list[tuple[Any, ...]]:
+def written_rows(broker: EmbeddedBroker, *columns: str) -> list[tuple[Any, ...]]:
     rows = read_topic(broker.bootstrap_servers, "t").select(columns).to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
@@ -45,7 +45,7 @@ def test_writes_each_line_and_prints_count_to_stderr(
 ) -> None:
     set_stdin(monkeypatch, "a\nstraße\n\nno line end".encode())
     assert produce(broker) == 0
-    assert written(broker, "value") == sorted([(b"a",), ("straße".encode(),), (b"",), (b"no line end",)])
+    assert written_rows(broker, "value") == sorted([(b"a",), ("straße".encode(),), (b"",), (b"no line end",)])
     captured = capsys.readouterr()
     assert captured.err.startswith("4 records in ")
     assert captured.out == ""
@@ -70,7 +70,10 @@ def test_writes_columns_of_parquet_file(tmp_path: Path, broker: EmbeddedBroker) 
     )
     parquet.write_table(table, tmp_path / "rows.parquet")
     assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 0
-    assert sorted(written(broker, "key", "value", "timestamp")) == [(b"1", b"\xff", times[0]), (b"2", None, times[1])]
+    assert sorted(written_rows(broker, "key", "value", "timestamp")) == [
+        (b"1", b"\xff", times[0]),
+        (b"2", None, times[1]),
+    ]
 
 
 def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> None:
@@ -78,7 +81,7 @@ def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> No
     path.write_text('id,text,at\n007,"a ""b"", c",1767312000000\n8,,1767312000001\n9,"",1767312000002\n')
     arguments = ["--value-column", "text", "--key-column", "id", "--timestamp-column", "at"]
     assert produce(broker, "--file", str(path), *arguments) == 0
-    rows = [(key, value, time.timestamp()) for key, value, time in written(broker, "key", "value", "timestamp")]
+    rows = [(key, value, time.timestamp()) for key, value, time in written_rows(broker, "key", "value", "timestamp")]
     assert rows == [(b"007", b'a "b", c', 1767312000.0), (b"8", None, 1767312000.001), (b"9", b"", 1767312000.002)]
 
 
@@ -128,7 +131,7 @@ def test_rejected_record_ends_command_with_error(
     set_stdin(monkeypatch, b"x" * 2_000 + b"\n")
     assert produce(broker, "-X", "max.request.size=1000") == 1
     assert "pykafka: " in capsys.readouterr().err
-    assert written(broker, "value") == []
+    assert written_rows(broker, "value") == []
 
 
 def test_draws_progress_bar_only_on_terminal(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:

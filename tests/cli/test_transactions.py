@@ -57,7 +57,7 @@ def test_prints_message_without_transactions(capsys: Output, broker: EmbeddedBro
     )
 
 
-def test_rejects_unknown_prefix_before_asking(capsys: Output, query: Query) -> None:
+def test_rejects_unknown_prefix_before_confirmation(capsys: Output, query: Query) -> None:
     assert transactions(query.broker, "abort", "--prefix", PREFIX) != 0
     assert "The decision log decisions does not exist" in capsys.readouterr().err
     query.write_tasks(query.begin(), 0)

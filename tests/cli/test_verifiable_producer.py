@@ -50,20 +50,20 @@ def events_named(events: Sequence[Event], name: str) -> list[Event]:
     return [event for event in events if event["name"] == name]
 
 
-def stored_places(broker: EmbeddedBroker) -> set[tuple[str, int, int]]:
+def stored_records(broker: EmbeddedBroker) -> set[tuple[str, int, int]]:
     """Return the value, partition and offset of each stored record."""
     rows = read_topic(broker.bootstrap_servers, "t").select(["value", "partition", "offset"]).to_pylist()
     return {(row["value"].decode(), row["partition"], row["offset"]) for row in rows}
 
 
-def test_prints_place_of_each_acknowledged_record(
+def test_prints_partition_and_offset_of_each_acknowledged_record(
     broker: EmbeddedBroker, options_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = run(capsys, arguments(broker, options_file, "--max-messages", "200", "--acks", "-1"))
     acknowledged = events_named(events, "producer_send_success")
     assert events[0]["name"] == "startup_complete"
     assert [event["name"] for event in events][-2:] == ["shutdown_complete", "tool_data"]
-    assert {(event["value"], event["partition"], event["offset"]) for event in acknowledged} == stored_places(broker)
+    assert {(event["value"], event["partition"], event["offset"]) for event in acknowledged} == stored_records(broker)
     assert sorted(int(event["value"]) for event in acknowledged) == list(range(200))
     assert {(event["topic"], event["key"]) for event in acknowledged} == {("t", None)}
     assert (events[-1]["sent"], events[-1]["acked"], events[-1]["target_throughput"]) == (200, 200, -1)
@@ -101,7 +101,7 @@ def test_prints_error_of_each_failed_record(
     assert {event["topic"] for event in failed} == {"t"}
     assert all("INVALID_REQUIRED_ACKS" in event["message"] and event["exception"] for event in failed)
     assert sorted(int(event["value"]) for event in [*failed, *acknowledged]) == list(range(5))
-    assert {event["value"] for event in acknowledged} == {value for value, _, _ in stored_places(broker)}
+    assert {event["value"] for event in acknowledged} == {value for value, _, _ in stored_records(broker)}
     assert events[-1]["acked"] == len(acknowledged)
 
 
@@ -122,7 +122,7 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_it_after_every_record_has_a_result(
+def test_signal_ends_command_after_every_record_has_a_result(
     broker: EmbeddedBroker, options_file: Path, stop_signal: signal.Signals
 ) -> None:
     events: list[Event] = []
@@ -134,6 +134,6 @@ def test_signal_ends_it_after_every_record_has_a_result(
                 process.send_signal(stop_signal)
         assert process.wait() == 0
     acknowledged = events_named(events, "producer_send_success")
-    assert {(event["value"], event["partition"], event["offset"]) for event in acknowledged} == stored_places(broker)
+    assert {(event["value"], event["partition"], event["offset"]) for event in acknowledged} == stored_records(broker)
     assert [event["name"] for event in events][-2:] == ["shutdown_complete", "tool_data"]
     assert events[-1]["sent"] == events[-1]["acked"] == len(acknowledged)

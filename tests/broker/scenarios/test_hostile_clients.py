@@ -178,7 +178,7 @@ def test_rejects_connections_beyond_limit_until_others_close(
     assert "the limit is 2 connections" in caplog.text
 
 
-def test_answers_requests_beyond_purgatory_limit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responds_immediately_to_requests_beyond_purgatory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     purgatories: list[RequestPurgatory] = []
 
     class RecordedPurgatory(RequestPurgatory):

@@ -54,7 +54,7 @@ def fetch(*partitions: int, topics: int = 1, min_bytes: int = 0) -> FetchRequest
     return FetchRequest(max_wait_ms=MAX_INT32, min_bytes=min_bytes, max_bytes=MAX_INT32, topics=[topic] * topics)
 
 
-def answer_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
+def response_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
     assert isinstance(outcome, ChannelResponse)
     assert outcome.frame is not None
     return sum(len(segment) for segment in outcome.frame)
@@ -66,8 +66,8 @@ def answer_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
 def test_fetch_reads_repeated_partition_once(request_: FetchRequest) -> None:
     broker = InProcessBroker()
     broker.write(b"x" * 20)
-    once = answer_bytes(broker.handle(fetch(0), 12))
-    assert answer_bytes(broker.handle(request_, 12)) - once < 10 * REPETITIONS
+    once = response_bytes(broker.handle(fetch(0), 12))
+    assert response_bytes(broker.handle(request_, 12)) - once < 10 * REPETITIONS
     response = broker.request(request_, 12)
     assert sum(len(topic.partitions) for topic in response.responses) == 1
 

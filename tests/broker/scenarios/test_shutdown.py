@@ -79,7 +79,7 @@ def test_signal_ends_broker_with_stuck_handlers_and_prints_their_stacks(number: 
     assert "in stuck" in errors
 
 
-def test_second_signal_ends_broker_at_once() -> None:
+def test_second_signal_ends_broker_immediately() -> None:
     with stuck_broker(3600) as broker:
         broker.process.send_signal(signal.SIGTERM)
         while broker.process.poll() is None:
