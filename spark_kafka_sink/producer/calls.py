@@ -66,7 +66,7 @@ class SendCall(Protocol):
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored these ranges, which contain `row_count` rows in total.
 
-        The ranges are parts of one row group. `row_indices` holds the row index of each row in the group.
+        The ranges are parts of one row group. `row_indices`: for each row of the group, its index in the call.
         """
 
     def fail_rows(self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:

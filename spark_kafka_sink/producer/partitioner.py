@@ -277,7 +277,7 @@ def _assign_by_key(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Assign the unassigned rows that have a key. Return all partitions, and the indices of rows still unassigned.
 
-    If `partitions` is None, all rows are unassigned.
+    If `partitions` is None, all rows are unassigned. Otherwise the array is modified in place.
     """
     if partitions is None:
         return compute_partitions_by_key(key, partition_count)

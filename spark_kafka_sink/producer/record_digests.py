@@ -53,7 +53,7 @@ class DigestCollector:
     ) -> None:
         """Add stored ranges of one row group.
 
-        `row_indices`: the row index of each row in the group. `hashes`: the hash of each row of the call.
+        `row_indices`: for each row of the group, its index in the call. `hashes`: the hash of each row of the call.
         """
         starts, stops, partitions, _, _ = stored_ranges.T
         row_counts = stops - starts

@@ -213,7 +213,7 @@ class TableSender:
                     self.result.is_complete = False
                     break
             yield from self._collect_all()
-        except Exception as error:
+        except Exception as error:  # a KeyboardInterrupt does not wait for the rows that were sent
             yield from self._collect_all()
             self.attach_result(error)
             raise
@@ -250,7 +250,7 @@ class TableSender:
             else:
                 self._add_unsent_rows(FailedRows(np.array([batch_start]), error, self._fixed_topic))
         except DataError as error:  # the type of a column is wrong, so every row of the batch fails
-            if self._is_first_call:
+            if self._is_first_call:  # no row was written, so the error itself is the result
                 raise
             table_indices = np.arange(batch_start, batch_start + batch.num_rows)
             self._add_unsent_rows(FailedRows(table_indices, error, self._fixed_topic))

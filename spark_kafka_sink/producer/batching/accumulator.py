@@ -421,7 +421,7 @@ class RecordAccumulator:
 
         The result maps each topic to the argument `full_batches_only` of BatchFiller.fill_batches: False if the stage
         is due, True if only the assignment of its single records is due, which may complete full batches. A stage from
-        which another thread is filling batches is marked instead, so that this thread wakes the sender afterwards.
+        which another thread is filling batches is marked instead, so that the other thread then wakes the sender.
         """
         full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS

@@ -190,10 +190,9 @@ class BatchFiller:
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """Remove a topic's rows that are in no batch yet, and return them as failed batches.
 
-        The caller must hold the topic's fill lock, so no other thread can be filling a stage of the topic now. If
-        `_stages_in_use` has an entry, an interrupted thread has left it there. It is unknown how much memory is
-        still reserved for that stage, so none is released. That is acceptable because the interrupt ends the producer
-        anyway.
+        The caller must hold the topic's fill lock, so no other thread can be filling batches from a stage of the topic
+        now. If `_stages_in_use` has an entry, an interrupted thread has left it there. It is unknown how much memory is
+        still reserved for the interrupted stage, so none is released. The interrupt ends the producer anyway.
         """
         with self._lock:
             stage = self.stages.pop(topic, None)
@@ -421,8 +420,8 @@ class BatchFiller:
             full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)
-        # Compression takes too long for the lock. The queues are scheduled only after it, because a pinned head is not
-        # due.
+        # The lock is not held during compression, which takes long. The queues are scheduled afterwards, because a
+        # pinned head is not due.
         for batch in full_batches:
             self.close_batch(batch)
         if full_batches:

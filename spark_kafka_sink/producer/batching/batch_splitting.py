@@ -46,16 +46,14 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
         sizes, build_single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range
     )
     fits_in_one_batch = len(slices.starts) == 1
-    if fits_in_one_batch and columns.num_rows > 1:
+    if fits_in_one_batch and columns.num_rows > 1:  # the broker rejected the batch, so it must become smaller anyway
         slices = build_consecutive_slices([_find_second_half(sizes), columns.num_rows])
-    buffers = encode_records(columns, slices, batch.max_timestamp)
-    buffer_slices = [
-        (encoded_slices, index) for encoded_slices in buffers for index in range(len(encoded_slices.sizes))
-    ]
-    return [
-        batch.create_child(encoded_slices, slice_index, first_record_index)
-        for (encoded_slices, slice_index), first_record_index in zip(buffer_slices, slices.starts, strict=True)
-    ]
+    children: list[ProducerBatch] = []
+    for encoded_slices in encode_records(columns, slices, batch.max_timestamp):
+        for slice_index in range(len(encoded_slices.sizes)):
+            first_record_index = slices.starts[len(children)]
+            children.append(batch.create_child(encoded_slices, slice_index, first_record_index))
+    return children
 
 
 def _find_second_half(sizes: NDArray[np.int64]) -> int:
