@@ -142,7 +142,7 @@ class _RecordWriterBuilder:
             if valid_mask is not None and nullable_writer.null_branch is None:
                 _reject_nulls(apply_mask(~valid_mask, mask), path)
             pieces = nullable_writer.write(column, combine_masks(mask, valid_mask))
-            if nullable_writer.value_branch is None:
+            if nullable_writer.value_branch is None:  # not a union, so no branch index precedes the value
                 return pieces
             if valid_mask is None:
                 return [build_constant_field(nullable_writer.value_branch), *pieces]

@@ -80,9 +80,9 @@ def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[n
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100
     month = (5 * day + 2) // 153  # 0 for March: from March on, five months have 153 days (31, 30, 31, 30, 31)
-    day -= (153 * month + 2) // 5 - 1
+    day -= (153 * month + 2) // 5 - 1  # the days of the preceding months; the days of a month count from 1
     month += np.where(month < 10, 3, -9)
-    year += 400 * cycle + (month <= 2)
+    year += 400 * cycle + (month <= 2)  # January and February belong to the calendar year that follows
     _write_digits(table[:, 0:4], np.abs(year) % 10_000)
     _write_digits(table[:, 5:7], month)
     _write_digits(table[:, 8:10], day)

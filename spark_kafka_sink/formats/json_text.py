@@ -116,6 +116,7 @@ def _encode_column(column: pa.Array) -> JsonColumn:
         # flatten() is not used, because it copies the data to apply the struct's nulls.
         fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
         return JsonColumn(copy_nulls(_encode_objects(names, fields, len(column)), column))
+    # The type is a map or a list, because check_json_type has rejected unsupported types.
     return JsonColumn(_encode_maps(column) if types.is_map(data_type) else _encode_lists(column))
 
 

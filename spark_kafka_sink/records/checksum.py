@@ -42,6 +42,7 @@ def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
     """
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
+    # Process the incomplete block first, so that all blocks after it are full and can be looked up together.
     head_bytes = len(message) % _BLOCK_BYTES
     if head_bytes:
         head_block = message[:head_bytes].reshape(1, head_bytes)

@@ -128,18 +128,22 @@ def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordR
 
 
 def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the same batches as `parse_batches`. With `allow_partial_last`, skip a truncated last batch."""
+    """Yield the header and the bytes of each batch in `buffer`. The bytes include the header.
+
+    Raise DecodeError if a batch is malformed, as `parse_batches` does. With `allow_partial_last`, skip a truncated last
+    batch instead.
+    """
     view, position = memoryview(buffer), 0
     while position < len(view):
-        remaining_bytes = view[position:]
-        if allow_partial_last and _is_partial_header(remaining_bytes):
+        remaining = view[position:]
+        if allow_partial_last and _is_partial_header(remaining):
             return
-        header = parse_header(remaining_bytes)
-        if header.size_bytes > len(remaining_bytes):
+        header = parse_header(remaining)
+        if header.size_bytes > len(remaining):
             if allow_partial_last:
                 return
-            raise DecodeError(f"truncated batch: {len(remaining_bytes)} of {header.size_bytes} bytes")
-        batch = remaining_bytes[: header.size_bytes]
+            raise DecodeError(f"truncated batch: {len(remaining)} of {header.size_bytes} bytes")
+        batch = remaining[: header.size_bytes]
         checksum = crc32c(batch[ATTRIBUTES_OFFSET:])
         if checksum != header.crc:
             raise DecodeError(f"the batch at offset {header.base_offset} is corrupt: its CRC is wrong")

@@ -166,6 +166,7 @@ def merge_fields(columns: Sequence[Any]) -> list[Any]:
 def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
     """Append the second field's bytes to the first field's in each row. Together they must fit into 8 bytes."""
     width, max_width = first_field.width + second_field.width, first_field.max_width + second_field.max_width
+    # Fields that are equal in all rows hold plain ints, for which no array is computed.
     if isinstance(second_field.word, int) and second_field.word == 0:
         return Field(first_field.word, width, max_width)
     if isinstance(second_field.word, int) and isinstance(first_field.width, int):

@@ -92,6 +92,7 @@ def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.i
         overhead += 1  # the header count 0
     else:
         sizes += _compute_header_sizes(chunk.headers)
+    # A record starts with its length, whose width is counted for the longest record.
     max_delta_bytes = MAX_OFFSET_DELTA_BYTES + _MAX_TIMESTAMP_DELTA_BYTES
     max_record_length = int(np.maximum.reduce(sizes, initial=0)) + overhead + max_delta_bytes
     sizes += overhead + delta_bytes + len(encode_varint(max_record_length))

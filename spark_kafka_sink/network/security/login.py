@@ -105,19 +105,19 @@ def _find_missing_mechanism_faults(options: Mapping[str, str], token_callback: o
     if "sasl.mechanism" in options:
         return OptionFaults()
     faults = OptionFaults()
-    module = _parse_login_module(options, faults)
+    login_module = _parse_login_module(options, faults)
     token_options = [name for name in _TOKEN_SOURCE_OPTIONS if options.get(name)]
     if token_callback is not None:
         token_options.append(_TOKEN_CALLBACK_OPTION)
-    if module is not None and "GSSAPI" in module.mechanisms:
-        return faults
-    if module is not None:
-        remedy = f"{' or '.join(module.mechanisms)}, as {{sasl.jaas.config}} names {module.name}"
+    if login_module is not None:
+        if "GSSAPI" in login_module.mechanisms:
+            return OptionFaults()
+        remedy = f"{' or '.join(login_module.mechanisms)}, as {{sasl.jaas.config}} names {login_module.name}"
     elif token_options:
         remedy = f"OAUTHBEARER, as {{{token_options[0]}}} is set"
-    # Only GSSAPI has a service name. But if sasl.jaas.config is invalid, it may be meant for another mechanism.
     elif options.get("sasl.kerberos.service.name") and not faults:
-        return faults
+        # Only GSSAPI has a service name. (If sasl.jaas.config is invalid, it may be meant for another mechanism.)
+        return OptionFaults()
     else:
         remedy = f"the one that the listener expects, of {', '.join(SASL_MECHANISMS)}"
     missing_mechanism_fault = OptionFault(
@@ -352,7 +352,7 @@ def _parse_oidc_config(
     return OidcConfig(
         url,
         client_id,
-        "" if assertion is not None else client_secret,
+        "" if assertion is not None else client_secret,  # an assertion replaces the secret
         scope=options.get("sasl.oauthbearer.scope") or jaas_options.get("scope"),
         header_urlencode=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
         connect_timeout_ms=int(_parse_number(options, "sasl.login.connect.timeout.ms", faults)),

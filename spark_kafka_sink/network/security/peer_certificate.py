@@ -110,7 +110,10 @@ def _format_distinguished_name(fields: Mapping[str, Any], field: str) -> str:
 def _connect_and_handshake(
     context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float
 ) -> TlsTransport:
-    """Connect, complete a TLS handshake and close the connection. Return the closed transport."""
+    """Connect, complete a TLS handshake and close the connection.
+
+    Return the closed transport, whose certificate and TLS version can still be read.
+    """
     try:
         sock = system.connect(address, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
     except OSError as error:
