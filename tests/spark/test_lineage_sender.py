@@ -70,7 +70,7 @@ def test_refused_connection_is_logged_with_its_cause(caplog: pytest.LogCaptureFi
         pass
     flush_events(60)
     (record,) = caplog.records
-    assert "could not be sent to http://127.0.0.1:1: Connection refused" in record.getMessage()
+    assert "Could not send an OpenLineage event to http://127.0.0.1:1: Connection refused" in record.getMessage()
 
 
 def test_write_does_not_wait_for_unresponsive_server(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
