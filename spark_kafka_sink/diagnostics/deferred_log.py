@@ -63,6 +63,7 @@ def defer_log(exempt: str = "") -> Iterator[None]:
     try:
         yield
     except BaseException:
+        # The warnings were not shown, so `warn_once` must not suppress them the next time.
         for record in deferred_records:
             _logged_warnings.pop(getattr(record, _WARN_ONCE_ATTRIBUTE, ""), None)
         deferred_records.clear()

@@ -251,7 +251,7 @@ class WriteCollector(Collector):
 
 
 def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
-    """Return the amount by which a report increases each write counter, by metric name."""
+    """Return how much a report adds to each write counter, by metric name."""
     has_failed = report.status == FAILED
     return {
         **{_build_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},

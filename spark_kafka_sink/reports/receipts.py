@@ -2,8 +2,8 @@
 
 A receipt consists of a report's offset ranges and a digest for each range. The digest is the sum of the written
 records' hashes, so if records were added, the difference between the two digests is the sum of their hashes.
-A partition that differs from its receipt is detected, except with a probability of about 2^-64. The records by which it
-differs can be found only if all written records are still there and others were added.
+A partition that differs from its receipt is detected, except with a probability of about 2^-64. The records that make
+the difference can be found only if all written records are still there and others were added.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
     """
-    # If the options are invalid, still check the schema, using only the options that concern it.
+    # If the options turn out to be invalid, the schema is still checked, with these values from the unparsed options.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_parts(options)}
     schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))

@@ -70,6 +70,7 @@ def plan_columns(
     """
     names = schema.fieldNames()
     encoders = encoders or {}
+    # If the option topic or an encoder provides a field, the column of this name has no special meaning.
     unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
     relevant_names = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
     faults = []

@@ -109,6 +109,7 @@ class KafkaDataSource(DataSource):
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise
+            # Without servers, this may be a write to a table, for which Spark passes no options of CREATE TABLE.
             raise ConfigurationError([*error.faults, TABLE_OPTIONS_MESSAGE]) from None
         if options.distribution is not None:
             raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)

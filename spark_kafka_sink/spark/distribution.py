@@ -219,6 +219,7 @@ def _distribute_by_key(
     key_columns = [F.col(build_positional_name(position)) for position in distribution.key]
     hash_columns = key_columns
     if distribution.content:
+        # With the key alone, all rows without a key would go to the same task.
         content_hash = F.xxhash64(*_select_content_columns(distribution))
         hash_columns = [*key_columns, F.when(_build_all_null_condition(key_columns), content_hash)]
     task_count = _limit_task_count(distribution.task_count, max_tasks)

@@ -102,11 +102,10 @@ def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> lis
 
     Exactly-once delivery does not support dead letters, because a rejected record aborts the transaction.
     """
-    if (
-        options.exactly_once is None
-        and options.dead_letter_topic is None
-        and all(is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors)
-    ):
+    can_add_dead_letters = options.exactly_once is None and options.dead_letter_topic is None
+    # A BatchRefusedError, too, is due to a record, although to another one of the same batch.
+    are_due_to_records = all(is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors)
+    if can_add_dead_letters and are_due_to_records:
         return [
             "What to do: fix these records, or write them to a dead-letter topic: "
             '.option("onRecordError", "deadLetter").option("deadLetterTopic", "<a topic>").'

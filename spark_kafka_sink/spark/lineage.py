@@ -227,7 +227,7 @@ def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
         sorted((name, value) for name, value in settings.items() if name.startswith("transport."))
     )
     if transport_settings not in _senders:
-        if not _senders:
+        if not _senders:  # once per process
             atexit.register(finish_at_exit)
         try:
             _senders[transport_settings] = create_sender(settings)
@@ -269,7 +269,7 @@ def _consume_reports(folder: str) -> Iterator[WriteReport]:
         path = os.path.join(folder, name)
         try:
             text = read_regular_file(path).decode(errors="replace")
-            if text.endswith("\n"):
+            if text.endswith("\n"):  # the last character of a complete report
                 os.unlink(path)
                 yield parse_report(text)
         except (OSError, ConfigurationError) as error:

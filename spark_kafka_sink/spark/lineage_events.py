@@ -171,7 +171,8 @@ def _find_parent_and_root(
     """Return the parent and the root of the run.
 
     The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise the
-    listener generates the id, so the parent is the run that started the application.
+    listener generates the id, so the parent is the run that started the application. That run also provides the missing
+    settings of the root; if there is no such run, the parent does.
     """
     launching_run = _build_parent_run(
         settings,
@@ -237,10 +238,10 @@ def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) 
         resolver_match = _RESOLVER_TYPE_PATTERN.fullmatch(setting_name)
         if resolver_match is None or resolver_type != "hostList":
             continue
-        prefix = setting_name.removesuffix("type")
-        if settings.get(f"{prefix}schema", "kafka") != "kafka":
+        resolver_prefix = setting_name.removesuffix("type")
+        if settings.get(f"{resolver_prefix}schema", "kafka") != "kafka":
             continue
-        for host in _parse_list(settings.get(f"{prefix}hosts", "")):
+        for host in _parse_list(settings.get(f"{resolver_prefix}hosts", "")):
             if host.lower() in namespace.lower():
                 replacement = resolver_match["name"].replace("\\", r"\\")  # re.sub interprets backslashes
                 return re.sub(re.escape(host), replacement, namespace, flags=re.IGNORECASE)
@@ -301,19 +302,22 @@ def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _build_run_facets(run: LineageRun, error_message: str | None) -> dict[str, Any]:
-    """Build the facets of the run by name; None for a facet that the run does not have."""
-    return {
-        "parent": None if run.parent is None else _build_parent_facet(run.parent, run.root),
+    """Build the facets of the run, by name."""
+    facets: dict[str, Any] = {
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
             version=run.spark_version, name="spark", openlineageAdapterVersion=_VERSION
-        ),
-        "tags": None
-        if not run.run_tags
-        else tags_run.TagsRunFacet([tags_run.TagsRunFacetFields(*tag, _TAG_SOURCE) for tag in run.run_tags]),
-        "errorMessage": None
-        if error_message is None
-        else error_message_run.ErrorMessageRunFacet(message=error_message, programmingLanguage="PYTHON"),
+        )
     }
+    if run.parent is not None:
+        facets["parent"] = _build_parent_facet(run.parent, run.root)
+    if run.run_tags:
+        tags = [tags_run.TagsRunFacetFields(*tag, _TAG_SOURCE) for tag in run.run_tags]
+        facets["tags"] = tags_run.TagsRunFacet(tags)
+    if error_message is not None:
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+            message=error_message, programmingLanguage="PYTHON"
+        )
+    return facets
 
 
 def _build_parent_facet(parent: ParentRun, root: ParentRun | None) -> parent_run.ParentRunFacet:
@@ -329,20 +333,19 @@ def _build_parent_facet(parent: ParentRun, root: ParentRun | None) -> parent_run
 
 
 def _build_job_facets(run: LineageRun) -> dict[str, Any]:
-    """Build the facets of the run's job by name; None for a facet that the job does not have."""
-    return {
+    """Build the facets of the run's job, by name."""
+    facets: dict[str, Any] = {
         "jobType": job_type_job.JobTypeJobFacet(
             processingType="STREAMING" if run.is_stream else "BATCH", integration="SPARK", jobType="SQL_JOB"
-        ),
-        "tags": None
-        if not run.job_tags
-        else tags_job.TagsJobFacet([tags_job.TagsJobFacetFields(*tag, _TAG_SOURCE) for tag in run.job_tags]),
-        "ownership": None
-        if not run.owners
-        else ownership_job.OwnershipJobFacet(
-            [ownership_job.Owner(name=name, type=type_) for type_, name in run.owners]
-        ),
+        )
     }
+    if run.job_tags:
+        tags = [tags_job.TagsJobFacetFields(*tag, _TAG_SOURCE) for tag in run.job_tags]
+        facets["tags"] = tags_job.TagsJobFacet(tags)
+    if run.owners:
+        owners = [ownership_job.Owner(name=name, type=owner_type) for owner_type, name in run.owners]
+        facets["ownership"] = ownership_job.OwnershipJobFacet(owners)
+    return facets
 
 
 def _build_outputs(run: LineageRun, statistics: WriteStatistics | None) -> list[OutputDataset]:

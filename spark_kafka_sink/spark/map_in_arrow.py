@@ -59,7 +59,7 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
     writer = plan_batch_write(options, frame.schema)
     try:
         reports = _run_tasks(frame, writer)
-    except BaseException:  # including KeyboardInterrupt, by which a user cancels the job
+    except BaseException:  # including KeyboardInterrupt, with which a user cancels the job
         _abort(writer, [])
         raise
     try:

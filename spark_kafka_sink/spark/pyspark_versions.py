@@ -99,6 +99,7 @@ def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataT
 
         def apply_to_series(series: Any) -> Any:
             column = pa.array(series.to_numpy(), pa.binary(), from_pandas=True)
+            # By default, integers with nulls would become floats.
             return function(column).to_pandas(integer_object_nulls=True)
 
         # Spark infers the kind of pandas UDF from the type hints.

@@ -37,8 +37,8 @@ def check_report_options(options: SinkOptions) -> None:
 
     The report's topic is checked together with the write's other topics (checks.py).
     """
-    destination = (options.report_path, options.report_callback)
-    if destination in _checked_destinations:
+    destinations = (options.report_path, options.report_callback)
+    if destinations in _checked_destinations:
         return
     faults = []
     if options.report_path is not None:
@@ -57,8 +57,8 @@ def check_report_options(options: SinkOptions) -> None:
     if faults:
         raise ConfigurationError(faults)
     if len(_checked_destinations) >= _MAX_CHECKED_DESTINATIONS:
-        _checked_destinations.clear()
-    _checked_destinations.add(destination)
+        _checked_destinations.clear()  # a long-lived driver with many jobs must not collect destinations forever
+    _checked_destinations.add(destinations)
 
 
 def publish_report(options: SinkOptions, report: WriteReport) -> None:

@@ -227,7 +227,8 @@ class TaskWriter:
         written_rows = result.rows_written
         if sent_rows.is_dead_letter:
             self._counts.dead_letters += written_rows
-            self._counts.dead_letters_cut += written_rows if sent_rows.is_truncated else 0
+            if sent_rows.is_truncated:
+                self._counts.dead_letters_cut += written_rows
             return
         self._offset_collector.add(result)
         if self._digests is not None:
@@ -279,8 +280,12 @@ def _build_task_identity(context: TaskContext | None) -> TaskIdentity:
     """Return the ids of this task attempt; random ones if there is no TaskContext."""
     if context is None:
         # Sail provides no TaskContext. Random ids distinguish the tasks of a write.
-        partition_id, task_attempt_id = (secrets.randbelow(_MAX_RANDOM_ID + 1) for _ in range(2))
-        return TaskIdentity(partition_id, attempt_number=0, task_attempt_id=task_attempt_id, stage_id=0)
+        return TaskIdentity(
+            partition_id=secrets.randbelow(_MAX_RANDOM_ID + 1),
+            attempt_number=0,
+            task_attempt_id=secrets.randbelow(_MAX_RANDOM_ID + 1),
+            stage_id=0,
+        )
     return TaskIdentity(
         partition_id=context.partitionId(),
         attempt_number=context.attemptNumber(),

@@ -57,6 +57,7 @@ def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: M
     """
     values = parsed_options.values
     if not values["createTopic"]:
+        # After an invalid value, it is unknown whether the other options have an effect.
         if "createTopic" not in parsed_options.invalid_fields:
             condition = "{createTopic} is 'true'"
             parsed_options.reject_unused(CREATE_TOPIC_OPTIONS[1:], condition)

@@ -77,6 +77,7 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
     """
     values = parsed_options.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
+        # After an invalid value, it is unknown whether the other options have an effect.
         if "deliveryGuarantee" not in parsed_options.invalid_fields:
             parsed_options.reject_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None

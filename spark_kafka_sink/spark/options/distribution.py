@@ -65,6 +65,7 @@ def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | N
     values = parsed_options.values
     if values["distribution"] != NONE:
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])
+    # After an invalid value, it is unknown whether the other options have an effect.
     if "distribution" not in parsed_options.invalid_fields:
         parsed_options.reject_unused(DISTRIBUTION_OPTIONS[1:], f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
     return None

@@ -209,11 +209,11 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             required_positions = sorted({*column_positions, *distribution.column_positions()})
             frame = _select_columns(dataframe, required_positions)
         _warn_about_table_layout(recorded_calls)
-        is_foreach_batch = _get_output_mode(recorded_calls) == "update" or distribution is not None or is_map_in_arrow
+        uses_foreach_batch = _get_output_mode(recorded_calls) == "update" or distribution is not None or is_map_in_arrow
 
         def start_query(lineage_options: dict[str, str]) -> Any:
             internal_options = _build_stream_options() | lineage_options
-            if is_foreach_batch:
+            if uses_foreach_batch:
                 return original(_build_foreach_batch_writer(self, frame, recorded_calls, internal_options))
             writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
             return original(writer.options(**internal_options))
