@@ -165,7 +165,7 @@ class Acceptor:
         try:
             configure_socket(sock, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
             self._assign_connection(node, sock, get_peer_address(sock))
-        except OSError:
+        except OSError:  # the client has already disconnected
             sock.close()
 
     def _pause(self, error: OSError) -> None:

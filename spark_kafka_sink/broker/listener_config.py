@@ -46,7 +46,7 @@ class ListenerConfig:
         """Return the host name for clients to connect to.
 
         A listener on all interfaces has no single address to connect to, so it advertises `advertised_host` or else the
-        machine's name. It also logs a warning, because other machines can connect.
+        machine's name. For such a listener, this method also logs a warning, because other machines can connect.
         """
         if self.host not in ALL_INTERFACES:
             return self.advertised_host or self.host

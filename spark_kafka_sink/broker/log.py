@@ -180,7 +180,7 @@ class PartitionLog:
         )
         batch = memoryview(bytearray(header + record))
         with self._lock:
-            return self._store(parse_header(batch), batch, leader_epoch, None)
+            return self._store(parse_header(batch), batch, leader_epoch, append_time_ms=None)
 
     def recover(self, batches: Iterable[memoryview]) -> None:
         """Load previously stored batches. They must be in order, and they keep their offsets."""
@@ -383,17 +383,18 @@ class PartitionLog:
 
 
 def _encode_marker_record(marker_type: int) -> bytes:
+    """Encode the record of a transaction marker (Kafka's EndTransactionMarker)."""
     return _MARKER_RECORD.pack(
         2 * 16,  # length of the rest; lengths and deltas are varints in zigzag encoding, which doubles a number
         0,  # attributes
         0,  # timestamp delta
         0,  # offset delta
-        2 * 4,  # length of the key, which has a version and a type
-        0,
+        2 * 4,  # length of the key
+        0,  # version of the key
         marker_type,
-        2 * 6,  # length of the value, which has a version and the coordinator's epoch
-        0,
-        0,
+        2 * 6,  # length of the value
+        0,  # version of the value
+        0,  # coordinator epoch
         0,  # number of headers
     )
 

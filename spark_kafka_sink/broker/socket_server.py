@@ -69,7 +69,7 @@ class SocketServer:
         self._processors: list[Processor] = []
         try:
             for node in cluster.nodes.values():
-                port = config.ports[node.id] if node.id < len(config.ports) else 0
+                port = config.ports[node.id] if node.id < len(config.ports) else 0  # 0: any free port
                 node.host, node.port = advertised_host, self._acceptor.bind(node.id, port)
         except BaseException:
             self._acceptor.close()  # releases the ports of the previous nodes

@@ -196,7 +196,10 @@ class TransactionCoordinator:
         *,
         version: int = 1,
     ) -> int:
-        """Add partitions to the transaction, and begin it if it has not begun. Return an error code."""
+        """Add partitions to the transaction, and begin it if it has not begun. Return 0 or an error code.
+
+        `now_ms`: monotonic time, which the timeout is measured by. `wall_ms`: start time to show to clients.
+        """
         transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
             return error_code
@@ -212,7 +215,7 @@ class TransactionCoordinator:
         wall_ms: int,
         version: int = 1,
     ) -> int:
-        """Add a consumer group to the transaction, and begin it if it has not begun. Return an error code."""
+        """Add a consumer group to the transaction, and begin it if it has not begun. Return 0 or an error code."""
         transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:
             return error_code

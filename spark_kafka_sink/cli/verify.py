@@ -51,11 +51,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"{args.path}: no report of a write with rows")
     config = build_reader_config(parse_client_options(args))
     check_topics_readable(config, *ranges_by_topic)
-    results = [
-        (topic, partition, result)
-        for topic, written_ranges in sorted(ranges_by_topic.items())
-        for partition, result in sorted(_verify_topic(config, args.isolation, topic, written_ranges).items())
-    ]
+    results: list[tuple[str, int, PartitionResult]] = []
+    for topic, written_ranges in sorted(ranges_by_topic.items()):
+        topic_results = _verify_topic(config, args.isolation, topic, written_ranges)
+        results += [(topic, partition, result) for partition, result in sorted(topic_results.items())]
     return _print_results(results)
 
 

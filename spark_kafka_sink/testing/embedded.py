@@ -45,7 +45,7 @@ class EmbeddedBroker:
             self._client_options = client_options or {}
             self._server = SocketServer(self.cluster, self.control, listener_config)
             self._server.start_threads()
-            self._resources = resources.pop_all()  # which `close` releases from now on
+            self._resources = resources.pop_all()  # from now on, `close` releases them
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"

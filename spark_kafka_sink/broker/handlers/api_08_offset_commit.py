@@ -17,13 +17,13 @@ from spark_kafka_sink.protocol.messages.offset_commit import (
 
 def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResult:
     cluster, group = context.cluster, request.group_id
-    coordinator_error = context.find_coordinator_error_code(group)
+    coordinator_error_code = context.find_coordinator_error_code(group)
     topics = []
     with cluster.lock:
         for topic in request.topics:
             results = []
             for partition in topic.partitions:
-                error_code = coordinator_error or _commit_offset(cluster, group, topic.name, partition)
+                error_code = coordinator_error_code or _commit_offset(cluster, group, topic.name, partition)
                 results.append(
                     OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error_code)
                 )
