@@ -6,7 +6,6 @@ import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from playwright.sync_api import Page, sync_playwright
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.reports import text_report
-from spark_kafka_sink.reports.figures import build_figures
 from spark_kafka_sink.reports.html_page import render_page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
 from tests.reports.report_factories import make_micro_batches, make_report
@@ -61,67 +59,11 @@ def chromium() -> Iterator[Any]:
         browser_instance.close()
 
 
-def find_dot_positions(svg: str, style: str) -> list[float]:
-    return [float(position) for position in re.findall(rf'<circle class="dot {style}" cx="([0-9.]+)"', svg)]
-
-
-def test_time_axis_is_to_scale() -> None:
-    seconds = (0, 10, 100, 1_000)
-    reports = [dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 1_000 * second) for second in seconds]
-    throughput, latency, _, retries, *_ = build_figures([*reversed(reports)])
-    bar_positions = [
-        float(x) + float(width) / 2
-        for x, width in re.findall(r'class="bar" x="([0-9.]+)".*? width="([0-9.]+)"', retries.svg)
-    ]
-    for positions in (find_dot_positions(throughput.svg, "s1"), find_dot_positions(latency.svg, "s3"), bar_positions):
-        assert len(positions) == len(seconds)
-        width = positions[-1] - positions[0]
-        assert [(position - positions[0]) / width for position in positions] == pytest.approx(
-            [0, 0.01, 0.1, 1], abs=0.002
-        )
-        assert width > 380
-
-
-def test_line_is_interrupted_at_a_pause() -> None:
-    seconds = (0, 10, 20, 30, 1_000, 1_010)
-    reports = [dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 1_000 * offset) for offset in seconds]
-    throughput, latency, *_ = build_figures(reports)
-    for svg in (throughput.svg, latency.svg):
-        for path in re.findall(r'<path class="line s\d" d="([^"]*)"', svg):
-            assert re.sub(r"[^ML]", "", path) == "MLLLML"
-
-
-def test_line_is_not_interrupted_at_regular_intervals() -> None:
-    reports = [
-        dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + offset) for offset in (0, 10, 25, 60, 65)
-    ]
-    throughput, *_ = build_figures(reports)
-    (path,) = re.findall(r'<path class="line s1" d="([^"]*)"', throughput.svg)
-    assert re.sub(r"[^ML]", "", path) == "MLLLL"
-
-
 def test_page_separates_quota_and_max_bytes_per_second_throttling() -> None:
     text = render_page(
         [dataclasses.replace(make_report(), paced_ms=1_500, producer=Totals(throttle_ms=250))], "reports.jsonl"
     )
     assert "all tasks combined; 250 ms throttled by broker quotas, 1.5 s by maxBytesPerSecond" in text
-
-
-def test_writes_with_equal_start_times_have_equal_distances() -> None:
-    throughput, *_ = build_figures([make_report(), make_report(), make_report()])
-    first, second, third = find_dot_positions(throughput.svg, "s1")
-    assert second - first == pytest.approx(third - second, abs=0.2)
-    assert first < second
-
-
-def test_labels_of_several_days_have_dates_and_do_not_overlap() -> None:
-    hours = [0, 1, 2, 30, 31, 47, 48]
-    reports = [dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 3_600_000 * hour) for hour in hours]
-    throughput, *_ = build_figures(reports)
-    labels = re.findall(r'<text class="tick" x="([0-9.]+)" y="240.0" text-anchor="middle">([^<]*)<', throughput.svg)
-    assert [label for _, label in labels] == ["11-14 22:13", "11-16 04:13", "11-16 22:13"]
-    positions = [float(position) for position, _ in labels]
-    assert min(after - before for before, after in pairwise(positions)) > 90
 
 
 def open_page(chromium: Any, path: Path, reports: list[WriteReport], **settings: Any) -> tuple[Page, list[str]]:

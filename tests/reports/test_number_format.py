@@ -1,10 +1,9 @@
-"""Formats of numbers, and ticks of charts."""
+"""Formats of numbers."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.reports.charts import compute_ticks
 from spark_kafka_sink.reports.number_format import (
     format_milliseconds,
     format_number,
@@ -41,17 +40,3 @@ def test_formats_percentages_and_ratios() -> None:
         "0.33",
         "-",
     )
-
-
-@pytest.mark.parametrize("top", [0.003, 1, 1.0001, 5, 99, 100, 101, 123_456, 1e12])
-def test_ticks_are_round_and_reach_maximum(top: float) -> None:
-    ticks = compute_ticks(top)
-    assert ticks[0] == 0
-    assert ticks[-2] < top * (1 + 1e-9) <= ticks[-1] * (1 + 1e-6)
-    assert 3 <= len(ticks) <= 6
-    assert f"{ticks[1]:.0e}"[0] in "125"
-
-
-@pytest.mark.parametrize("top", [0, NAN, -1])
-def test_ticks_without_data_are_zero_and_one(top: float) -> None:
-    assert compute_ticks(top) == [0, 1]

@@ -14,15 +14,21 @@ from openlineage.client.transport import Transport
 from spark_kafka_sink.spark import lineage_sender
 from spark_kafka_sink.spark.lineage import flush_events, plan_write
 from spark_kafka_sink.spark.lineage_sender import EventSender
+from tests.spark.lineage_cases import (
+    API_KEY,
+    OPTIONS,
+    collect_events,
+    create_spark_write,
+    plan_lineage_write,
+)
+from tests.spark.lineage_cases import no_senders as no_senders
+from tests.spark.lineage_cases import server as server
 from tests.spark.lineage_server import LineageServer
-from tests.spark.test_lineage import API_KEY, OPTIONS, events, planned, spark_write
-from tests.spark.test_lineage import no_senders as no_senders
-from tests.spark.test_lineage import server as server
 
 
 def test_event_is_sent_to_endpoint_with_credentials(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        write = planned(
+        write = plan_lineage_write(
             server,
             {
                 "transport.endpoint": "api/2.1/lineage",
@@ -44,7 +50,7 @@ def test_event_is_sent_to_endpoint_with_credentials(server: LineageServer, caplo
 
 
 def test_api_key_in_url_is_a_credential(server: LineageServer) -> None:
-    with planned(server, {"transport.url": f"{server.url}/ignored?api_key={API_KEY}&team=a"}).trace_save():
+    with plan_lineage_write(server, {"transport.url": f"{server.url}/ignored?api_key={API_KEY}&team=a"}).trace_save():
         pass
     flush_events(60)
     assert server.headers[0]["Authorization"] == f"Bearer {API_KEY}"
@@ -54,7 +60,7 @@ def test_api_key_in_url_is_a_credential(server: LineageServer) -> None:
 def test_rejected_events_are_logged_once(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
     server.status = 401
     for _ in range(2):
-        with planned(server, {"transport.urlParams.key": API_KEY}).trace_save():
+        with plan_lineage_write(server, {"transport.urlParams.key": API_KEY}).trace_save():
             pass
     flush_events(60)
     (record,) = caplog.records
@@ -64,7 +70,7 @@ def test_rejected_events_are_logged_once(server: LineageServer, caplog: pytest.L
 
 def test_refused_connection_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     confs = {"transport.type": "http", "transport.url": "http://user:password@127.0.0.1:1"}
-    write = plan_write(confs, OPTIONS, spark_write())
+    write = plan_write(confs, OPTIONS, create_spark_write())
     assert write is not None
     with write.trace_save():
         pass
@@ -75,13 +81,13 @@ def test_refused_connection_is_logged_with_its_cause(caplog: pytest.LogCaptureFi
 
 def test_write_does_not_wait_for_unresponsive_server(server: LineageServer, caplog: pytest.LogCaptureFixture) -> None:
     server.hold = threading.Event()
-    with planned(server, {"transport.timeoutInMillis": "60000"}).trace_save():
+    with plan_lineage_write(server, {"transport.timeoutInMillis": "60000"}).trace_save():
         pass
     flush_events(0)
     assert server.events == []
     assert "2 OpenLineage events were not sent in time" in caplog.text
     server.hold.set()
-    assert [event["eventType"] for event in events(server)] == ["START", "COMPLETE"]
+    assert [event["eventType"] for event in collect_events(server)] == ["START", "COMPLETE"]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +109,14 @@ def test_write_does_not_wait_for_unresponsive_server(server: LineageServer, capl
 def test_invalid_settings_are_logged_once(
     confs: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert plan_write(confs, OPTIONS, spark_write()) is None
-    assert plan_write(confs, OPTIONS, spark_write()) is None
+    assert plan_write(confs, OPTIONS, create_spark_write()) is None
+    assert plan_write(confs, OPTIONS, create_spark_write()) is None
     (record,) = caplog.records
     assert message in record.getMessage()
 
 
 def test_console_transport_is_the_default(caplog: pytest.LogCaptureFixture) -> None:
-    write = plan_write({"namespace": "team"}, OPTIONS, spark_write())
+    write = plan_write({"namespace": "team"}, OPTIONS, create_spark_write())
     assert write is not None
     with caplog.at_level(logging.INFO), write.trace_save():
         flush_events(60)
@@ -119,7 +125,7 @@ def test_console_transport_is_the_default(caplog: pytest.LogCaptureFixture) -> N
 
 def test_file_transport_appends_events(tmp_path: Any) -> None:
     confs = {"transport.type": "file", "transport.location": str(tmp_path / "events.jsonl")}
-    write = plan_write(confs, OPTIONS, spark_write())
+    write = plan_write(confs, OPTIONS, create_spark_write())
     assert write is not None
     with write.trace_save():
         pass
@@ -141,10 +147,10 @@ def no_new_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_new_threads")
 def test_events_without_a_thread_are_sent_at_the_end(server: LineageServer) -> None:
-    with planned(server).trace_save():
+    with plan_lineage_write(server).trace_save():
         pass
     assert server.events == []
-    assert [event["eventType"] for event in events(server)] == ["START", "COMPLETE"]
+    assert [event["eventType"] for event in collect_events(server)] == ["START", "COMPLETE"]
 
 
 @pytest.mark.usefixtures("no_new_threads")

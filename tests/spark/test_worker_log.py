@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
-from tests.spark.test_task_report import OPTIONS, task
+from tests.spark.task_reports import OPTIONS, create_task_report
 
 TIME = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
 
@@ -41,7 +41,7 @@ def test_worker_prints_warning_with_time_level_and_logger(capsys: pytest.Capture
 
 def test_prints_results_of_writes_but_no_connection_messages(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
-        KafkaBatchWriter(OPTIONS, ColumnPlan(value=0)).commit([task(0)])
+        KafkaBatchWriter(OPTIONS, ColumnPlan(value=0)).commit([create_task_report(0)])
         logging.getLogger("spark_kafka_sink.client.connections").info("Connected")
     assert re.fullmatch(rf"{TIME} INFO spark_kafka_sink: wrote 10 rows .*\n", capsys.readouterr().err)
 
