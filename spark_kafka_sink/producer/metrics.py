@@ -1,9 +1,9 @@
 """Producer metrics. Metrics that the Java client also has keep their Java names.
 
 Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
-Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sent batches are
-summed up, and the sums are added to the windows ten times a second and at each read. A metric whose name ends in
-`{topic=...}` belongs to one topic; a metric whose name ends in `{node-id=...}` belongs to one node's connections.
+Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sums over the
+sent batches are moved to the windows ten times a second and at each read. A metric whose name ends in `{topic=...}`
+belongs to one topic; a metric whose name ends in `{node-id=...}` belongs to one node's connections.
 
 Several threads record, so one lock guards all state. Callers pass the current time.
 """

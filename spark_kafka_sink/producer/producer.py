@@ -186,7 +186,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._is_closed = False
         # The finalizer refers to the sender, because a reference to the producer would keep the producer alive forever.
         self._finalizer = weakref.finalize(self, abandon, self._sender, self._pid)
-        self._finalizer.atexit = False
+        self._finalizer.atexit = False  # at exit, the sender thread first delivers the last records (flush_at_exit)
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:

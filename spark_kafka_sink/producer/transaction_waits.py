@@ -83,7 +83,7 @@ class ProducerTransactions:
     def begin(self) -> None:
         started_ms = self._system.now()
         features = self._client.finalized_features
-        are_features_known = features.epoch >= 0
+        are_features_known = features.epoch >= 0  # -1 until a broker has reported them
         self.manager.begin(features.transaction_version if are_features_known else None)
         self._accumulator.unmute()  # batches that had to wait for the transaction may be sent now
         self._metrics.record_wait("txn-begin-time", self._system.now() - started_ms)

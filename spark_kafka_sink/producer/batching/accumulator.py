@@ -221,6 +221,7 @@ class RecordAccumulator:
             future = stage.add_record(record, size, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
+            # A full stage is filled now, and a new stage wakes the sender anyway, so neither is scheduled.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )

@@ -106,7 +106,7 @@ class BufferPool:
                     self._serve_waiters()  # the calls behind this one may need less memory
                 self.total_wait_ms += self._clock() - started_ms
         if self._is_closed:
-            if waiter.is_served:
+            if waiter.is_served:  # shortly before the pool was closed
                 self.release(nbytes)
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
         if not waiter.is_served:

@@ -31,6 +31,7 @@ class NodeLatencyStats:
     def update(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
         """Record that a node has ready batches, and whether they can be drained because the node accepts requests."""
         times = self._times_by_node.get(node_id)
+        # The timeout of a node begins when it has ready batches for the first time.
         drained_ms = now_ms if can_drain or times is None else times.drained_ms
         self._times_by_node[node_id] = _NodeTimes(ready_ms=now_ms, drained_ms=drained_ms)
 
@@ -43,11 +44,11 @@ class NodeLatencyStats:
         """
         partitions: list[int] = []
         lengths: list[int] = []
-        for info, queue_length in zip(candidates, queue_lengths, strict=True):
-            if info is None or info.leader is None or info.leader not in snapshot.nodes:
+        for partition_info, queue_length in zip(candidates, queue_lengths, strict=True):
+            if partition_info is None or partition_info.leader is None or partition_info.leader not in snapshot.nodes:
                 continue
-            if not self._is_unavailable(info.leader):
-                partitions.append(info.index)
+            if not self._is_unavailable(partition_info.leader):
+                partitions.append(partition_info.index)
                 lengths.append(queue_length)
         return PartitionLoads(partitions, lengths, candidate_count=len(queue_lengths))
 
