@@ -140,18 +140,19 @@ def _to_scientific(text: pa.Array) -> pa.Array:
     point_positions = _find_substring(text, b".")
     integer_digits = np.where(point_positions >= 0, point_positions, _compute_lengths(text))
     digits = pc.replace_substring(text, b".", b"").view(pa.string())
-    significant = pc.ascii_ltrim(digits, "0").view(pa.binary())
-    leading_zeros = _compute_lengths(digits) - _compute_lengths(significant)
+    significant_digits = pc.ascii_ltrim(digits, "0").view(pa.binary())
+    leading_zeros = _compute_lengths(digits) - _compute_lengths(significant_digits)
     exponents = integer_digits - 1 - leading_zeros
-    fraction = pc.ascii_rtrim(pc.binary_slice(significant, 1, _MAX_DIGITS).view(pa.string()), "0").view(pa.binary())
-    is_fraction_empty = _compute_lengths(fraction) == 0
+    trailing_digits = pc.binary_slice(significant_digits, 1, _MAX_DIGITS).view(pa.string())
+    fraction_digits = pc.ascii_rtrim(trailing_digits, "0").view(pa.binary())
+    is_fraction_empty = _compute_lengths(fraction_digits) == 0
     min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
     exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
-    suffix = choose(exponents - min_exponent, exponent_texts)
-    fraction_pieces = [fraction]
-    if is_fraction_empty.any():
+    exponent_column = choose(exponents - min_exponent, exponent_texts)
+    fraction_pieces = [fraction_digits]
+    if is_fraction_empty.any():  # Java writes at least one digit after the point
         fraction_pieces.append(choose(is_fraction_empty, [b"", b"0"]))
-    return join(pc.binary_slice(significant, 0, 1), build_binary_scalar(b"."), *fraction_pieces, suffix)
+    return join(pc.binary_slice(significant_digits, 0, 1), build_binary_scalar(b"."), *fraction_pieces, exponent_column)
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:

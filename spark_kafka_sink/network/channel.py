@@ -236,6 +236,7 @@ class KafkaChannel:
             if written_bytes and writer is self._send_writer:
                 for counts in self._traffic:
                     counts.record_bytes_sent(written_bytes)
+        # A frame is complete only once the socket has accepted all of its ciphertext.
         if writer is None or not writer.is_complete or self.transport.has_output:
             return None
         return self._finish_frame(writer)

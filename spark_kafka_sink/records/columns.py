@@ -270,7 +270,7 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
-        if _has_offsets(data_type) or _is_view(data_type):
+        if _has_offsets(data_type) or _is_view(data_type):  # any other dictionary is rejected below
             column = _decode_dictionary(column)
             data_type = column.type
     if pa.types.is_null(data_type):
@@ -319,7 +319,8 @@ def _convert_header_column(column: ArrowColumn) -> ArrowColumn | None:
         raise SchemaError(
             f"column headers must be a list of struct<key: string, value: binary> or a map, not {data_type}"
         )
-    if not _has_offsets(key_type) or not (_has_offsets(value_type) or pa.types.is_null(value_type)):
+    has_valid_values = _has_offsets(value_type) or pa.types.is_null(value_type)  # null: no header has a value
+    if not _has_offsets(key_type) or not has_valid_values:
         raise SchemaError(f"the keys of headers must be strings and their values binary, not {data_type}")
     return column
 

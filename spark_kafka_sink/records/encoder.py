@@ -75,6 +75,8 @@ def encode_records(
     if not starts:
         return []
     row_counts: NDArray[np.int64] = np.subtract(stops, starts)
+    # A slice that is appended to an open batch has the base timestamp of this batch. Any other slice starts a batch,
+    # whose base timestamp is that of its first row.
     if columns.timestamp is None:
         base_timestamps = [now_ms if base is None else base for base in open_base_timestamps]
         max_timestamps = [now_ms] * len(base_timestamps)
@@ -97,9 +99,10 @@ def encode_records(
     # Each buffer holds the slices [start, stop). `row_edges` are the positions in the buffer at which its rows start,
     # followed by the end of the last row.
     for (start, stop), (data, row_edges) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
-        slice_edges = np.zeros(1 + stop - start, np.int64)
-        slice_edges[1:] = row_edges.take(np.subtract(stops[start:stop], starts[start]))
         slice_range = slice(start, stop)
+        stops_in_buffer = np.subtract(stops[slice_range], starts[start])
+        slice_edges = np.zeros(1 + stop - start, np.int64)
+        slice_edges[1:] = row_edges.take(stops_in_buffer)
         buffers.append(
             EncodedSlices(
                 data=memoryview(data),

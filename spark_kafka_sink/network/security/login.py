@@ -90,6 +90,7 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
         return _parse_oauth_login(options, token_callback, faults)
     if mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
+    # GSSAPI is the default, so it may not be what the user intends.
     missing_mechanism_faults = _find_missing_mechanism_faults(options, token_callback)
     if missing_mechanism_faults:
         faults += missing_mechanism_faults
