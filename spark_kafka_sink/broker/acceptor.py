@@ -135,7 +135,7 @@ class Acceptor:
     def run_once(self) -> None:
         """Wait for connections or tasks, accept the connections, and then run the tasks."""
         ready_keys = self._poller.select(PAUSE_SECONDS if self._is_paused else POLL_SECONDS)
-        if self._is_paused:
+        if self._is_paused:  # the pause has ended, so poll the listeners again
             self._is_paused = False
             for node, sock in self._listeners.items():
                 self._poller.register(sock, EVENT_READ, node)
@@ -143,7 +143,7 @@ class Acceptor:
             if key.data is None:  # the wakeup socket, which belongs to no node
                 with contextlib.suppress(BlockingIOError):
                     self._wake_reader.recv(_MAX_WAKEUP_BYTES)
-            elif key.data in self._listeners and not self._is_paused:
+            elif key.data in self._listeners and not self._is_paused:  # a previous connection may have caused a pause
                 self._accept(key.data)
         while self._tasks:
             task, done_event = self._tasks.popleft()

@@ -106,7 +106,7 @@ def _parse_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
 
 
 def _validate_header(header: BatchHeader) -> None:
-    """Raise ApiError with the first problem of the header's fields."""
+    """Raise ApiError if a field is invalid or contradicts another one. The error describes the first problem."""
     checks = [
         (header.record_count <= 0, f"The batch has {header.record_count} records."),
         (

@@ -114,7 +114,10 @@ class EmbeddedCluster:
         store: ClusterStore | None = None,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """Load the cluster from `store`, if given, and create the `topics` (partition counts by name) it lacks."""
+        """Load the cluster from `store`, if given, and create those `topics` that the store does not contain.
+
+        `topics`: partition counts by topic name.
+        """
         if config.nodes < 1:
             raise ConfigurationError("A cluster must have at least one node.")
         self.config = config
@@ -139,7 +142,9 @@ class EmbeddedCluster:
         self._random = Random(config.seed)
         self.cluster_id = str(self._generate_uuid())
         self._moved_coordinators: dict[str, int] = {}
+        """Nodes that coordinate a transactional id or group because a test has moved the coordinator."""
         self._next_timeout_ms: float | None = None
+        """When to abort timed-out transactions, or None if no transaction is open."""
         self._store = store
         if store is not None:
             # A fixed seed would generate the topic ids of previous runs in the same directory again.

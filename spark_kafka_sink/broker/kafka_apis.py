@@ -48,7 +48,7 @@ def handle_request(
 
     Return what the transport must do now, or a DelayedRequest to resume later. `now_ms`: monotonic time.
     """
-    cluster.tick(now_ms)
+    cluster.tick(now_ms)  # so that the handler does not see a transaction that has timed out
     try:
         header, _ = decode_request_header(frame)
         if not _is_version_supported(cluster, header):

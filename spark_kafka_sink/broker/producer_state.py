@@ -59,7 +59,7 @@ class ProducerStateEntry:
         return None
 
     def validate(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
-        """Raise ApiError unless the batch may be appended next. It must not be a duplicate.
+        """Raise ApiError unless the batch may be appended next. Call `find_duplicate_batch` first.
 
         `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
         """

@@ -58,8 +58,8 @@ class Demo:
         """Run all steps. Return whether every row is in Kafka exactly once."""
         create_topic(self._client_config, self._bootstrap_servers, self.topic)
         print_note(f"topic {self.topic} with {PARTITIONS} partitions")
-        with tempfile.TemporaryDirectory(prefix="pykafka-demo-") as name:
-            directory = Path(name)
+        with tempfile.TemporaryDirectory(prefix="pykafka-demo-") as directory_name:
+            directory = Path(directory_name)
             options = {"kafka.bootstrap.servers": self._bootstrap_servers, "topic": self.topic}
             options["reportPath"] = str(directory / "reports.jsonl")
             print_note("starting Spark and its Python workers by writing no rows ...")

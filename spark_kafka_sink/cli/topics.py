@@ -123,13 +123,13 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
     first_offsets, end_offsets = _fetch_offsets(config, name, partitions_with_leader)
     return [
         _PartitionDescription(
-            name,
-            partition.partition_index,
-            partition.leader_id if partition.leader_id != _NO_LEADER else None,
-            partition.replica_nodes,
-            partition.isr_nodes,
-            first_offsets.get(partition.partition_index),
-            end_offsets.get(partition.partition_index),
+            topic=name,
+            partition=partition.partition_index,
+            leader=None if partition.leader_id == _NO_LEADER else partition.leader_id,
+            replicas=partition.replica_nodes,
+            in_sync=partition.isr_nodes,
+            first_offset=first_offsets.get(partition.partition_index),
+            end_offset=end_offsets.get(partition.partition_index),
         )
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     ]

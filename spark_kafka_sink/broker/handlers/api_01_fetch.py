@@ -54,6 +54,7 @@ class _FetchReader:
         self._committed = request.isolation_level == READ_COMMITTED
 
     def read_topic(self, requested_topic: FetchTopic) -> FetchableTopicResponse:
+        """Read the requested partitions of a topic, except those that this request has already read."""
         cluster = self._context.cluster
         if self._context.version >= FIRST_TOPIC_ID_VERSION:
             topic = cluster.find_topic_by_id(requested_topic.topic_id)

@@ -19,7 +19,7 @@ def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerRe
         return DescribeQuorumResponse(error_code=injected_code)
     running_nodes = context.cluster.list_running_nodes()
     controller_id = running_nodes[0].id if running_nodes else -1
-    timestamp = context.cluster.wall_ms()
+    timestamp = context.cluster.wall_ms()  # the controller's clock
     voter = DescribeQuorumResponseReplicaState(
         replica_id=controller_id, last_fetch_timestamp=timestamp, last_caught_up_timestamp=timestamp
     )
