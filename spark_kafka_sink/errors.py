@@ -13,7 +13,7 @@ KafkaSinkError
 │   └── DisconnectedError       the connection closed before the response arrived
 ├── AuthenticationError     rejected credentials or certificates; retrying does not help
 │   ├── TlsError                the TLS handshake failed
-│   └── ListenerMismatchError   the listener does not expect SASL, or offers other mechanisms
+│   └── ListenerMismatchError   the listener does not use SASL, or offers other mechanisms
 ├── UnsupportedVersionError the broker is too old or too new for the request
 ├── BrokerError             the broker returned an error code
 │   ├── AuthorizationError      a permission is missing; the message names the resource

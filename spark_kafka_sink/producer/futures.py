@@ -79,7 +79,7 @@ def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T
     try:
         callback(future)
     except BaseException:
-        _log.exception("A callback of a future failed. Other records are not affected.")
+        _log.exception("A callback of a future raised an exception. Other records are not affected.")
 
 
 class SendFuture(_ProducerFuture[RecordMetadata]):
@@ -317,7 +317,9 @@ def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception
     except BaseException as raised:
         with suppress(BaseException):  # a log handler is user code, too
             name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
-            _log.exception("%s failed for a record of topic %s. Other records are not affected.", name, metadata.topic)
+            _log.exception(
+                "%s raised an exception for a record of topic %s. Other records are not affected.", name, metadata.topic
+            )
         return None if isinstance(raised, Exception) else raised
     return None
 

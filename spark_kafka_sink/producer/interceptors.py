@@ -57,7 +57,7 @@ def _call_on_send(interceptor: Interceptor[Record, Metadata], record: Record) ->
         return interceptor.on_send(record)
     except Exception:
         _log.warning(
-            "on_send of interceptor %s failed. The record is sent without its changes.",
+            "on_send of interceptor %s raised an exception. The record is sent without its changes.",
             type(interceptor).__name__,
             exc_info=True,
         )

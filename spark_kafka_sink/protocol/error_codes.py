@@ -236,7 +236,7 @@ ILLEGAL_SASL_STATE = _define_error(
     34,
     "ILLEGAL_SASL_STATE",
     OTHER,
-    "The listener does not expect SASL. Check that security.protocol matches the port.",
+    "The listener does not use SASL. Check that security.protocol matches the port.",
 )
 UNSUPPORTED_VERSION = _define_error(
     35,
