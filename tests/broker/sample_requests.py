@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
+import pytest
+
+from spark_kafka_sink.broker.supported_versions import SUPPORTED_VERSIONS
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from spark_kafka_sink.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -27,7 +33,8 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.wire_client import batch
+from tests.broker.wire_client import WireClient, batch
+from tests.simulated_cluster import SimulatedCluster
 
 
 def sample_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
@@ -114,3 +121,15 @@ _BUILDERS: dict[ApiKey, Callable[[int, UUID], Message]] = {
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
 }
+
+
+every_api = pytest.mark.parametrize("api", [*map(ApiKey, SUPPORTED_VERSIONS)], ids=lambda api: api.name)
+
+
+def request_each_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> Iterator[tuple[int, Message]]:
+    """Send a request in each supported version. Yield the version and the response before the next request is sent."""
+    versions = SUPPORTED_VERSIONS[api]
+    for version in range(versions.min, versions.max + 1):
+        response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
+        assert response is not None, f"version {version}"
+        yield version, response

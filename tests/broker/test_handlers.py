@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -12,8 +11,7 @@ from spark_kafka_sink.broker.handlers import list_handled_api_keys
 from spark_kafka_sink.broker.supported_versions import SUPPORTED_VERSIONS
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.headers import decode_response
-from spark_kafka_sink.protocol.message import ApiKey, Message
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages import list_supported_api_keys
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -40,8 +38,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.schema import Struct, VersionRange, get_field_specs
-from tests.broker.sample_requests import sample_request
+from tests.broker.sample_requests import every_api, request_each_version
 from tests.broker.wire_client import WireClient, batch, partition_response, produce_request
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -62,76 +59,13 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
     return WireClient(system)
 
 
-every_api = pytest.mark.parametrize("api", [*map(ApiKey, SUPPORTED_VERSIONS)], ids=lambda api: api.name)
-
-
-def request_each_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> Iterator[tuple[int, Message]]:
-    """Send a request in each supported version. Yield the version and the response before the next request is sent."""
-    versions = SUPPORTED_VERSIONS[api]
-    for version in range(versions.min, versions.max + 1):
-        response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
-        assert response is not None, f"version {version}"
-        yield version, response
-
-
 @every_api
 def test_responds_to_every_supported_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> None:
     assert list(request_each_version(client, cluster, api))
 
 
-@every_api
-def test_injects_error_in_every_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> None:
-    cluster.control.when(api=api, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
-    assert list(request_each_version(client, cluster, api))
-
-
-@every_api
-def test_injects_error_after_execution_in_every_version(
-    client: WireClient, cluster: SimulatedCluster, api: ApiKey
-) -> None:
-    cluster.control.when(api=api, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR, execute_first=True)
-    for version, response in request_each_version(client, cluster, api):
-        codes = set(collect_error_codes(response, version))
-        assert codes <= {error_codes.UNKNOWN_SERVER_ERROR}, f"version {version}"
-
-
-def collect_error_codes(message: Struct, version: int) -> Iterator[int]:
-    """Yield the error codes of a message and its nested structs, in fields that the version has."""
-    for name, spec in get_field_specs(type(message)).items():
-        value = getattr(message, name)
-        if name in ("error_code", "partition_error_code") and version in spec.versions:
-            yield value
-        for element in value if isinstance(value, list) else ():
-            if isinstance(element, Struct):
-                yield from collect_error_codes(element, version)
-
-
-@every_api
-def test_injects_throttle_time_in_every_version(client: WireClient, cluster: SimulatedCluster, api: ApiKey) -> None:
-    cluster.control.when(api=api, times=None).throttle(7)
-    for version, response in request_each_version(client, cluster, api):
-        specs = get_field_specs(type(response))
-        has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
-        assert getattr(response, "throttle_time_ms", 0) == (7 if has_throttle_time else 0), f"version {version}"
-
-
 def test_every_api_with_messages_has_a_handler() -> None:
     assert set(list_handled_api_keys()) == set(list_supported_api_keys()) == set(SUPPORTED_VERSIONS)
-
-
-def test_unsupported_version_gets_api_versions_v0_or_closes_connection(
-    system: FakeSystem,
-) -> None:
-    limits = {ApiKey.API_VERSIONS: VersionRange(0, 0), ApiKey.PRODUCE: VersionRange(3, 7)}
-    SimulatedCluster(system, topics={"t": 1}, version_limits=limits)
-    client = WireClient(system)
-    client.send(ApiVersionsRequest(), 3)
-    payload = client.wait()
-    assert payload is not None
-    _, response = decode_response(payload, ApiVersionsResponse, 0)
-    assert response.error_code == error_codes.UNSUPPORTED_VERSION
-    assert next((k.min_version, k.max_version) for k in response.api_keys if k.api_key == ApiKey.PRODUCE) == (3, 7)
-    assert client.request(produce_request(batch(b"a")), 8) is None
 
 
 @pytest.mark.parametrize(
