@@ -282,10 +282,10 @@ PRODUCER_BRANCHES = (
 
 TRANSACTION_BRANCHES = (
     # Calls
-    Branch("an abort replaces a commit that was not sent", f"{_MANAGER}.abort", "self._calls.discard_pending()"),
+    Branch("an abort replaces a commit that was not sent", f"{_MANAGER}.abort", "self._lifecycle.discard_pending()"),
     Branch(
         "a call that has timed out is repeated",
-        "producer.transactions.states:TransactionCalls.start_or_join",
+        "producer.transactions.states:TransactionLifecycle.start_or_join",
         "if pending_operation is not None and pending_operation.name == name:",
     ),
     Branch("close() aborts an open transaction", f"{_MANAGER}.abort_if_open", "return self.abort()"),
@@ -332,7 +332,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "version 1: a transaction with a gap is followed by a new epoch",
         f"{_MANAGER}._complete",
-        "self._calls.transition_to(_State.INITIALIZING)",
+        "self._lifecycle.transition_to(_State.INITIALIZING)",
     ),
     Branch(
         "a batch with a rejected sequence fails in a transaction",

@@ -28,7 +28,10 @@ class BackgroundLookup(Generic[ResultT]):
     """A lookup that runs on its own thread. The thread ends with the lookup."""
 
     def __init__(self, system: System, look_up: Callable[[], ResultT], on_finish: Callable[[], None]) -> None:
-        """`on_finish`: called on the lookup's thread, unless the lookup finishes before this call returns."""
+        """Start the lookup.
+
+        `on_finish`: called on the lookup's thread, unless the lookup ends before the constructor returns.
+        """
         self.is_finished = False
         self._should_notify = False
         self._look_up = look_up

@@ -346,7 +346,7 @@ class Metadata:
             for partition in changed_partitions:
                 topic = topics[partition.topic]
                 topics[partition.topic] = replace_partitions(topic, [partition])
-                assert partition.leader_epoch is not None
+                assert partition.leader_epoch is not None  # taken from the hint
                 self._epochs[partition.topic, partition.index] = KnownEpoch(topic.topic_id, partition.leader_epoch)
             self.snapshot = replace(snapshot, nodes=known_nodes, topics=topics)
             return {(partition.topic, partition.index) for partition in changed_partitions}

@@ -45,7 +45,7 @@ class MetadataFetch:
         self._is_rebootstrap_demanded = False
 
     def resolve_bootstrap_servers(self, now_ms: float) -> float:
-        """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next attempt.
+        """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next call.
 
         Return 0 if the bootstrap servers are known. After bootstrap.resolve.timeout.ms, return inf; all callers that
         wait for metadata then get the error.

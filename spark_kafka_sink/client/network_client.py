@@ -257,9 +257,9 @@ class NetworkClient:
 
     def _maybe_update_metadata(self, now_ms: float) -> float:
         """Send a metadata request if one is due and a node can be used. Return the delay until the next call."""
-        unresolved_ms = self._fetch.resolve_bootstrap_servers(now_ms)
-        if unresolved_ms > 0:
-            return unresolved_ms
+        until_next_lookup_ms = self._fetch.resolve_bootstrap_servers(now_ms)
+        if until_next_lookup_ms > 0:  # there is no node yet
+            return until_next_lookup_ms
         wait_ms = self._fetch.wait_ms(now_ms, self._last_response_ms_by_node)
         if wait_ms > 0:
             return wait_ms

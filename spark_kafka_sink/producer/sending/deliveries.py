@@ -169,7 +169,8 @@ class Deliveries:
                 self._split(batch, now_ms)
             else:
                 error = self._fail_after_response(batch, partition_response, outcome, now_ms)
-                fatal_error = error if outcome.fatal else fatal_error
+                if outcome.fatal:
+                    fatal_error = error
         return fatal_error
 
     def _handle_attempt(

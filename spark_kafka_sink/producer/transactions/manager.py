@@ -50,7 +50,7 @@ from spark_kafka_sink.producer.transactions.states import (
     SEND_OFFSETS,
     WRITABLE_STATES,
     Operation,
-    TransactionCalls,
+    TransactionLifecycle,
     TransactionManagerState,
 )
 from spark_kafka_sink.protocol.message import Message
@@ -82,7 +82,7 @@ class TransactionManager:
         self.id_and_epoch = NO_PRODUCER_ID
         self.last_failure: KafkaSinkError | None = None
         """The error of the last request; None if it succeeded. Set by the sender thread, read by any thread."""
-        self._calls = TransactionCalls(transactional_id)
+        self._lifecycle = TransactionLifecycle(transactional_id)
         self._timeout_ms = timeout_ms
         self._version: int  # protocol version of the last transaction under this epoch; 0 if there was none
         self._lock = threading.RLock()
@@ -95,16 +95,16 @@ class TransactionManager:
 
     @property
     def transactional_id(self) -> str:
-        return self._calls.transactional_id
+        return self._lifecycle.transactional_id
 
     @property
     def state(self) -> TransactionManagerState:
-        return self._calls.state
+        return self._lifecycle.state
 
     @property
     def error(self) -> KafkaSinkError | None:
         """The cause of an error state. It is kept while the transaction is aborted."""
-        return self._calls.error
+        return self._lifecycle.error
 
     @property
     def fatal_error(self) -> KafkaSinkError | None:
@@ -123,7 +123,7 @@ class TransactionManager:
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
-            pending_operation = self._calls.pending_operation
+            pending_operation = self._lifecycle.pending_operation
             # The outcome of a pending operation can only be learned under its own transactional id. After a fatal
             # error, no call can be repeated, so a pending operation no longer matters.
             if (
@@ -136,19 +136,19 @@ class TransactionManager:
                     f"because the outcome of {pending_operation.name}() is unknown. Call {pending_operation.name}() "
                     "again, or create a new producer."
                 )
-            return self._calls.start_or_join(INIT, lambda: self._begin_init(requested_id))
+            return self._lifecycle.start_or_join(INIT, lambda: self._begin_init(requested_id))
 
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
-            self._calls.transition_to(_State.INITIALIZING)
+            self._lifecycle.transition_to(_State.INITIALIZING)
             self._needs_producer_id = False
-            self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
+            self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
             # The requests that the other process has sent under this epoch, and its next sequence, are unknown here.
             self._has_delayable_request = True
             self._transaction = OpenTransaction(prepared.version, is_started=True)
-            self._calls.transition_to(_State.PREPARED)
+            self._lifecycle.transition_to(_State.PREPARED)
 
     def begin(self, version: int | None) -> None:
         """Begin a transaction.
@@ -156,9 +156,9 @@ class TransactionManager:
         `version`: the transaction protocol version of the cluster; None if it is unknown.
         """
         with self._lock:
-            self._calls.reject_while_pending(BEGIN)
-            self._calls.raise_if_failed()
-            self._calls.transition_to(_State.IN_TRANSACTION)
+            self._lifecycle.reject_while_pending(BEGIN)
+            self._lifecycle.raise_if_failed()
+            self._lifecycle.transition_to(_State.IN_TRANSACTION)
             if version is None:
                 version = self._version or 1  # the version of the previous transaction, if there was one
             # Brokers expect the first transaction of version 2 to have a new epoch. A request that may run late would
@@ -171,7 +171,7 @@ class TransactionManager:
 
     def commit(self) -> Operation:
         with self._lock:
-            return self._calls.start_or_join(COMMIT, lambda: self._calls.transition_to(_State.COMMITTING))
+            return self._lifecycle.start_or_join(COMMIT, lambda: self._lifecycle.transition_to(_State.COMMITTING))
 
     def abort(self) -> Operation:
         """Begin an abort. It may follow a pending commit whose EndTxn was not sent yet."""
@@ -181,8 +181,8 @@ class TransactionManager:
                 self._make_abortable(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
-                self._calls.discard_pending()
-            return self._calls.start_or_join(ABORT, self._begin_abort)
+                self._lifecycle.discard_pending()
+            return self._lifecycle.start_or_join(ABORT, self._begin_abort)
 
     def stop_accepting_records(self) -> None:
         """Reject further records before the last flush of a transaction that is being prepared.
@@ -190,14 +190,14 @@ class TransactionManager:
         After that, the transaction can only be prepared or aborted.
         """
         with self._lock:
-            self._calls.ensure_in_transaction(PREPARE)
+            self._lifecycle.ensure_in_transaction(PREPARE)
             self._require_transaction().accepts_records = False
 
     def find_last_offsets_operation(self) -> Operation | None:
         """Return the operation of the last offsets that are not yet part of the transaction, if any."""
         with self._lock:
-            groups = [] if self._transaction is None else self._transaction.groups
-            return groups[-1].operation if groups else None
+            unwritten_offsets = [] if self._transaction is None else self._transaction.unwritten_offsets
+            return unwritten_offsets[-1].operation if unwritten_offsets else None
 
     def prepare(self) -> TransactionIdentity | None:
         """Leave the transaction open for another process to end, and return its identity.
@@ -205,24 +205,24 @@ class TransactionManager:
         All records must be acknowledged and all offsets written. If the transaction is empty, end it and return None.
         """
         with self._lock:
-            self._calls.ensure_in_transaction(PREPARE)
+            self._lifecycle.ensure_in_transaction(PREPARE)
             transaction = self._require_transaction()
             if not transaction.is_started:
-                self._calls.transition_to(_State.COMMITTING)
+                self._lifecycle.transition_to(_State.COMMITTING)
                 self._complete()
                 return None
-            self._calls.transition_to(_State.PREPARED)
+            self._lifecycle.transition_to(_State.PREPARED)
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         """Add a consumer group's offsets to the transaction. Return an operation that ends when they are written."""
         with self._lock:
-            self._calls.ensure_in_transaction(SEND_OFFSETS)
+            self._lifecycle.ensure_in_transaction(SEND_OFFSETS)
             if not self._require_transaction().accepts_records:
-                raise self._calls.build_ended_error(SEND_OFFSETS)
+                raise self._lifecycle.build_ended_error(SEND_OFFSETS)
             operation = Operation(SEND_OFFSETS)
             if offsets:
-                self._require_transaction().groups.append(GroupOffsets(group, dict(offsets), operation))
+                self._require_transaction().unwritten_offsets.append(GroupOffsets(group, dict(offsets), operation))
             else:
                 operation.finish()
             return operation
@@ -236,11 +236,11 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if number is not None and (transaction is None or transaction.number != number):
-                raise self._calls.build_ended_error("send")
-            self._calls.ensure_in_transaction("send")
+                raise self._lifecycle.build_ended_error("send")
+            self._lifecycle.ensure_in_transaction("send")
             assert transaction is not None
             if not transaction.accepts_records:
-                raise self._calls.build_ended_error("send")
+                raise self._lifecycle.build_ended_error("send")
             return transaction.number
 
     def abort_if_open(self) -> Operation | None:
@@ -250,9 +250,9 @@ class TransactionManager:
         """
         with self._lock:
             if self.is_open:
-                self._calls.discard_pending()
+                self._lifecycle.discard_pending()
                 return self.abort()
-            return self._calls.pending_operation
+            return self._lifecycle.pending_operation
 
     @property
     def is_open(self) -> bool:
@@ -407,8 +407,8 @@ class TransactionManager:
             if verdict is Verdict.UNAUTHORIZED and self.state is _State.INITIALIZING:
                 # init_transactions() may be called again once the permission has been granted.
                 self._needs_producer_id = False
-                self._calls.transition_to(_State.UNINITIALIZED)
-                self._calls.finish(error)
+                self._lifecycle.transition_to(_State.UNINITIALIZED)
+                self._lifecycle.finish_operation(error)
             elif verdict is Verdict.ABORTABLE and not (request.completes_abort and self.state is _State.ABORTING):
                 if self._transaction is not None:
                     self._transaction.needs_new_epoch = True
@@ -421,25 +421,25 @@ class TransactionManager:
         with self._lock:
             if self.state is not _State.FATAL_ERROR:
                 description = repr(self)  # includes the state before the failure
-                self._calls.fail(_State.FATAL_ERROR, error)
+                self._lifecycle.enter_error_state(_State.FATAL_ERROR, error)
                 _log.error("%s failed permanently: %s", description, error)
             self.close(error)
 
     def close(self, error: KafkaSinkError) -> None:
         """Fail all operations because the sender has ended."""
         with self._lock:
-            self._calls.finish(error)
+            self._lifecycle.finish_operation(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
     def _begin_init(self, transactional_id: str) -> None:
-        self._calls.transition_to(_State.INITIALIZING)
-        self._calls.transactional_id = transactional_id
+        self._lifecycle.transition_to(_State.INITIALIZING)
+        self._lifecycle.transactional_id = transactional_id
         self._transaction = None
         self._require_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
-        self._calls.transition_to(_State.ABORTING)
+        self._lifecycle.transition_to(_State.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
 
@@ -461,8 +461,8 @@ class TransactionManager:
         if transaction is not None and self.state in WRITABLE_STATES:
             if transaction.partitions_to_add:
                 return AddPartitions(self.identity, frozenset(transaction.partitions_to_add))
-            if transaction.groups:
-                return self._build_offsets_request(transaction.groups[0])
+            if transaction.unwritten_offsets:
+                return self._build_offsets_request(transaction.unwritten_offsets[0])
         if transaction is None or self.state not in ENDING_STATES or not is_flushed:
             return None
         return EndTransaction(self.identity, commit=self.state is _State.COMMITTING, has_begun=transaction.is_started)
@@ -477,11 +477,12 @@ class TransactionManager:
             return False
         return request.current_id_and_epoch == self._id_and_epoch_to_send
 
-    def _build_offsets_request(self, group: GroupOffsets) -> Request:
+    def _build_offsets_request(self, group_offsets: GroupOffsets) -> Request:
+        """Build the request that writes the offsets or, in version 1, first adds the group to the transaction."""
         identity = self.identity
-        if group.is_group_added or identity.version >= 2:
-            return CommitOffsets(identity, group.group, dict(group.offsets))
-        return AddOffsets(identity, group.group.group_id)
+        if group_offsets.is_group_added or identity.version >= 2:
+            return CommitOffsets(identity, group_offsets.group_metadata, dict(group_offsets.offsets))
+        return AddOffsets(identity, group_offsets.group_metadata.group_id)
 
     # --- executed requests (TransactionListener)
 
@@ -491,8 +492,8 @@ class TransactionManager:
         if self._transaction is None:
             self._version = 0  # no transaction was begun under the new epoch yet
         if self.state is _State.INITIALIZING:
-            self._calls.transition_to(_State.READY)
-            self._calls.finish()
+            self._lifecycle.transition_to(_State.READY)
+            self._lifecycle.finish_operation()
 
     def on_partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
         self._require_transaction().add_partitions(partitions)
@@ -513,10 +514,10 @@ class TransactionManager:
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
             self._require_producer_id(self.id_and_epoch)
-            self._calls.transition_to(_State.INITIALIZING)
+            self._lifecycle.transition_to(_State.INITIALIZING)
         else:
-            self._calls.transition_to(_State.READY)
-            self._calls.finish()
+            self._lifecycle.transition_to(_State.READY)
+            self._lifecycle.finish_operation()
 
     def _build_timeout_advice(self, now_ms: float) -> str | None:
         """Return an explanation if the transaction was open for longer than transaction.timeout.ms.
@@ -538,10 +539,10 @@ class TransactionManager:
         if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING, _State.INITIALIZING):
             return
         _log.info("%r: the transaction must be aborted: %s", self, error)
-        self._calls.fail(_State.ABORTABLE_ERROR, error)
-        self._calls.finish(self._calls.build_abortable_error(error))
+        self._lifecycle.enter_error_state(_State.ABORTABLE_ERROR, error)
+        self._lifecycle.finish_operation(self._lifecycle.build_abortable_error(error))
         if self._transaction is not None:
-            self._transaction.fail_offsets(self._calls.build_abortable_error(error))
+            self._transaction.fail_offsets(self._lifecycle.build_abortable_error(error))
 
     # --- helpers
 

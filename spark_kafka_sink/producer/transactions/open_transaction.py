@@ -1,4 +1,4 @@
-"""OpenTransaction: the state of one transaction from its beginning to its end."""
+"""OpenTransaction: the partitions, offsets and progress of one transaction, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMe
 class GroupOffsets:
     """Offsets of a consumer group that are not yet part of the transaction."""
 
-    group: GroupMetadata
+    group_metadata: GroupMetadata
     offsets: dict[TopicPartition, OffsetAndMetadata]
     operation: Operation
     is_group_added: bool = False
@@ -38,7 +38,8 @@ class OpenTransaction:
     """Partitions that must be added before a batch for them may be sent (version 1)."""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     """Topic ids by topic name, as of the transaction's first acknowledged records for the topic."""
-    groups: list[GroupOffsets] = field(default_factory=list)
+    unwritten_offsets: list[GroupOffsets] = field(default_factory=list)
+    """Offsets that brokers have not written yet, in the order of the calls. Only the first entry is being sent."""
     is_started: bool = False
     """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
@@ -56,7 +57,7 @@ class OpenTransaction:
 
     def is_empty(self, *, aborting: bool) -> bool:
         """Return whether brokers cannot know the transaction and nothing remains to be added before it ends."""
-        has_pending_additions = not aborting and bool(self.partitions_to_add or self.groups)
+        has_pending_additions = not aborting and bool(self.partitions_to_add or self.unwritten_offsets)
         return not (self.is_started or self.in_doubt or has_pending_additions)
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
@@ -68,15 +69,15 @@ class OpenTransaction:
     def mark_group_added(self) -> None:
         """Record that brokers have added the first group to the transaction."""
         self.is_started = True
-        self.groups[0].is_group_added = True
+        self.unwritten_offsets[0].is_group_added = True
 
     def remove_written_offsets(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove the offsets of the first group that brokers have written. The remaining offsets are sent again."""
         for partition in partitions:
-            self.groups[0].offsets.pop(partition, None)
-        if not self.groups[0].offsets:
-            self.groups.pop(0).operation.finish()
+            self.unwritten_offsets[0].offsets.pop(partition, None)
+        if not self.unwritten_offsets[0].offsets:
+            self.unwritten_offsets.pop(0).operation.finish()
 
     def fail_offsets(self, error: KafkaSinkError) -> None:
-        for group in self.groups:
-            group.operation.finish(error)
+        for group_offsets in self.unwritten_offsets:
+            group_offsets.operation.finish(error)

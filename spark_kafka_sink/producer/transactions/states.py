@@ -128,8 +128,8 @@ def mark_already_aborted(error: TransactionAbortableError) -> None:
     error.remedy = _ABORTED_REMEDY
 
 
-class TransactionCalls:
-    """The state and the pending operation of a TransactionManager. Guarded by the manager's lock."""
+class TransactionLifecycle:
+    """The state, error and pending operation of a TransactionManager. Guarded by the manager's lock."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -145,7 +145,7 @@ class TransactionCalls:
         if next_state is _State.READY:
             self.error = None  # the error belonged to the transaction that has ended
 
-    def fail(self, error_state: TransactionManagerState, error: KafkaSinkError) -> None:
+    def enter_error_state(self, error_state: TransactionManagerState, error: KafkaSinkError) -> None:
         """Change to an error state, with `error` as its cause."""
         self.transition_to(error_state)
         self.error = error
@@ -176,8 +176,8 @@ class TransactionCalls:
         self._operation = Operation(name)
         return self._operation
 
-    def finish(self, error: KafkaSinkError | None = None) -> None:
-        """Set the outcome of the current operation, if any."""
+    def finish_operation(self, error: KafkaSinkError | None = None) -> None:
+        """Set the outcome of the current operation, if any. `error`: why it has failed; None if it succeeded."""
         if self._operation is not None:
             self._operation.finish(error)
 
