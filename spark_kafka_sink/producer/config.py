@@ -225,7 +225,7 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
     if parsed_options.invalid_fields & _IDEMPOTENCE_FIELDS:
-        return is_idempotent
+        return is_idempotent  # the result does not matter, because the invalid options are errors
     if not is_idempotent:
         if is_transactional:
             parsed_options.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")

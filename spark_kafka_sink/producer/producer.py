@@ -349,7 +349,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         keep_row_indices: bool,
         ignored_key_bytes: int,
     ) -> ColumnsFuture:
-        """Send all rows of the columns, in the transaction of `check_open` if there is one. Return their future."""
+        """Send all rows of the columns, in the transaction of `check_open` if there is one. Return their future.
+
+        An error that is raised here rejects all rows that have not failed on their own before.
+        """
         now_ms = self._system.now()
         try:
             check_columns(columns)

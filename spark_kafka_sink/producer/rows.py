@@ -157,14 +157,14 @@ def find_missing_partition_rows(
     """
     if rows.requested_partitions is None or partition is None:
         return []
-    info = snapshot.topics[topic]
-    # Below 0 if a row has INVALID_PARTITION or UNSPECIFIED_PARTITION. Only the search below tells these two apart.
+    known_partitions = snapshot.topics[topic].partitions
+    # This is below 0 if a row has INVALID_PARTITION or UNSPECIFIED_PARTITION. Only the search below tells them apart.
     lowest_partition = int(np.minimum.reduce(rows.requested_partitions, initial=0))
-    # `info.partitions` is sorted by index, so the last index shows whether a broker has omitted any partition.
-    are_partitions_contiguous = info.partitions[-1].index + 1 == len(info.partitions)
-    if are_partitions_contiguous and lowest_partition >= 0 and rows.highest_requested_partition < len(info.partitions):
+    # `known_partitions` is sorted by index, so the last index shows whether a broker has omitted any partition.
+    are_partitions_contiguous = known_partitions[-1].index + 1 == len(known_partitions)
+    if are_partitions_contiguous and lowest_partition >= 0 and rows.highest_requested_partition < len(known_partitions):
         return []  # the usual case, which needs no search
-    valid_partitions = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in info.partitions)]
+    valid_partitions = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in known_partitions)]
     row_indices = rows.row_indices[~np.isin(rows.requested_partitions, valid_partitions)]
     if not len(row_indices):
         return []
@@ -173,7 +173,7 @@ def find_missing_partition_rows(
     else:
         missing_partitions = np.unique(integers_to_numpy(combine_chunks(partition))[row_indices]).tolist()
     partition_list = _join_with_or([str(missing_partition) for missing_partition in missing_partitions])
-    error = build_missing_partition_error(topic, partition_list, len(info.partitions))
+    error = build_missing_partition_error(topic, partition_list, len(known_partitions))
     return [FailedRows(row_indices, error, topic)]
 
 

@@ -337,14 +337,14 @@ def _find_type_faults(
             faults.append(f"{error}.")
             continue
         for record_field, converted_column in converted_columns.items():
-            fault = _find_column_problem(record_field, arrow_field, converted_column)
+            fault = _find_column_fault(record_field, arrow_field, converted_column)
             if fault is not None:
                 faults.append(fault)
     return faults
 
 
-def _find_column_problem(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
-    """Return why a column cannot be used for the record field, or None if it can be used.
+def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
+    """Return the fault of a column that cannot be used for the record field, or None if it can be used.
 
     `empty_column`: a column without rows, converted to the type that the record field is read from.
     """

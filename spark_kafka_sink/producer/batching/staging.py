@@ -271,13 +271,13 @@ class Stage:
         total_bytes = self.assigned_bytes + self.unassigned_bytes
         max_unassigned_batches = _MAX_UNASSIGNED_BATCHES if self.assigned_bytes else 1
         max_unassigned_bytes = max_unassigned_batches * max_body_bytes
-        # The stage has used up its share of memory, or its single records are enough to be assigned to partitions.
+        # The stage is full if it has used up its share of memory, or if its single records are worth assigning.
         if self._has_reached_memory_limit or self.unassigned_bytes >= max_unassigned_bytes:
             return True
-        # One partition has enough rows for a batch.
+        # If one partition has enough rows for a batch, the batch is released, unless that would copy many other rows.
         if self.largest_partition_bytes >= max_body_bytes:
             return self._should_release_full_batch(max_body_bytes)
-        # No partition does, but there are enough rows in all, and per partition, to be worth grouping.
+        # Otherwise, the stage is full if there are enough rows in all, and per partition, to be worth grouping.
         return (
             total_bytes >= _FULL_STAGE_BYTES
             and total_bytes >= _FULL_STAGE_BYTES_PER_PARTITION * self._nonempty_partition_count
