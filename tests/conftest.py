@@ -22,6 +22,7 @@ GUARDED = (
     "producer/scenarios/test_batch_completion.py",
     "producer/test_futures.py",
     "producer/test_metrics.py",
+    "producer/test_network_metrics.py",
     "producer/test_partitioner.py",
     "producer/test_transaction_waits.py",
     "producer/test_transactional_producer.py",

@@ -8,27 +8,13 @@ import pickle
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.records.compression import Codec
-from tests.producer.kafka_clients_options import PRODUCER_OPTION_NAMES
-
-SERVERS = {"bootstrap.servers": "a:9092, b:9093"}
-
-
-def parse(**options: object) -> ProducerConfig:
-    return ProducerConfig.parse({**SERVERS, **{name.replace("_", "."): value for name, value in options.items()}})
-
-
-def parse_faults(**options: object) -> tuple[str, ...]:
-    with pytest.raises(ConfigurationError) as caught:
-        parse(**options)
-    return caught.value.faults
+from tests.producer.config_cases import parse_config, parse_faults
 
 
 def test_defaults_match_java_producer() -> None:
-    config = parse()
+    config = parse_config()
     assert (config.acks, config.retries, config.enable_idempotence) == (-1, 2**31 - 1, True)
     assert (config.batch_size, config.linger_ms, config.buffer_memory) == (16384, 5, 33554432)
     assert (config.delivery_timeout_ms, config.request_timeout_ms, config.max_block_ms) == (120000, 30000, 60000)
@@ -43,11 +29,11 @@ def test_defaults_match_java_producer() -> None:
 
 
 def test_values_may_be_strings_or_python_values() -> None:
-    assert parse(linger_ms="7", enable_idempotence="FALSE", acks=1) == parse(
+    assert parse_config(linger_ms="7", enable_idempotence="FALSE", acks=1) == parse_config(
         linger_ms=7, enable_idempotence=False, acks="1"
     )
     assert ProducerConfig.parse({"bootstrap.servers": ["a:1", "b:2"]}).bootstrap_servers == ("a:1", "b:2")
-    assert parse(acks="ALL").acks == parse(acks=" -1 ").acks == -1
+    assert parse_config(acks="ALL").acks == parse_config(acks=" -1 ").acks == -1
 
 
 def test_reports_all_faults_in_one_error() -> None:
@@ -95,7 +81,7 @@ def test_transactions_have_requirements_of_idempotence() -> None:
     )
     assert parse_faults(transactional_id="x", acks=1) == ("acks must be all, because transactional.id is set.",)
     assert parse_faults(transactional_id="x", retries=0) == ("retries must not be 0, because transactional.id is set.",)
-    assert parse(transactional_id="x").enable_idempotence
+    assert parse_config(transactional_id="x").enable_idempotence
 
 
 def test_rejects_misspelt_name_with_suggestion() -> None:
@@ -106,33 +92,11 @@ def test_rejects_misspelt_name_with_suggestion() -> None:
     assert "hunter2" not in fault
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("transaction.two.phase.commit.enable", "true", "no released broker supports it"),
-        ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "key_serializer="),
-        ("value.serializer", str, "value_serializer="),
-        ("interceptor.classes", "com.example.Audit", "interceptors="),
-        ("metric.reporters", ["com.example.Reporter"], "metrics()"),
-        ("partitioner.class", "com.example.Mine", "Python callable"),
-        ("enable.metrics.push", "true", "KIP-714"),
-        ("metrics.recording.level", "DEBUG", "INFO"),
-        ("config.providers", "file", "Java classes"),
-    ],
-)
-def test_rejects_java_only_options_with_reason(name: str, value: object, message: str) -> None:
-    (fault,) = parse_faults(**{name: value})
-    assert fault.startswith(name)
-    assert message in fault
-
-
-def test_every_option_of_kafka_clients_is_known() -> None:
-    assert not PRODUCER_OPTION_NAMES - PRODUCER_OPTIONS.keys() - SECURITY_OPTIONS.keys()
-
-
 @pytest.mark.parametrize("strategy", ["full", "incremental", "INCREMENTAL"])
 def test_allocation_strategy_of_java_has_no_effect(strategy: str) -> None:
-    assert parse(buffer_memory_allocation_strategy=strategy, compression_type="zstd") == parse(compression_type="zstd")
+    assert parse_config(buffer_memory_allocation_strategy=strategy, compression_type="zstd") == parse_config(
+        compression_type="zstd"
+    )
 
 
 def test_rejects_unknown_allocation_strategy() -> None:
@@ -144,8 +108,8 @@ def test_rejects_unknown_allocation_strategy() -> None:
 def test_rejects_rack_aware_partitioner_without_rack(rack: dict[str, object]) -> None:
     (fault,) = parse_faults(partitioner_rack_aware=True, **rack)
     assert fault.startswith("partitioner.rack.aware is true, so client.rack must be set")
-    assert parse(partitioner_rack_aware="true", client_rack="eu-west-1a").partitioner_rack_aware
-    assert parse(client_rack="eu-west-1a").client_rack == "eu-west-1a"
+    assert parse_config(partitioner_rack_aware="true", client_rack="eu-west-1a").partitioner_rack_aware
+    assert parse_config(client_rack="eu-west-1a").client_rack == "eu-west-1a"
 
 
 def test_rejects_rack_aware_partitioner_with_round_robin_partitioner() -> None:
@@ -154,13 +118,8 @@ def test_rejects_rack_aware_partitioner_with_round_robin_partitioner() -> None:
     assert fault == f"{expected}Remove one of them."
 
 
-def test_accepts_java_only_options_without_effect() -> None:
-    config = parse(interceptor_classes="", metric_reporters=[], enable_metrics_push=False)
-    assert config == parse(metrics_recording_level="info")
-
-
 def test_treats_none_as_not_set() -> None:
-    assert parse(linger_ms=None, client_id=None) == parse()
+    assert parse_config(linger_ms=None, client_id=None) == parse_config()
 
 
 @pytest.mark.parametrize("servers", [None, "", " , ", "broker", "broker:0", "broker:70000", "a:1,b"])
@@ -176,21 +135,21 @@ def test_bootstrap_servers_may_be_ipv6() -> None:
 def test_rejects_explicit_delivery_timeout_below_linger_and_request() -> None:
     (fault,) = parse_faults(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=901)
     assert "linger.ms + request.timeout.ms, which is 1001" in fault
-    assert parse(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=900).delivery_timeout_ms == 1000
+    assert parse_config(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=900).delivery_timeout_ms == 1000
 
 
 def test_raises_default_delivery_timeout_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert parse(linger_ms=100_000, request_timeout_ms=100_000).delivery_timeout_ms == 200_000
+        assert parse_config(linger_ms=100_000, request_timeout_ms=100_000).delivery_timeout_ms == 200_000
     assert "delivery.timeout.ms" in caplog.text
-    assert parse(linger_ms=2**40).delivery_timeout_ms == 2**31 - 1
+    assert parse_config(linger_ms=2**40).delivery_timeout_ms == 2**31 - 1
 
 
 @pytest.mark.parametrize("conflict", [{"acks": 1}, {"acks": 0}, {"retries": 0}])
 def test_conflict_disables_idempotence_unless_requested(
     conflict: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not parse(**conflict).enable_idempotence
+    assert not parse_config(**conflict).enable_idempotence
     assert "Disabled idempotence" in caplog.text
     (fault,) = parse_faults(enable_idempotence=True, **conflict)
     assert next(iter(conflict)) in fault
@@ -199,7 +158,7 @@ def test_conflict_disables_idempotence_unless_requested(
 def test_more_than_five_in_flight_require_disabled_idempotence() -> None:
     assert "enable.idempotence" in parse_faults(**{"max.in.flight.requests.per.connection": 6})[0]
     assert len(parse_faults(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
-    config = parse(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": False})
+    config = parse_config(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": False})
     assert config.max_in_flight_requests_per_connection == 6
 
 
@@ -210,17 +169,17 @@ def test_rejects_too_many_in_flight_without_idempotence_warning(caplog: pytest.L
 
 @pytest.mark.parametrize(("acks", "warns"), [("0", True), ("1", False), ("all", False)])
 def test_acks_0_warns_about_lost_records(acks: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
-    parse(acks=acks)
+    parse_config(acks=acks)
     assert ("Records can be lost without an error" in caplog.text) == warns
 
 
 def test_idempotence_can_be_disabled() -> None:
-    assert not parse(enable_idempotence="false", acks=0).enable_idempotence
+    assert not parse_config(enable_idempotence="false", acks=0).enable_idempotence
 
 
 def test_reconciles_first_and_maximum_backoff_as_in_java() -> None:
-    assert parse(retry_backoff_ms=5000).retry_backoff_max_ms == 5000
-    config = parse(reconnect_backoff_ms=5000, reconnect_backoff_max_ms=2000)
+    assert parse_config(retry_backoff_ms=5000).retry_backoff_max_ms == 5000
+    config = parse_config(reconnect_backoff_ms=5000, reconnect_backoff_max_ms=2000)
     assert (config.reconnect_backoff_ms, config.reconnect_backoff_max_ms) == (2000, 2000)
 
 
@@ -229,31 +188,31 @@ def test_reconciles_first_and_maximum_backoff_as_in_java() -> None:
 )
 def test_compression_levels_have_javas_bounds(codec: str, good: tuple[int, ...], bad: tuple[int, ...]) -> None:
     for level in good:
-        config = parse(**{"compression.type": codec, f"compression.{codec}.level": level})
+        config = parse_config(**{"compression.type": codec, f"compression.{codec}.level": level})
         assert config.compression_level == level
     for level in bad:
         assert parse_faults(**{"compression.type": codec, f"compression.{codec}.level": level})
 
 
 def test_uses_compression_level_of_selected_codec_only() -> None:
-    config = parse(**{"compression.type": "gzip", "compression.lz4.level": 3})
+    config = parse_config(**{"compression.type": "gzip", "compression.lz4.level": 3})
     assert (config.codec, config.compression_level) == (Codec.GZIP, None)
-    assert parse(**{"compression.type": "snappy"}).compression_level is None
+    assert parse_config(**{"compression.type": "snappy"}).compression_level is None
 
 
 @pytest.mark.parametrize("prefix", ["", "org.apache.kafka.clients.producer."])
 def test_javas_own_partitioners_are_known_by_name(prefix: str) -> None:
-    assert parse(partitioner_class=prefix + "RoundRobinPartitioner").partitioner_class == "RoundRobinPartitioner"
-    assert parse(partitioner_class=prefix + "UniformStickyPartitioner").partitioner_ignore_keys
+    assert parse_config(partitioner_class=prefix + "RoundRobinPartitioner").partitioner_class == "RoundRobinPartitioner"
+    assert parse_config(partitioner_class=prefix + "UniformStickyPartitioner").partitioner_ignore_keys
     for name in ("DefaultPartitioner", "internals.DefaultPartitioner"):
-        assert parse(partitioner_class=prefix + name).partitioner_class == "DefaultPartitioner"
+        assert parse_config(partitioner_class=prefix + name).partitioner_class == "DefaultPartitioner"
 
 
 @pytest.mark.parametrize("value", ["ssl", "Sasl_Ssl"])
 def test_security_protocol_is_case_insensitive(value: str) -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
     login_options = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas} if "sasl" in value.lower() else {}
-    assert parse(security_protocol=value, **login_options).security.protocol == value.upper()
+    assert parse_config(security_protocol=value, **login_options).security.protocol == value.upper()
 
 
 def test_reports_unknown_security_protocol_with_other_faults() -> None:
@@ -265,28 +224,12 @@ def test_reports_unknown_security_protocol_with_other_faults() -> None:
 def test_secrets_are_in_neither_repr_nor_faults_and_survive_pickling() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2";'
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
-    config = parse(**options)
+    config = parse_config(**options)
     assert "hunter2" not in repr(config)
     assert pickle.loads(pickle.dumps(config)) == config
     assert "hunter2" not in " ".join(parse_faults(**options, acks=9))
 
 
 def test_client_config_has_same_values() -> None:
-    client = parse(client_id="me", request_timeout_ms=5000).client_config()
+    client = parse_config(client_id="me", request_timeout_ms=5000).client_config()
     assert (client.client_id, client.request_timeout_ms, client.bootstrap_servers) == ("me", 5000, ("a:9092", "b:9093"))
-
-
-@pytest.mark.parametrize("option", PRODUCER_OPTIONS.values(), ids=lambda option: option.name)
-def test_every_option_has_meaning_and_valid_default(option: object) -> None:
-    assert option.description  # type: ignore[attr-defined]
-    default = option.default  # type: ignore[attr-defined]
-    if default is not None:
-        assert option.parse(default) == default  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    "name", ["metadata.recovery.strategy", "client.dns.lookup", "compression.type", "acks", "enable.idempotence"]
-)
-def test_choice_options_reject_other_values(name: str) -> None:
-    (fault,) = parse_faults(**{name: "whatever"})
-    assert fault.startswith(f"{name} must be")

@@ -1,46 +1,21 @@
-"""Metrics: Java's names, and windows that drop old samples."""
+"""ProducerMetrics: counts under Java's names."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from spark_kafka_sink.network.io_counts import IoCounts
-from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
-from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.windows import WindowedStat
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.encoder import EncodedSlices
-from tests.producer.batching.accumulator_harness import Clock, tp
-from tests.producer.batching.named_call import NamedCall
-from tests.producer.batching.one_piece import append_rows
-
-WINDOW_MS = 30_000
-
-
-def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBatch:
-    pool = BufferPool(1 << 20, Clock())
-    pool.reserve(size, 0)
-    batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
-    encoded = EncodedSlices(memoryview(bytes(size)), [0], [size], [records], [0], [0])
-    append_rows(batch, build_batch_rows(NamedCall("c"), np.arange(records)), encoded, MemoryLease(pool, size))
-    batch.close(codec)
-    batch.mark_in_flight(130)
-    return batch
-
-
-def new_metrics(io: IoCounts | None = None, pool: BufferPool | None = None) -> ProducerMetrics:
-    gauges = {"requests-in-flight": lambda now_ms: now_ms / 100}
-    return ProducerMetrics(WINDOW_MS, 2, io or IoCounts(), pool or BufferPool(1 << 20, Clock()), gauges)
+from tests.producer.batching.accumulator_harness import Clock
+from tests.producer.metrics_cases import WINDOW_MS, create_metrics, create_sent_batch
 
 
 def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
-    metrics = new_metrics()
-    metrics.record_request({"t": {0: sent_batch(3, 39), 1: sent_batch(5, 139)}}, 200)
+    metrics = create_metrics()
+    metrics.record_request({"t": {0: create_sent_batch(3, 39), 1: create_sent_batch(5, 139)}}, 200)
     metrics.record_response(1, 40, 0, 240)
     metrics.record_response(2, 60, 10, 260)
     values = metrics.read_all(300)
@@ -55,10 +30,10 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
 
 def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     pool = BufferPool(1 << 20, Clock())
-    metrics = new_metrics(pool=pool)
+    metrics = create_metrics(pool=pool)
     pool.total_wait_ms = 3
     before = metrics.totals(0)
-    plain, packed = sent_batch(3, 39), sent_batch(5, 1000, Codec.ZSTD)
+    plain, packed = create_sent_batch(3, 39), create_sent_batch(5, 1000, Codec.ZSTD)
     metrics.record_request({"t": {0: plain, 1: packed}}, 130)
     assert metrics.totals(140).records == 0
     metrics.record_acknowledged_batches([plain], 140)
@@ -72,7 +47,7 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     assert (totals.batches, totals.requests, totals.throttle_ms) == (2, 1, 7)
     assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # the batches were created at 100
     assert totals.latencies.percentile(0.9) == pytest.approx(200, rel=1 / 15)
-    metrics.record_acknowledged_batches([sent_batch(1, 39)], 300)
+    metrics.record_acknowledged_batches([create_sent_batch(1, 39)], 300)
     added = metrics.totals(300) - totals
     assert (added.records, added.bytes, added.uncompressed_bytes, added.retries) == (1, 100, 100, 0)
     assert metrics.totals(300) == totals + added
@@ -80,14 +55,14 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
 
 
 def test_compression_rate_is_compressed_over_uncompressed() -> None:
-    metrics = new_metrics()
-    batch = sent_batch(1, 1000, Codec.ZSTD)
+    metrics = create_metrics()
+    batch = create_sent_batch(1, 1000, Codec.ZSTD)
     metrics.record_request({"t": {0: batch}}, 200)
     assert metrics.read_all(200)["compression-rate-avg"] == batch.body_bytes / 1000 < 0.5
 
 
 def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
-    metrics = new_metrics()
+    metrics = create_metrics()
     metrics.record_retries("t", 7, 100)
     metrics.record_failures("t", 2, 100)
     metrics.record_batch_split(100)
@@ -98,70 +73,19 @@ def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
 
 
 def test_the_sizes_of_records_are_those_given() -> None:
-    metrics = new_metrics()
+    metrics = create_metrics()
     metrics.record_row_sizes(10, 1000, 400, 100)
     metrics.record_row_sizes(10, 3000, 350, 100)
     values = metrics.read_all(100)
     assert (values["record-size-avg"], values["record-size-max"]) == (200, 400)
 
 
-def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_the_last_windows() -> None:
-    io = IoCounts()
-    metrics = new_metrics(io)
-    io.record_select(wait_ms=3, io_ms=1)
-    io.record_select(wait_ms=5, io_ms=2)
-    io.record_completed_send(100)
-    io.record_completed_send(300)
-    io.record_bytes_sent(150)
-    io.record_bytes_sent(250)
-    io.record_bytes_received(70)
-    io.receives += 1
-    io.connections_opened, io.connections_closed = 3, 1
-    values = metrics.read_all(1000)
-    assert [values[f"connection-{kind}"] for kind in ("count", "creation-total", "close-total")] == [2, 3, 1]
-    assert (values["outgoing-byte-total"], values["incoming-byte-total"], values["network-io-total"]) == (400, 70, 3)
-    assert (values["request-total"], values["response-total"], values["request-rate"]) == (2, 1, 2 / 30)
-    assert (values["request-size-avg"], values["request-size-max"]) == (200, 300)
-    assert (values["select-total"], values["io-time-ns-avg"], values["io-wait-time-ns-avg"]) == (2, 1.5e6, 4e6)
-    assert (values["io-time-ns-total"], values["io-wait-time-ns-total"]) == (3e6, 8e6)
-    assert values["io-ratio"] == pytest.approx(3 / 30_000)
-    assert values["io-wait-ratio"] == pytest.approx(8 / 30_000)
-    io.record_completed_send(1)
-    later = metrics.read_all(1000 + 3 * WINDOW_MS)
-    assert (later["request-total"], later["request-size-avg"], later["request-size-max"]) == (3, 1, 1)
-    assert math.isnan(later["io-time-ns-avg"])
-
-
-def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
-    io = IoCounts(counts_per_channel=True)
-    metrics = new_metrics(io)
-    first, bootstrap = io.get_or_create_channel_counts("1"), io.get_or_create_channel_counts("-1")
-    assert first is not None
-    assert bootstrap is not None
-    for size in (100, 300):
-        first.record_bytes_sent(size)
-        first.record_completed_send(size)
-    first.record_bytes_received(70)
-    first.record_completed_receive()
-    bootstrap.record_bytes_sent(50)
-    metrics.record_response(1, 40, 0, 240)
-    metrics.record_response(1, 60, 0, 260)
-    values = metrics.read_all(1000)
-    node = {name.partition("{")[0]: value for name, value in values.items() if name.endswith("{node-id=node-1}")}
-    assert (node["request-total"], node["request-rate"], node["response-total"]) == (2, 2 / 30, 1)
-    assert (node["outgoing-byte-total"], node["incoming-byte-total"]) == (400, 70)
-    assert (node["request-size-avg"], node["request-size-max"]) == (200, 300)
-    assert (node["request-latency-avg"], node["request-latency-max"]) == (50, 60)
-    assert values["outgoing-byte-total{node-id=node--1}"] == 50
-    assert math.isnan(values["request-latency-avg{node-id=node--1}"])
-
-
 def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
     io = IoCounts(counts_per_channel=True)
-    metrics = new_metrics(io)
+    metrics = create_metrics(io)
     io.get_or_create_channel_counts("1")
     metrics.record_response(1, 40, 0, 240)
-    metrics.record_request({"t": {0: sent_batch(3, 39)}}, 200)
+    metrics.record_request({"t": {0: create_sent_batch(3, 39)}}, 200)
     metrics.record_retries("a{topic=b}", 7, 100)
     for name, value in metrics.read_all(300).items():
         assert metrics.read(name, 300) == pytest.approx(value, nan_ok=True), name
@@ -175,7 +99,7 @@ def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_
 
 
 def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -> None:
-    metrics = new_metrics()
+    metrics = create_metrics()
     metrics.record_rejected_rows(5, 100)
     values = metrics.read_all(100)
     assert values["record-error-total"] == 5
@@ -184,7 +108,7 @@ def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -
 
 def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
     pool = BufferPool(1000, Clock())
-    metrics = new_metrics(pool=pool)
+    metrics = create_metrics(pool=pool)
     pool.reserve(400, 0)
     pool.total_wait_ms, pool.exhausted_total = 6_000, 3
     values = metrics.read_all(1000)
@@ -197,7 +121,7 @@ def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
 
 
 def test_time_that_callers_wait_is_added_up() -> None:
-    metrics = new_metrics()
+    metrics = create_metrics()
     metrics.record_wait("flush-time", 2)
     metrics.record_wait("flush-time", 3)
     metrics.record_wait("metadata-wait-time", 1)
@@ -206,28 +130,7 @@ def test_time_that_callers_wait_is_added_up() -> None:
 
 
 def test_before_anything_happened_averages_are_nan_and_totals_zero() -> None:
-    values = new_metrics().read_all(0)
+    values = create_metrics().read_all(0)
     assert math.isnan(values["batch-size-avg"])
     assert math.isnan(values["request-latency-max"])
     assert values["record-send-rate"] == values["record-send-total"] == 0
-
-
-def test_what_lies_before_the_last_windows_is_forgotten() -> None:
-    windowed = WindowedStat(1000, 2)
-    windowed.record(100, 0)
-    windowed.record(10, 1000)
-    windowed.record(20, 1500)
-    assert (windowed.maximum(1900), windowed.average(1900)) == (100, 130 / 3)
-    assert (windowed.maximum(2000), windowed.average(2000)) == (20, 15)
-    windowed.record(5, 2000)
-    assert windowed.maximum(2999) == 20
-    assert math.isnan(windowed.average(9000))
-    assert windowed.rate(9000) == 0
-
-
-def test_a_rate_is_per_second_over_the_time_looked_back_on() -> None:
-    windowed = WindowedStat(1000, 2)
-    windowed.record(10, 0)
-    assert windowed.rate(10) == 10
-    windowed.record(20, 1500)
-    assert windowed.rate(1600) == 30 / 1.6

@@ -1,4 +1,4 @@
-"""LatencyHistogram: percentiles from counts in buckets, which add up."""
+"""LatencyHistogram: percentiles from counts in buckets, which add up. WindowedStat: rates over the last windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.windows import MAX_LATENCY_MS, LatencyHistogram, compute_bucket_end_ms
+from spark_kafka_sink.producer.windows import MAX_LATENCY_MS, LatencyHistogram, WindowedStat, compute_bucket_end_ms
 
 LATENCY = st.floats(min_value=0, max_value=MAX_LATENCY_MS * 0.9)
 
@@ -65,3 +65,24 @@ def test_the_counts_of_the_worst_task_travel_in_a_few_kilobytes() -> None:
 
 def test_nothing_has_no_percentile() -> None:
     assert math.isnan(LatencyHistogram().percentile(0.99))
+
+
+def test_what_lies_before_the_last_windows_is_forgotten() -> None:
+    windowed = WindowedStat(1000, 2)
+    windowed.record(100, 0)
+    windowed.record(10, 1000)
+    windowed.record(20, 1500)
+    assert (windowed.maximum(1900), windowed.average(1900)) == (100, 130 / 3)
+    assert (windowed.maximum(2000), windowed.average(2000)) == (20, 15)
+    windowed.record(5, 2000)
+    assert windowed.maximum(2999) == 20
+    assert math.isnan(windowed.average(9000))
+    assert windowed.rate(9000) == 0
+
+
+def test_a_rate_is_per_second_over_the_time_looked_back_on() -> None:
+    windowed = WindowedStat(1000, 2)
+    windowed.record(10, 0)
+    assert windowed.rate(10) == 10
+    windowed.record(20, 1500)
+    assert windowed.rate(1600) == 30 / 1.6

@@ -16,7 +16,6 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from spark_kafka_sink.protocol.primitives import Reader, encode_unsigned_varint
 from spark_kafka_sink.protocol.schema import FieldSpec, get_field_specs
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 
@@ -93,20 +92,6 @@ def test_number_out_of_range_raises_value_error_with_message_name(message: Messa
 def test_string_longer_than_its_prefix_allows_raises_value_error() -> None:
     with pytest.raises(ValueError, match="SaslHandshakeRequest"):
         SaslHandshakeRequest(mechanism="x" * 40_000).encode(1)
-
-
-@given(value=st.integers(0, (1 << 32) - 1))
-def test_unsigned_varint_round_trip(value: int) -> None:
-    assert Reader(encode_unsigned_varint(value)).read_unsigned_varint() == value
-
-
-@pytest.mark.parametrize(
-    ("value", "data"),
-    [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (16_383, "ff7f"), (0xFFFFFFFF, "ffffffff0f")],
-)
-def test_unsigned_varint_bytes(value: int, data: str) -> None:
-    assert encode_unsigned_varint(value).hex() == data
-    assert Reader(bytes.fromhex(data)).read_unsigned_varint() == value
 
 
 @st.composite

@@ -11,21 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.protocol.headers import (
-    decode_request,
-    decode_request_header,
-    decode_response,
-    peek_correlation_id,
-)
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from spark_kafka_sink.protocol.primitives import MAX_ARRAY_ELEMENTS, Reader
+from spark_kafka_sink.protocol.primitives import MAX_ARRAY_ELEMENTS
 from tests.fuzz import run
 from tests.fuzz_targets import all_targets
 from tests.protocol.kafka_python import MESSAGE_TYPES, MESSAGE_VERSIONS, format_parameter
@@ -114,15 +108,6 @@ def test_rejects_negative_count_other_than_null() -> None:
         MetadataRequest.decode(b"\xff\xff\xff\xfe", 1)
 
 
-def test_rejects_varint_that_is_too_long() -> None:
-    with pytest.raises(DecodeError, match="within 5 bytes"):
-        Reader(b"\x80" * 1_000_000).read_unsigned_varint()
-    with pytest.raises(DecodeError, match="exceeds 32 bits"):
-        Reader(b"\xff" * 4 + b"\x7f").read_unsigned_varint()
-    with pytest.raises(DecodeError):
-        Reader(b"").read_unsigned_varint()
-
-
 def test_rejects_string_that_is_not_utf8() -> None:
     with pytest.raises(DecodeError, match="UTF-8"):
         FindCoordinatorRequest.decode(b"\0\x02\xff\xfe", 0)
@@ -148,27 +133,11 @@ def test_ignores_bytes_after_the_message() -> None:
     assert MetadataRequest.decode(b"\0\0\0\0" + b"later versions of Kafka", 0) == MetadataRequest(topics=[])
 
 
-def test_decodes_header_of_request_with_unknown_api_key() -> None:
-    frame = struct.pack(">hhih", 999, 3, 12, 2) + b"me" + b"body"
-    header, body = decode_request_header(frame)
-    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (999, 3, 12, "me")
-    assert bytes(body) == b"body"
-    with pytest.raises(UnsupportedVersionError, match="999"):
-        decode_request(frame)
-
-
 def test_unsupported_version_error_lists_supported_versions() -> None:
     with pytest.raises(UnsupportedVersionError, match=r"ProduceRequest v2 .* 3-13"):
         ProduceRequest().encode(2)
     with pytest.raises(UnsupportedVersionError):
         ProduceRequest.decode(b"", 14)
-
-
-@pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0"])
-def test_rejects_frame_shorter_than_its_header(data: bytes) -> None:
-    for decode in (peek_correlation_id, lambda frame: decode_response(frame, MetadataResponse, 1), decode_request):
-        with pytest.raises(DecodeError):
-            decode(data)
 
 
 def test_decoded_records_are_a_view_of_the_frame() -> None:
