@@ -103,7 +103,7 @@ def _add_sample(families_by_name: dict[str, Metric], client_id: str, metric: str
 def _add_unit(metric: str) -> tuple[str, float]:
     """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to that unit.
 
-    Names that already mention bytes get no suffix.
+    Names that already mention bytes get no suffix, and neither do counts and ratios.
     """
     if metric == "connection-count":
         return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms

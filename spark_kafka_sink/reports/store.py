@@ -82,7 +82,7 @@ def find_path_error(path: str) -> str | None:
     url = urlsplit(path)
     if scheme in _ARROW_SCHEMES and url.password is not None:
         return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
-    is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
+    is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES  # in a path without a scheme, ? and # are ordinary
     has_host = url.netloc not in ("", "localhost")
     if is_local_uri and (has_host or url.query or url.fragment):
         return f"the path of {scheme}: must not have a host, and '?' and '#' must be written as %3F and %23."
@@ -147,6 +147,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
         # Do not show a path that contains a password.
         raise ConfigurationError(path_error if urlsplit(path).password else f"{path}: {path_error}")
     try:
+        # A directory has one report per file, but a file may have any number of lines, of which the last ones are kept.
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
     except (OSError, ValueError, NotImplementedError) as error:
         raise _build_error(path, "cannot be read", error) from error

@@ -227,6 +227,7 @@ def parse_report(line: str) -> WriteReport:
         partitions = _parse_partitions(document["partitions"])
         latencies = _parse_latency_counts(document.pop("latency_counts", ()))
         arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
+        # WriteReport groups the counters of the producer in one field.
         producer_totals = {
             attribute: _require_integer(name, arguments.pop(name))
             for name, attribute in PRODUCER_FIELDS.items()

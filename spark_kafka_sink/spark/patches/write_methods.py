@@ -122,10 +122,10 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
-            self.option("path", path)
+            self.option("path", path)  # the option checks reject it
         _check_save_mode(recorded_calls)
         is_map_in_arrow = uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
-        column_positions, distribution = _check_write(self, recorded_calls)
+        column_positions, distribution = _check_and_plan(self, recorded_calls)
         dataframe = get_writer_dataframe(self)
         frame, extra_options = _select_and_distribute(dataframe, recorded_calls, column_positions, distribution)
         extra_options |= _build_micro_batch_options(self)
@@ -195,12 +195,12 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
-            self.option("path", path)
+            self.option("path", path)  # the option checks reject it
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
         is_map_in_arrow = uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
-        column_positions, distribution = _check_write(self, recorded_calls)
+        column_positions, distribution = _check_and_plan(self, recorded_calls)
         dataframe = get_writer_dataframe(self)
         if distribution is None:
             frame = _coalesce_to_max_tasks(_select_columns(dataframe, column_positions), recorded_calls)
@@ -406,16 +406,16 @@ def _check_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Check a write to a table. Raise ConfigurationError if its options require mapInArrow or a distribution."""
     if uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
-    _, distribution = _check_write(writer, recorded_calls)
+    _, distribution = _check_and_plan(writer, recorded_calls)
     if distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
-def _check_write(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
+def _check_and_plan(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
     """Check the options, the schema and the connection. Raise an error if a check fails.
 
     Return the positions of the columns that the sink uses, and the distribution of the rows, or None if they stay in
-    their tasks.
+    their tasks. Also add the internal option with the number of concurrent tasks to the writer, if it is needed.
     """
     frame = get_writer_dataframe(writer)
     _set_concurrent_tasks_option(writer, recorded_calls)
@@ -428,7 +428,10 @@ def _check_write(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int],
 
 
 def _set_concurrent_tasks_option(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Set the internal option from which each task's share of maxBytesPerSecond is computed."""
+    """Set the internal option from which each task's share of maxBytesPerSecond is computed.
+
+    At most as many tasks run concurrently as maxTasks, distributionTasks and the cluster's task slots allow.
+    """
     options = recorded_calls.options()
     task_limits = [
         _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
