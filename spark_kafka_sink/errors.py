@@ -55,7 +55,10 @@ class KafkaSinkError(Exception):
     """
 
     destination: str = ""
-    """The topic or topic-partition of the failed records, formatted by `format_partition`; "" if there is none."""
+    """The topic or topic-partition of the rows or the batch that failed, formatted by `format_partition`.
+
+    It is "" for any other error, whose message may name a topic.
+    """
     address: str = ""
     """The failed connection's address, or "" if the error is not about a connection."""
     remedy: str = ""

@@ -1,6 +1,7 @@
-"""Encoders of a Spark write on the driver: the schema that they are built for, and the schema ids of the registry.
+"""Prepares the encoders of a Spark write on the driver: adapts Spark's schema to them, and adds their schema ids.
 
-The schema registry is queried only after all other checks have passed. The encoders carry the ids to the tasks.
+The schema registry is queried only after all other checks have passed. The encoders are pickled to the tasks together
+with their ids.
 """
 
 from __future__ import annotations

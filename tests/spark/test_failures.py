@@ -24,17 +24,17 @@ from spark_kafka_sink.spark.task_report import TaskIdentity
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import embedded_broker
 
-PLACES = 1_000
+PARTITION_COUNT = 1_000
 
 
 def test_error_lists_few_partitions_and_counts_all_records() -> None:
     failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
-    for partition in range(PLACES):
+    for partition in range(PARTITION_COUNT):
         failures.add("t", partition, InvalidRecordError("no"), RecordColumns(pa.array([b"a", b"b"])))
     text = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"})))
-    assert f"Not written to Kafka: {2 * PLACES:,} records" in text
+    assert f"Not written to Kafka: {2 * PARTITION_COUNT:,} records" in text
     assert text.count("topic 't'") == 10
-    assert f"and {2 * PLACES - 20:,} more, in other topics or partitions" in text
+    assert f"and {2 * PARTITION_COUNT - 20:,} more, in other topics or partitions" in text
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
@@ -45,29 +45,29 @@ def test_error_suggests_dead_letters_only_where_they_are_allowed(guarantee: str)
     assert ("deadLetter" in str(failures.build_error(options))) == (guarantee == "at-least-once")
 
 
-def because(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
+def with_cause(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
     error.__cause__ = cause
     return error
 
 
 def test_error_has_one_line_per_partition_and_cause() -> None:
     failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
-    dead = (
+    connection_failure = (
         "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. "
         "Check that the broker is running."
     )
     for number, reason in enumerate(["Never sent.", "The last attempt:", "Never sent."]):
-        text = f"not acknowledged within 500 ms. {reason} {dead}"
+        text = f"not acknowledged within 500 ms. {reason} {connection_failure}"
         rows = RecordColumns(pa.array([b"v"] * 10), pa.array([b"k%d" % number] * 10))
         error = DeliveryTimeoutError(text, destination="topic t, partition 3", possibly_stored=number == 1)
-        failures.add("t", 3, because(error, DisconnectedError(dead)), rows)
+        failures.add("t", 3, with_cause(error, DisconnectedError(connection_failure)), rows)
     timeout = DeliveryTimeoutError("not acknowledged.", destination="topic t, partition 3")
-    silent = because(timeout, DisconnectedError("Silence."))
-    failures.add("t", 3, silent, RecordColumns(pa.array([b"v"])))
+    other_error = with_cause(timeout, DisconnectedError("Silence."))
+    failures.add("t", 3, other_error, RecordColumns(pa.array([b"v"])))
     lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
         "Not written to Kafka: 31 records, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
-        f"acknowledged within 500 ms. The last attempt: {dead} The records may have been stored.",
+        f"acknowledged within 500 ms. The last attempt: {connection_failure} The records may have been stored.",
         "- topic 't', partition 3: 30 records, for example with key 'k0'.",
         "- topic 't', partition 3: 1 record, for example with no key. DeliveryTimeoutError: not acknowledged.",
     ]
@@ -91,11 +91,11 @@ def test_error_names_topic_once_even_if_it_is_named_like_an_option() -> None:
 
 
 def test_task_stops_reading_after_failed_record() -> None:
-    read: list[int] = []
+    batches_read: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(100):
-            read.append(number)
+            batches_read.append(number)
             yield pa.record_batch({"value": [b"x" * 300_000]})
 
     pool = create_pool()
@@ -103,4 +103,4 @@ def test_task_stops_reading_after_failed_record() -> None:
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.max.request.size": "200000"}
         with pytest.raises(DeliveryError, match=r"^Not written to Kafka: 1 record,"):
             write_rows(parse_options(options), ColumnPlan(value=0, fixed_topic="t"), batches(), pool)
-    assert read == [0]
+    assert batches_read == [0]

@@ -25,25 +25,25 @@ from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.writer import abort, commit
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
-SEEN: list[WriteReport] = []
+RECEIVED_REPORTS: list[WriteReport] = []
 PLAN = ColumnPlan(value=0, fixed_topic="orders")
 
 
-def see(report: WriteReport) -> None:
-    SEEN.append(report)
+def receive(report: WriteReport) -> None:
+    RECEIVED_REPORTS.append(report)
 
 
 def fail(report: WriteReport) -> None:
     raise RuntimeError("the user's own")
 
 
-def leave(report: WriteReport) -> None:
+def exit_process(report: WriteReport) -> None:
     sys.exit(1)
 
 
 @pytest.fixture(autouse=True)
-def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    SEEN.clear()
+def clear_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    RECEIVED_REPORTS.clear()
     report_publishing.clear_cache()
     monkeypatch.setitem(sys.modules, "callbacks_of_a_job", sys.modules[__name__])
     yield
@@ -68,13 +68,15 @@ def task(partition: int = 0) -> TaskReport:
 
 
 def test_callback_gets_report() -> None:
-    commit(sink_options(reportCallback="callbacks_of_a_job:see"), [task()], "batch 12")
-    assert [(report.batch, report.rows, report.status) for report in SEEN] == [("query/12", 10, "committed")]
+    commit(sink_options(reportCallback="callbacks_of_a_job:receive"), [task()], "batch 12")
+    assert [(report.batch, report.rows, report.status) for report in RECEIVED_REPORTS] == [
+        ("query/12", 10, "committed")
+    ]
 
 
 def test_report_of_failed_write_has_successful_tasks() -> None:
-    abort(sink_options(reportCallback="callbacks_of_a_job:see"), [task(), None], "batch 12")
-    assert [(report.tasks, report.rows, report.status) for report in SEEN] == [(1, 10, "failed")]
+    abort(sink_options(reportCallback="callbacks_of_a_job:receive"), [task(), None], "batch 12")
+    assert [(report.tasks, report.rows, report.status) for report in RECEIVED_REPORTS] == [(1, 10, "failed")]
 
 
 def test_report_topic_gets_report_as_record(broker: EmbeddedBroker) -> None:
@@ -86,9 +88,9 @@ def test_report_topic_gets_report_as_record(broker: EmbeddedBroker) -> None:
 
 def test_publishes_report_to_file_topic_and_callback(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
-    options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:see")
+    options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:receive")
     commit(options, [task()], "batch 12")
-    assert len(SEEN) == len(read_reports(path)) == len(read_topic(broker.bootstrap_servers, "reports")) == 1
+    assert len(RECEIVED_REPORTS) == len(read_reports(path)) == len(read_topic(broker.bootstrap_servers, "reports")) == 1
 
 
 def test_write_succeeds_when_publishing_the_report_fails(
@@ -103,8 +105,8 @@ def test_write_succeeds_when_publishing_the_report_fails(
 
 
 def test_callback_that_calls_exit_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
-    commit(sink_options(reportCallback="callbacks_of_a_job:leave"), [task()], "batch 12")
-    assert "The report could not be passed to callbacks_of_a_job:leave" in caplog.text
+    commit(sink_options(reportCallback="callbacks_of_a_job:exit_process"), [task()], "batch 12")
+    assert "The report could not be passed to callbacks_of_a_job:exit_process" in caplog.text
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('of the module')", "raise SystemExit('of the module')"])
@@ -133,7 +135,7 @@ def test_checks_report_path_and_callback_before_first_row(broker: EmbeddedBroker
     assert "has no attribute 'misspelt'" in caught.value.faults[1]
 
 
-@pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:SEEN", "json:", ":f"])
+@pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:RECEIVED_REPORTS", "json:", ":f"])
 def test_rejects_callback_that_is_not_callable(broker: EmbeddedBroker, name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'reportCallback': {name} cannot be used on the driver"):
         run_server_checks(sink_options(broker, reportCallback=name), PLAN)

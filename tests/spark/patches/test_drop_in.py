@@ -31,26 +31,26 @@ def test_does_not_warn_for_same_python_or_on_a_cluster(
 
 SECRETS = [name for name, option in SECURITY_OPTIONS.items() if option.secret]
 REGISTRY_SECRETS = [option.name for option in REGISTRY_OPTIONS if option.secret]
-OF_OTHERS = [
+REGISTRY_CLIENT_SECRETS = [
     "basic.auth.user.info",
     "bearer.auth.token",
     "apicurio.auth.client.secret",
     "apicurio.registry.auth.password",
 ]
-MISTAKEN = ["sasl_plain_password", "kafka.sasl.password", "kafka.sasl.jaas.confg", "kafka.ssl_password"]
+MISSPELT_SECRETS = ["sasl_plain_password", "kafka.sasl.password", "kafka.sasl.jaas.confg", "kafka.ssl_password"]
 
 
-@pytest.mark.parametrize("name", [*SECRETS, *REGISTRY_SECRETS, *OF_OTHERS, *MISTAKEN])
+@pytest.mark.parametrize("name", [*SECRETS, *REGISTRY_SECRETS, *REGISTRY_CLIENT_SECRETS, *MISSPELT_SECRETS])
 @pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
 def test_spark_redacts_secrets_also_of_ignored_and_rejected_options(name: str, prefix: str) -> None:
     """Spark Connect logs the request, which contains these options, before the driver checks them."""
     assert re.search(REDACTION_CONFS["spark.sql.redaction.options.regex"], prefix + name)
-    of_java = REDACTION_CONFS["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
+    pattern = REDACTION_CONFS["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
     request = (
         f'options {{\n key: "{prefix}{name}"\n value: "hush \\" hush"\n}}\noptions {{ key: "topic" value: "orders" }}'
     )
     assert "hush" in request
-    shown = re.sub(of_java, "", request)
+    shown = re.sub(pattern, "", request)
     assert "hush" not in shown
     assert '"orders"' in shown
 
