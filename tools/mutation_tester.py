@@ -115,7 +115,10 @@ class MutationPlugin:
         max_seconds: float = float("inf"),
         accepted_survivors: Mapping[str, str] = ACCEPTED_SURVIVORS,
     ) -> None:
-        """`lines`: first lines of the statements to delete. All statements are deleted if it is empty."""
+        """Read the modules to mutate. Nothing is run until pytest calls the plugin.
+
+        `lines`: first lines of the statements to delete; if it is empty, all statements are deleted, one per mutant.
+        """
         self._lines = lines
         self._sources = {module: module.read_text() for module in modules}
         self._filenames = {str(module) for module in modules}

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
 from spark_kafka_sink.formats.avro_schema import derive_schema, parse_full_record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
-from spark_kafka_sink.formats.json_schema import check_json_schema, derive_json_schema
+from spark_kafka_sink.formats.json_schema import derive_json_schema, parse_json_schema_title
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_descriptor import parse_descriptor
@@ -111,7 +111,7 @@ def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> Sch
     schema_format = _build_json(fields, schema)
     text = schema.text or derive_json_schema(fields, schema.name)
     property_names = [field.name for field in fields if not pa.types.is_null(field.type)]  # null fields are omitted
-    title = check_json_schema(text, property_names)
+    title = parse_json_schema_title(text, property_names)
     return SchemaFormat(schema_format.row_format, Schema("JSON", text, title))
 
 

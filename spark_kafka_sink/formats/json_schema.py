@@ -25,8 +25,8 @@ def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
     return json.dumps(schema, separators=(",", ":"))
 
 
-def check_json_schema(text: str, names: Sequence[str]) -> str:
-    """Check that a user's JSON Schema fits columns with these names. Return its title, its `$id` or DEFAULT_NAME.
+def parse_json_schema_title(text: str, names: Sequence[str]) -> str:
+    """Return the title of a JSON Schema for columns with these names; without a title, its `$id` or DEFAULT_NAME.
 
     Raise SchemaError if a required property has no column, or if the schema is closed and has no property for a column.
     Types and values are not checked.

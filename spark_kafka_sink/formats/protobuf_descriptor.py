@@ -106,7 +106,7 @@ def _parse_files(data: bytes) -> list[Any]:
 
 def _find_message(files: Sequence[Any], name: str | None) -> Any:
     """Return the descriptor of the message with this full name; by default the first message of the last file."""
-    from google.protobuf import descriptor_pool, timestamp_pb2
+    from google.protobuf import descriptor_pool, timestamp_pb2  # _parse_files reports it if the package is missing
 
     pool = descriptor_pool.DescriptorPool()
     # A schema from a registry is a single file without its imports, so add Timestamp's file, which it may import.

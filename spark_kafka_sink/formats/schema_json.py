@@ -15,9 +15,9 @@ A nested struct takes four levels, and the recursion over a schema of this depth
 
 
 def parse_schema_json(text: str, description: str) -> Any:
-    """Parse JSON. Raise SchemaError if it is invalid or nested too deeply.
+    """Parse a schema from JSON. Raise SchemaError if the text is not JSON or is nested too deeply.
 
-    `description` is the subject of the error message.
+    `description`: the subject of the error message, such as "the Avro schema".
     """
     try:
         schema = json.loads(text)
@@ -25,10 +25,11 @@ def parse_schema_json(text: str, description: str) -> Any:
         raise SchemaError(f"{description} is not valid JSON: {error}") from error
     except RecursionError:
         raise _build_nesting_error(description) from None
-    level = [schema]
+    # Descend one level of nesting per step, without recursion.
+    values_at_depth = [schema]
     for _ in range(MAX_NESTING):
-        level = [child for parent in level for child in _find_children(parent)]
-        if not level:
+        values_at_depth = [child for parent in values_at_depth for child in _find_children(parent)]
+        if not values_at_depth:
             return schema
     raise _build_nesting_error(description)
 

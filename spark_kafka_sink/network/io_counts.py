@@ -56,7 +56,10 @@ class IoCounts(TrafficCounts):
     )
 
     def __init__(self, *, counts_per_channel: bool = False) -> None:
-        """`counts_per_channel`: also count traffic per channel id. Meant for clients, which have few channels."""
+        """Create counters that are 0.
+
+        `counts_per_channel`: also count traffic per channel id. Meant for clients, which have few channels.
+        """
         super().__init__()
         self.channel_counts: dict[str, TrafficCounts] | None = {} if counts_per_channel else None
         """Traffic by channel id. A new channel with the same id adds to the existing counts."""

@@ -64,10 +64,11 @@ class Selector:
         frame_memory: FrameMemory[KafkaChannel] | None = None,
         counts_per_channel: bool = False,
     ) -> None:
-        """`frame_memory`: limits the memory that long frames use across all channels.
+        """Create a selector without channels.
 
-        If it is given, the caller must release each receive's memory with `release_memory`. `counts_per_channel`: also
-        count the traffic of each channel id.
+        `frame_memory`: limits the memory that long frames use across all channels. If it is given, the caller must
+        release each receive's memory with `release_memory`. `counts_per_channel`: also count the traffic of each
+        channel id.
         """
         self.connected: list[str] = []
         """The ids of channels whose TCP connection was established. TLS and SASL may still be in progress."""

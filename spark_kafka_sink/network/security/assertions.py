@@ -156,7 +156,7 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
     """
     assert config.key_file is not None
     prefix = f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file: {sanitize(config.key_file)}"
-    try:
+    try:  # the package is optional, and the driver may have it while this machine does not
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
         from cryptography.hazmat.primitives.hashes import SHA256
