@@ -65,18 +65,18 @@ class Connections:
             resolve=self._lookups.resolve,
             random=random,
         )
-        self.api_versions: dict[int, NodeApiVersions] = {}
+        self.api_versions: dict[int, NodeApiVersions] = {}  # by node id, while the connection is ready
         self.features = FinalizedFeatures()
         self.last_losses: dict[int, ConnectionLoss] = {}
         """Why each node's last connection was lost, by node id. An entry is removed once a new connection is ready."""
         self._selector = selector
         self._config = config
         self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
-        self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1
+        self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1  # sent first on each new connection
         self._nodes_without_routing_check: set[int] = set()
         """Connected nodes that have rejected the ApiVersions version with the routing check."""
-        self._nodes: dict[int, Node] = {}
-        self._addresses: dict[int, str] = {}
+        self._nodes: dict[int, Node] = {}  # by node id, as of each node's last connection attempt
+        self._addresses: dict[int, str] = {}  # node id -> address of the last connection attempt
         self._logged_loss_reasons: dict[str, str] = {}  # address -> last reason, until a connection is ready
 
     # --- connecting
@@ -216,11 +216,12 @@ class Connections:
         detail = "disconnected" if error is None else error.text
         if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:
             return ConnectionLoss(detail, address, authentication_error=error)
-        if final_state.kind is ChannelStateKind.EXPIRED:
+        if final_state.kind is ChannelStateKind.EXPIRED:  # the client has closed the idle connection
             return ConnectionLoss(detail, address, expected=True)
         if final_state.kind is ChannelStateKind.AUTHENTICATE:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
+            # A TLS listener, for example, closes the connection when it receives an unencrypted request.
             detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
         return ConnectionLoss(detail, address, was_working=node_id in self.api_versions)
 

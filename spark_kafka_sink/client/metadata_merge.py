@@ -83,7 +83,9 @@ def merge_response(
     whether a topic is still in use.
     """
     merge = MetadataMerge(old_snapshot, dict(known_epochs))
-    topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)} if is_partial else {}
+    topics: dict[str, TopicInfo] = {}
+    if is_partial:
+        topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)}
     for topic in response.topics:
         name = topic.name
         if name is None:  # only possible in responses to requests that name topics by id

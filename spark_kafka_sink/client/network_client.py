@@ -305,8 +305,9 @@ class NetworkClient:
             except FATAL_ERRORS:
                 raise
             except Exception as error:
-                logged = log_unexpected_error(self._connections.describe(node_id), error)
-                self._close_connection(responses, node_id, ConnectionLoss(logged.text, logged.address), now_ms)
+                logged_error = log_unexpected_error(self._connections.describe(node_id), error)
+                loss = ConnectionLoss(logged_error.text, logged_error.address)
+                self._close_connection(responses, node_id, loss, now_ms)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
                 self._fetch.handle_response(node_id, _get_metadata_query(in_flight), message, in_flight.version, now_ms)

@@ -53,8 +53,8 @@ def parse_option_values(
 ) -> ParsedOptions:
     """Parse all options that are in the table. Collect faults instead of raising them.
 
-    `other_names`: options that the caller parses elsewhere. An option that is in neither is a fault. The fault does not
-    show the unknown option's value, which may be a secret.
+    `other_names`: options that the caller parses elsewhere. An option that is neither in the table nor among these is a
+    fault. The fault does not show the option's value, which may be a secret.
 
     `component`: what error messages call the owner of the table, such as "producer".
     """

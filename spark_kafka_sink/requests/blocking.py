@@ -82,8 +82,8 @@ class BlockingClient:
         self.retry_backoff_ms = config.retry_backoff_ms
         self._max_node_timeout_ms = float(config.request_timeout_ms)
         self._node_timeout_ms = min(self._max_node_timeout_ms, node_timeout_ms or self._max_node_timeout_ms)
-        self._queues: dict[int, _NodeQueue] = {}
-        self._ended_attempt_count = 0
+        self._queues: dict[int, _NodeQueue] = {}  # by node id
+        self._ended_attempt_count = 0  # attempts that got a response or failed
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = create_network_client(config, self.metadata, system=self._system)

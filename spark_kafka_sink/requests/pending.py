@@ -325,7 +325,7 @@ class PendingRequests:
         for key in attempt.keys:
             call.in_flight_keys.discard(key)
             if isinstance(error, NetworkError):
-                self.routing.forget(request.route(key))
+                self.routing.forget(request.route(key))  # the key may have moved to a node that is alive
                 self._retry(call, key, now_ms, error)
             else:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)

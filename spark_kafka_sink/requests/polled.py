@@ -73,8 +73,8 @@ class PolledRequests:
         except UnsupportedVersionError as error:
             self._pending.handle_failure(attempt, error, now_ms)
             return _CALL_AGAIN_NOW_MS
-        # The last step before sending: another thread may reject a record at any time, after which the call must not
-        # send its request any more.
+        # Done immediately before sending, because another thread may reject a record at any time. After that, the call
+        # must not send its request any more.
         if not attempt.is_lookup and not call.try_begin_sending(request):
             return _CALL_AGAIN_NOW_MS
         self._pending.mark_sent(attempt)

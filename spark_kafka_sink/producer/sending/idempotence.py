@@ -160,7 +160,10 @@ class Idempotence:
     # --- admission
 
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
-        """Return whether the head of a partition's queue may be sent now. If so, count it as in flight."""
+        """Return whether the head of a partition's queue may be sent now. If so, count it as in flight.
+
+        The signature is that of `AdmitBatch`, whose time is not needed here.
+        """
         partition = self._partitions[batch.topic_partition]
         if partition.in_flight_batches and not can_send_to(partition, leader_id, self._max_in_flight):
             return False

@@ -199,7 +199,7 @@ def find_violations(partition: PartitionState, max_in_flight: int, *, idempotent
 
 
 def _check_any_phase(partition: PartitionState) -> dict[str, bool]:
-    """Return whether each invariant that applies in every phase holds."""
+    """Return whether each invariant holds that applies in every phase, by the text of the invariant."""
     pending = partition.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending),
