@@ -115,7 +115,7 @@ GUARDS = [
         TransactionManager,
         "_lock",
         _names(
-            "_calls _transaction _version _needs_producer_id _id_and_epoch_to_send _transaction_count "
+            "_lifecycle _transaction _version _needs_producer_id _id_and_epoch_to_send _transaction_count "
             "_has_delayable_request"
         ),
         _names("id_and_epoch"),
