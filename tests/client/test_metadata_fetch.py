@@ -1,11 +1,16 @@
-"""Metadata requests to brokers that do not respond: the request is repeated at another broker after a second."""
+"""Metadata requests that get no response, which are repeated at another broker after a second, or an error."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
+import pytest
+
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
+from spark_kafka_sink.errors import MetadataTimeoutError
+from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from tests.client.metadata_responses import metadata_response
@@ -134,3 +139,21 @@ def test_query_continues_when_one_connection_is_lost() -> None:
     rig.end_connection(0)
     await_metadata_update(rig, UNRESPONSIVE_AFTER_MS)
     assert sum(metadata_request_counts(rig)) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (error_codes.UNKNOWN_SERVER_ERROR, "A broker rejected the metadata request with UNKNOWN_SERVER_ERROR."),
+        (error_codes.REBOOTSTRAP_REQUIRED, "A broker responded that clients must bootstrap again"),
+    ],
+)
+def test_wait_that_times_out_names_error_of_metadata_response(code: int, message: str) -> None:
+    rig = Rig(1, metadata_recovery_strategy="none")
+    rig.broker.metadata.error_code = code
+    rig.pass_time(10_000)
+    with pytest.raises(MetadataTimeoutError, match=re.escape(message)):
+        rig.metadata.await_update(rig.metadata.version, 0)
+    assert 1 < len(rig.broker.find_requests(ApiKey.METADATA)) < 110, "the client backs off between its requests"
+    rig.broker.metadata.error_code = error_codes.NONE
+    rig.bootstrap()

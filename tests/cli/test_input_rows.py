@@ -1,0 +1,60 @@
+"""Rows of Parquet and CSV files and of lines, and the errors that name what is wrong with them."""
+
+from __future__ import annotations
+
+import io
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spark_kafka_sink.cli.input_rows import open_lines
+from spark_kafka_sink.errors import DataError
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.cli.produce_cases import broker as broker
+from tests.cli.produce_cases import produce, read_written_rows
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_writes_columns_of_parquet_file(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    times = [datetime(2026, 1, 2, tzinfo=timezone.utc), datetime(2026, 1, 3, tzinfo=timezone.utc)]
+    table = pa.table(
+        {"value": pa.array([b"\xff", None], pa.binary()), "key": [1, 2], "timestamp": pa.array(times), "other": [0, 0]}
+    )
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 0
+    assert sorted(read_written_rows(broker, "key", "value", "timestamp")) == [
+        (b"1", b"\xff", times[0]),
+        (b"2", None, times[1]),
+    ]
+
+
+def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('id,text,at\n007,"a ""b"", c",1767312000000\n8,,1767312000001\n9,"",1767312000002\n')
+    arguments = ["--value-column", "text", "--key-column", "id", "--timestamp-column", "at"]
+    assert produce(broker, "--file", str(path), *arguments) == 0
+    rows = [
+        (key, value, time.timestamp()) for key, value, time in read_written_rows(broker, "key", "value", "timestamp")
+    ]
+    assert rows == [(b"007", b'a "b", c', 1767312000.0), (b"8", None, 1767312000.001), (b"9", b"", 1767312000.002)]
+
+
+def test_names_missing_column_and_corrupt_file(tmp_path: Path, capsys: Output, broker: EmbeddedBroker) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert produce(broker, "--file", str(tmp_path / "rows.csv")) == 1
+    assert "--value-column: " in (errors := capsys.readouterr().err)
+    assert "has no column value. Its columns are a, b." in errors
+    (tmp_path / "rows.parquet").write_bytes(b"PAR0 and so on")
+    assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 1
+    assert "is corrupt" in capsys.readouterr().err
+
+
+def test_error_has_number_of_invalid_line() -> None:
+    with pytest.raises(DataError, match="line 3 has no ':' between"):
+        list(open_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
+    with pytest.raises(DataError, match=r"line 2 is longer than max.request.size, 5 bytes"):
+        list(open_lines(io.BytesIO(b"a\n123456"), None, [], 5))
