@@ -203,6 +203,7 @@ def _wait_until(due_ms: float, system: System) -> None:
 
 
 def _print_result(result: BenchResult, args: argparse.Namespace) -> None:
+    """Print the figures as text or, with --json, as a document with the fields of BenchResult."""
     if args.json:
         print(json.dumps(asdict(result)))
         return

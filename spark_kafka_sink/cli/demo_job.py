@@ -153,6 +153,7 @@ def create_topic(config: ClientConfig, bootstrap_servers: str, topic: str) -> No
 
 @contextlib.contextmanager
 def create_spark_session(directory: Path) -> Iterator[SparkSession]:
+    """Start a local Spark session that knows the sink, and stop it at the end of the block."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[*]").appName("pykafka demo")

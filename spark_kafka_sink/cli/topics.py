@@ -68,6 +68,7 @@ def _fetch_metadata(config: ClientConfig, topics: Sequence[str] | None) -> Metad
 
 
 def _print_list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:
+    """Print the number of partitions of each topic, and the largest number of replicas of a partition."""
     rows = [
         (
             topic.name or "",

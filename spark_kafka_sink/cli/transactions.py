@@ -182,6 +182,7 @@ def _format_utc(time_ms: int) -> str:
 
 
 def _status_to_json(status: PrefixStatus) -> dict[str, object]:
+    """Build an element of the list that `--json` prints. Scripts depend on the names of its fields."""
     entry = status.entry
     last_decided_batch = None if entry is None else entry.last_decided_batch
     return {

@@ -21,6 +21,7 @@ def handle(context: RequestContext, request: DescribeTransactionsRequest) -> Han
 def _describe_transaction(
     context: RequestContext, transactional_id: str
 ) -> DescribeTransactionsResponseTransactionState:
+    """Return the state of a transaction, or an error code if it does not exist or another node coordinates it."""
     error_code = context.find_coordinator_error_code(transactional_id)
     transaction = context.cluster.coordinator.transactions.get(transactional_id)
     if error_code or transaction is None:
