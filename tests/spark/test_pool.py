@@ -15,6 +15,6 @@ def test_parses_producer_cache_timeout_as_spark_does(text: str, seconds: float) 
 
 def test_rejects_invalid_duration() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration .* It is 'soon'"
+        ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration .*, not 'soon'"
     ):
         parse_duration("soon")
