@@ -95,12 +95,7 @@ def write_rows(
                 continue
             if writer is None:
                 # Lease the producer only at the first row, because a Spark partition without rows needs no broker.
-                producer_options = build_task_producer_options(options)
-                if exactly_once is not None:
-                    producer_options = exactly_once.build_producer_options(producer_options)
-                producer = stack.enter_context(
-                    lease_producer(pool, producer_options, find_idle_timeout_seconds(context))
-                )
+                producer = stack.enter_context(_lease_task_producer(pool, options, context, exactly_once))
                 if exactly_once is not None:
                     stack.enter_context(exactly_once.transaction(producer, report))
                 writer = TaskWriter(producer, plan, options, report)
@@ -109,6 +104,16 @@ def write_rows(
             writer.finish()
     report.duration_ms = round((time.monotonic() - monotonic_start_s) * 1000)
     return report
+
+
+def _lease_task_producer(
+    pool: ProducerPool, options: SinkOptions, context: TaskContext | None, exactly_once: ExactlyOnceWrite | None
+) -> contextlib.AbstractContextManager[KafkaProducer]:
+    """Lease a producer for this task, with its executor's rack and, for exactly-once delivery, with transactions."""
+    producer_options = build_task_producer_options(options)
+    if exactly_once is not None:
+        producer_options = exactly_once.build_producer_options(producer_options)
+    return lease_producer(pool, producer_options, find_idle_timeout_seconds(context))
 
 
 def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
@@ -238,35 +243,46 @@ class TaskWriter:
 
     def _handle_failure(self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows) -> None:
         """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
-        error = failure.error
         topic = sent_rows.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
-            if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
-                # A record that is too large for its topic is often too large for the dead-letter topic as well.
-                truncated_rows = TopicRows(topic, truncate_dead_letters(failed_columns), None)
-                self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
-                return
-            dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
-            dead_letter_error.__cause__ = error
-            error = dead_letter_error
-        elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
+            self._handle_rejected_dead_letters(sent_rows, failed_columns, failure)
+        elif dead_letter_topic is not None and isinstance(failure.error, BatchRefusedError):
             # These rows are valid. The broker rejected the batch because of other records, which become dead letters.
             self._send(_SentRows(TopicRows(topic, failed_columns, failure.partition)))
+        elif dead_letter_topic is not None and is_record_error(failure.error):
+            self._send_dead_letters(dead_letter_topic, sent_rows.rows, failed_columns, failure)
+        else:
+            self._failures.add(topic, failure.partition, failure.error, failed_columns)
+
+    def _send_dead_letters(
+        self, dead_letter_topic: str, rows: TopicRows, failed_columns: RecordColumns, failure: FailedRows
+    ) -> None:
+        """Count the failed rows by error, and send them to the dead-letter topic. `rows`: the rows that were sent."""
+        error_name = type(failure.error).__name__
+        self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_columns.num_rows
+        dead_letters = build_dead_letters(
+            failed_columns,
+            topic=rows.topic,
+            partition=_find_failed_partitions(rows, failure),
+            error=failure.error,
+            batch=self._report.task.batch,
+        )
+        self._send(_SentRows(TopicRows(dead_letter_topic, dead_letters, None), is_dead_letter=True))
+
+    def _handle_rejected_dead_letters(
+        self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows
+    ) -> None:
+        """Truncate and resend dead letters that are too large, or record them as failures of the task."""
+        error, topic = failure.error, sent_rows.rows.topic
+        # A record that is too large for its topic is often too large for the dead-letter topic as well.
+        if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
+            truncated_rows = TopicRows(topic, truncate_dead_letters(failed_columns), None)
+            self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
             return
-        elif dead_letter_topic is not None and is_record_error(error):
-            error_name = type(error).__name__
-            self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_columns.num_rows
-            dead_letters = build_dead_letters(
-                failed_columns,
-                topic=topic,
-                partition=_find_failed_partitions(sent_rows.rows, failure),
-                error=error,
-                batch=self._report.task.batch,
-            )
-            self._send(_SentRows(TopicRows(dead_letter_topic, dead_letters, None), is_dead_letter=True))
-            return
-        self._failures.add(topic, failure.partition, error, failed_columns)
+        dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
+        dead_letter_error.__cause__ = error
+        self._failures.add(topic, failure.partition, dead_letter_error, failed_columns)
 
 
 def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
