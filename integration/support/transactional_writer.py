@@ -122,7 +122,7 @@ def find_cached_coordinator(producer: KafkaProducer) -> int:
 
 
 def _find_cached_node(pending: PendingRequests, transactional_id: str) -> int:
-    node = pending.routing.find(CoordinatorKey(TRANSACTION, transactional_id), 0)
+    node = pending.routing.find_node(CoordinatorKey(TRANSACTION, transactional_id), 0)
     assert node is not None
     return node.id
 

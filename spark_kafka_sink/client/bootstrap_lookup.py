@@ -1,6 +1,6 @@
 """BootstrapLookup: retries the lookup of bootstrap.servers for up to bootstrap.resolve.timeout.ms (KIP-909).
 
-This is for clients that are created before any name can be resolved, for example in a container whose network is still
+It serves clients that are created before any name can be resolved, for example in a container whose network is still
 starting.
 """
 

@@ -209,10 +209,10 @@ class ConnectionStates:
         """Return when the first of the current connection attempts times out; inf if there are none."""
         return min(self._setup_deadlines_ms.values(), default=math.inf)
 
-    def nodes_with_setup_timeout(self, now_ms: float) -> list[int]:
+    def find_nodes_with_setup_timeout(self, now_ms: float) -> list[int]:
         return [node_id for node_id, deadline_ms in self._setup_deadlines_ms.items() if deadline_ms <= now_ms]
 
-    def nodes_awaiting_lookup(self, host: str, port: int) -> list[int]:
+    def find_nodes_awaiting_lookup(self, host: str, port: int) -> list[int]:
         """Return the nodes whose current connection attempt is waiting for the addresses of this host."""
         return [
             node_id

@@ -1,8 +1,8 @@
 """Connections: establishes connections to brokers, negotiates API versions, and records why connections ended.
 
-NetworkClient delegates nodes and addresses to this class and handles the requests itself. The reason in a
-ConnectionLoss appears in the error of each request that was lost with the connection, and in the errors of callers that
-time out while they wait for metadata.
+NetworkClient uses this class for everything that concerns nodes, addresses and connections, and handles the requests
+itself. The reason in a ConnectionLoss appears in the error of each request that was lost with the connection, and in
+the errors of callers that time out while they wait for metadata.
 
 Failures that need attention, such as an unreachable broker, are logged as warnings. Retries, which may follow every
 second, do not log the same failure again. As in the Java client, the loss of a working connection is logged only at
@@ -91,7 +91,7 @@ class Connections:
         """Connect to the nodes whose name lookup has finished. Return each attempt that fails immediately."""
         losses: dict[int, ConnectionLoss] = {}
         for (host, port), lookup in self._lookups.take_finished().items():
-            for node_id in self.states.nodes_awaiting_lookup(host, port):
+            for node_id in self.states.find_nodes_awaiting_lookup(host, port):
                 loss = self._open_connection(node_id, partial(self._accept_addresses, node_id, lookup))
                 if loss is not None:
                     losses[node_id] = loss

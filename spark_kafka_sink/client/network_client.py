@@ -329,7 +329,7 @@ class NetworkClient:
             self._send(request, version, now_ms, internal=True)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: float) -> None:
-        for node_id in self._states.nodes_with_setup_timeout(now_ms):
+        for node_id in self._states.find_nodes_with_setup_timeout(now_ms):
             self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now_ms)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now_ms: float) -> None:

@@ -213,7 +213,7 @@ class PendingRequests:
                 continue
             request = call.request_for(key)
             route = request.route(key)
-            node = self.routing.find(route, now_ms)
+            node = self.routing.find_node(route, now_ms)
             if node is not None:
                 call.retry_states[key].topic_unknown_since_ms = None
                 keys_by_target.setdefault((node, request), []).append(key)
@@ -254,9 +254,9 @@ class PendingRequests:
         routes = {
             route
             for _, route in self._list_pending_coordinator_keys(call, key_type)
-            if self.routing.find(route, now_ms) is None
+            if self.routing.find_node(route, now_ms) is None
         }
-        node = self.routing.find(Role.ANY_BROKER, now_ms)
+        node = self.routing.find_node(Role.ANY_BROKER, now_ms)
         if node is None:
             return None
         request = FindCoordinator(sorted(route.key for route in routes), key_type)

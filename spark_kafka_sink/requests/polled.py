@@ -1,4 +1,4 @@
-"""PolledRequests: drives the request engine (pending.py) over a NetworkClient that its owner polls."""
+"""PolledRequests: sends the request engine's requests (pending.py) on a NetworkClient that another object polls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NO_FURTHER_CALL_MS = math.inf
 
 
 class PolledRequests:
-    """Sends requests on a client that its owner polls. Not thread-safe.
+    """Sends requests on a client that another object polls. Not thread-safe.
 
-    The owner must pass the responses to `handle_response`.
+    That object must pass the responses to `handle_response`.
     """
 
     def __init__(self, client: NetworkClient, pending: PendingRequests, timeout_ms: float | None = None) -> None:

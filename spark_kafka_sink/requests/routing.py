@@ -21,7 +21,7 @@ class Routing:
         self._choose_node = choose_node
         self._coordinators: dict[CoordinatorKey, Node] = {}
 
-    def find(self, route: Route, now_ms: float) -> Node | None:
+    def find_node(self, route: Route, now_ms: float) -> Node | None:
         """Return the node for the route; None if it is unknown, or if no node can be used now.
 
         If a leader is unknown, request a metadata update. Unknown coordinators are looked up by the caller.

@@ -137,15 +137,15 @@ def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: Con
         states.start_connecting(NODE, now_ms)
         limit = states.setup_timeout_ms(1)
         assert expected * 0.8 <= limit <= min(expected * 1.2, 30_000)
-        assert states.nodes_with_setup_timeout(now_ms + limit - 1) == []
-        assert states.nodes_with_setup_timeout(now_ms + limit) == [1]
+        assert states.find_nodes_with_setup_timeout(now_ms + limit - 1) == []
+        assert states.find_nodes_with_setup_timeout(now_ms + limit) == [1]
         assert states.next_setup_deadline_ms() == now_ms + limit
         states.mark_disconnected(1, now_ms + limit)
         now_ms += limit + 2_000
     states.start_connecting(NODE, now_ms)
     states.mark_checking_api_versions(1)
     assert states.setup_timeout_ms(1) <= 12_000
-    assert states.nodes_with_setup_timeout(now_ms + 100_000) == [], "the setup timeout ends with the connection"
+    assert states.find_nodes_with_setup_timeout(now_ms + 100_000) == [], "the setup timeout ends with the connection"
     assert states.next_setup_deadline_ms() == math.inf
 
 

@@ -68,9 +68,9 @@ class Engine:
     def make_topic_unknown(self, topic: str) -> None:
         error = build_broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
         self.routing.topic_error = {topic: error}.get  # type: ignore[method-assign,assignment]
-        find = self.routing.find
-        self.routing.find = (  # type: ignore[method-assign]
-            lambda route, now_ms: self.leader if isinstance(route, Leader) else find(route, now_ms)
+        find_node = self.routing.find_node
+        self.routing.find_node = (  # type: ignore[method-assign]
+            lambda route, now_ms: self.leader if isinstance(route, Leader) else find_node(route, now_ms)
         )
 
     def add_coordinators(self, **nodes: int) -> None:

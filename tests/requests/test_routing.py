@@ -24,11 +24,11 @@ def routing(choose_node: Node | None = NODE) -> Routing:
 
 def test_coordinator_is_known_from_add_until_forget() -> None:
     routes = routing()
-    assert routes.find(X, 0) is None
+    assert routes.find_node(X, 0) is None
     routes.add_coordinator(X, OTHER)
-    assert routes.find(X, 0) is OTHER
+    assert routes.find_node(X, 0) is OTHER
     routes.forget(X)
-    assert routes.find(X, 0) is None
+    assert routes.find_node(X, 0) is None
 
 
 def test_keeps_most_recently_added_coordinators() -> None:
@@ -37,24 +37,24 @@ def test_keeps_most_recently_added_coordinators() -> None:
     for key in keys:
         routes.add_coordinator(key, NODE)
     routes.add_coordinator(keys[-1], OTHER)
-    assert [key for key in keys if routes.find(key, 0) is not None] == keys[5:]
+    assert [key for key in keys if routes.find_node(key, 0) is not None] == keys[5:]
 
 
 def test_any_node_serves_a_request_for_an_unknown_controller() -> None:
-    assert routing().find(Role.CONTROLLER, 0) is NODE
-    assert routing().find(Role.ANY_BROKER, 0) is NODE
-    assert routing(None).find(Role.ANY_BROKER, 0) is None
+    assert routing().find_node(Role.CONTROLLER, 0) is NODE
+    assert routing().find_node(Role.ANY_BROKER, 0) is NODE
+    assert routing(None).find_node(Role.ANY_BROKER, 0) is None
 
 
 def test_broker_route_leads_to_that_broker() -> None:
-    assert routing().find(Broker(OTHER), 0) is OTHER
+    assert routing().find_node(Broker(OTHER), 0) is OTHER
 
 
 def test_unknown_leader_requests_metadata() -> None:
     routes = routing()
     version = routes._metadata.request_update()
     routes._metadata._is_full_update_requested = False
-    assert routes.find(Leader("t", 0), 0) is None
+    assert routes.find_node(Leader("t", 0), 0) is None
     assert routes._metadata._is_full_update_requested
     assert version is not None
 

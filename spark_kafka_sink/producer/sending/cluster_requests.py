@@ -1,6 +1,6 @@
 """ClusterRequests: sends requests for producer ids, transactions and their descriptions on the sender thread.
 
-The requests are managed by requests/pending.py.
+The engine in requests/pending.py routes and retries the requests.
 """
 
 from __future__ import annotations

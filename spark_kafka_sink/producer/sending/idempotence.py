@@ -2,11 +2,12 @@
 
 For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
 base sequence follows the last sequence, and responds to a batch that it remembers with DUPLICATE_SEQUENCE_NUMBER. A
-broker that knows nothing about the producer accepts any sequence, because it cannot compare it with anything. All rules
-below follow from these facts.
+broker that knows nothing about the producer accepts any sequence, because it has no last sequence to compare it with.
+All rules below follow from these facts.
 
-`admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if
+`admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 
+    condition                                                     reason, or what happens otherwise
     the producer has an id                                        otherwise an id is requested
     its partition is part of the transaction, if there is one     otherwise the partition is added first
     all requests in flight of its partition are to its leader     rule 2: otherwise two logs would be written to

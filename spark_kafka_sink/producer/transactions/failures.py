@@ -1,4 +1,7 @@
-"""Errors for transactions with failed records. They name the records, and commit_transaction() raises them."""
+"""Build the errors of transactions with failed records, which commit_transaction() raises.
+
+Each error states how many records have failed, and the key of the first one.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """TransactionManager: the state machine of a transactional producer, which also derives its next request.
 
-    callers' threads    init, begin, commit, abort, ...    return an Operation to wait for, or raise
+    callers' threads    init, commit, abort, send_offsets      return an Operation to wait for
+                        begin, prepare, take_over              take effect at once
     sender thread       next_request -> try_begin_sending      send one request at a time
                         -> handle_response, handle_result      the request got a response
                         or handle_disconnect                   the connection was lost
