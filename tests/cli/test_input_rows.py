@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from spark_kafka_sink.cli import input_rows
 from spark_kafka_sink.cli.input_rows import open_lines
 from spark_kafka_sink.errors import DataError
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -58,3 +59,26 @@ def test_error_has_number_of_invalid_line() -> None:
         list(open_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
     with pytest.raises(DataError, match=r"line 2 is longer than max.request.size, 5 bytes"):
         list(open_lines(io.BytesIO(b"a\n123456"), None, [], 5))
+
+
+def test_number_of_invalid_line_counts_lines_of_earlier_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_rows, "MAX_READ_BYTES", 4)
+    with pytest.raises(DataError, match="line 3 has no ':' between"):
+        list(open_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
+
+
+def test_writes_values_of_dictionary_column_unchanged(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    values = pa.array([b"\xff", b"a", b"\xff"], pa.binary()).dictionary_encode()
+    parquet.write_table(pa.table({"value": values}), tmp_path / "rows.parquet")
+    assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 0
+    assert read_written_rows(broker, "value") == [(b"a",), (b"\xff",), (b"\xff",)]
+
+
+def test_names_file_whose_column_cannot_be_converted(tmp_path: Path, capsys: Output, broker: EmbeddedBroker) -> None:
+    parquet.write_table(pa.table({"value": [{"a": 1}]}), path := tmp_path / "rows.parquet")
+    assert produce(broker, "--file", str(path)) == 1
+    assert f"pykafka: --file: {path}: Unsupported cast from struct" in capsys.readouterr().err
+    (path := tmp_path / "rows.csv").write_text("value,timestamp\na,soon\n")
+    assert produce(broker, "--file", str(path)) == 1
+    assert f"pykafka: --file: {path}: " in capsys.readouterr().err
+    assert read_written_rows(broker, "value") == []

@@ -16,7 +16,6 @@ from spark_kafka_sink.records.arrays import (
     integers_to_numpy,
     numbers_to_arrow,
 )
-from spark_kafka_sink.records.byte_column import compute_byte_sizes
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -61,13 +60,3 @@ def test_reads_arrays_without_buffers() -> None:
     without_offsets = pa.Array.from_buffers(pa.list_(pa.int8()), 0, [None, None], children=[pa.nulls(0, pa.int8())])
     assert integers_to_numpy(without_offsets.offsets).tolist() == [0]
     assert EMPTY_BYTES.as_py() == b""
-
-
-def test_byte_sizes_ignore_bytes_under_nulls() -> None:
-    """Arrow allows values under nulls."""
-    offsets, data = numbers_to_arrow(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
-    validity = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))
-    array = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets.buffers()[1], data])
-    assert compute_byte_sizes(array).tolist() == [2, 0, 1]
-    assert compute_byte_sizes(array.slice(1)).tolist() == [0, 1]
-    assert compute_byte_sizes(pa.nulls(2)).tolist() == [0, 0]

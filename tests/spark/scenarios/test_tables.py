@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafka_sink.errors import ConfigurationError, PreflightError
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks
-from tests.spark.scenarios.test_on_the_driver import Upstream, refused
+from tests.spark.patches.test_write_methods import Upstream, refused
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.data_source]
 
