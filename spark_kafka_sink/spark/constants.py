@@ -58,8 +58,8 @@ STREAM_START_OPTION = "pykafka.start"
 """Identifies the start of a stream. Each call to `start()` or `toTable()` sets a new value."""
 CONCURRENT_TASKS_OPTION = "pykafka.tasksatonce"
 """The maximum number of tasks that write concurrently. They share maxBytesPerSecond."""
-LINEAGE_FOLDER_OPTION = "pykafka.lineagefolder"
-"""A folder for reports. The program that called save() or start() reads them to build its OpenLineage events."""
+LINEAGE_DIRECTORY_OPTION = "pykafka.lineagedirectory"
+"""A directory for reports. The program that called save() or start() reads them to build its OpenLineage events."""
 INTERNAL_OPTIONS = (
     MICRO_BATCH_OPTION,
     QUERY_ID_OPTION,
@@ -68,5 +68,5 @@ INTERNAL_OPTIONS = (
     DISTRIBUTED_BY_OPTION,
     STREAM_START_OPTION,
     CONCURRENT_TASKS_OPTION,
-    LINEAGE_FOLDER_OPTION,
+    LINEAGE_DIRECTORY_OPTION,
 )

@@ -7,7 +7,7 @@ interrupted, even before Spark plans the write. The credentials of the lineage s
     start    START, RUNNING while micro-batches are committed, then COMPLETE, FAIL or ABORT when the query ends
 
 The number of written rows is in the report, which is created in another process (report_publishing.py). That process
-saves the report in a temporary folder that this program created and passed to it as an internal option of the write.
+saves the report in a temporary directory that this program created and passed to it as an internal option of the write.
 
 No write waits for an event (lineage_sender.py). When the program exits, it waits a few seconds for unsent events.
 """
@@ -35,7 +35,7 @@ from spark_kafka_sink.diagnostics.text import mask_secrets, sanitize
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.options.files import read_regular_file
 from spark_kafka_sink.reports.write_report import COMMITTED, WriteReport, parse_report
-from spark_kafka_sink.spark.constants import LINEAGE_FOLDER_OPTION
+from spark_kafka_sink.spark.constants import LINEAGE_DIRECTORY_OPTION
 from spark_kafka_sink.spark.lineage_events import LineageRun, SparkWrite, WriteStatistics, build_event, build_run
 from spark_kafka_sink.spark.lineage_sender import EventSender, create_sender, find_secrets
 from spark_kafka_sink.spark.patches.plain_errors import parse_task_error
@@ -55,15 +55,14 @@ _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user
 class LineageWrite:
     """A batch write or a streaming query for which events are sent.
 
-    `folder`: the folder for the write's reports; it is deleted when the write ends. `secrets`: strings to mask in all
-    events.
+    `directory`: holds the write's reports and is deleted when the write ends. `secrets`: strings to mask in all events.
     """
 
-    def __init__(self, run: LineageRun, sender: EventSender, folder: str, secrets: list[str]) -> None:
+    def __init__(self, run: LineageRun, sender: EventSender, directory: str, secrets: list[str]) -> None:
         self._run = run
         self._sender = sender
         self._secrets = secrets
-        self._folder = folder
+        self._directory = directory
         self._lock = threading.Lock()
         self._has_ended = False
         self._is_committed = False
@@ -72,8 +71,8 @@ class LineageWrite:
         self._report_count = 0
 
     def options(self) -> dict[str, str]:
-        """Return the internal option that passes the reports' folder to the write."""
-        return {LINEAGE_FOLDER_OPTION: self._folder}
+        """Return the internal option that passes the reports' directory to the write."""
+        return {LINEAGE_DIRECTORY_OPTION: self._directory}
 
     @contextlib.contextmanager
     def trace_save(self) -> Iterator[None]:
@@ -128,7 +127,7 @@ class LineageWrite:
         self._abort("The program ended before the query.")
 
     def end(self, error: BaseException | None = None) -> None:
-        """Send the last event and delete the folder, unless this has already been done.
+        """Send the last event and delete the directory, unless this has already been done.
 
         Once a batch write is committed, it is reported as COMPLETE even if an error followed.
         """
@@ -140,26 +139,26 @@ class LineageWrite:
                 self._end_run(ABORT if is_interruption(error) else FAIL, self._describe_error(error))
 
     def _abort(self, message: str) -> None:
-        """Send ABORT as the last event and delete the folder, unless the run has already ended."""
+        """Send ABORT as the last event and delete the directory, unless the run has already ended."""
         with self._lock:
             self._add_new_reports()
             self._end_run(ABORT, message)
 
     def _end_run(self, event_type: str, message: str | None) -> None:
-        """Send the run's last event and delete the folder, unless the run has ended. The caller holds the lock."""
+        """Send the run's last event and delete the directory, unless the run has ended. The caller holds the lock."""
         if self._has_ended:
             return
         self._send(event_type, message)
         self._has_ended = True
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _send_progress(self) -> None:
         with self._lock:
             if self._has_ended:
                 return
-            # Some systems delete old temporary folders, and the process that commits does not recreate this one.
+            # Some systems delete old temporary directories, and the process that commits does not recreate this one.
             with contextlib.suppress(OSError):
-                os.makedirs(self._folder, mode=0o700, exist_ok=True)
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
             if self._add_new_reports():
                 self._send(RUNNING)
 
@@ -168,8 +167,8 @@ class LineageWrite:
         self._sender.submit(build_event(self._run, event_type, datetime.now(timezone.utc), statistics, message))
 
     def _add_new_reports(self) -> bool:
-        """Add the reports in the folder to the statistics and delete them. Return whether there were any."""
-        reports = list(_consume_reports(self._folder))
+        """Add the reports in the directory to the statistics and delete them. Return whether there were any."""
+        reports = list(_consume_reports(self._directory))
         for report in reports:
             self._report_count += 1
             self._is_committed |= report.status == COMMITTED
@@ -211,11 +210,11 @@ def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: S
     secrets += [value for name, value in options.items() if _SECRET_OPTION_PATTERN.search(name)]
     run = build_run(str(generate_new_uuid()), settings, options, write)
     try:
-        folder = tempfile.mkdtemp(prefix="pykafka-lineage-")
+        directory = tempfile.mkdtemp(prefix="pykafka-lineage-")
     except OSError as error:
         LOGGER.warning("Sent no OpenLineage events, because a temporary directory could not be created: %s", error)
         return None
-    return LineageWrite(run, sender, folder, secrets)
+    return LineageWrite(run, sender, directory, secrets)
 
 
 def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
@@ -259,14 +258,14 @@ def is_interruption(error: BaseException) -> bool:
     return not isinstance(error, Exception) or _CANCELLED_PATTERN.search(str(error)) is not None
 
 
-def _consume_reports(folder: str) -> Iterator[WriteReport]:
-    """Read and delete the complete reports in a folder. A report that is still being written stays for a later call."""
+def _consume_reports(directory: str) -> Iterator[WriteReport]:
+    """Read and delete the complete reports in a directory. Incomplete ones, which are being written, stay in it."""
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(os.listdir(directory))
     except OSError:
         return
     for name in names:
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         try:
             text = read_regular_file(path).decode(errors="replace")
             if text.endswith("\n"):  # the last character of a complete report

@@ -72,18 +72,18 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
         _try_to_publish(lambda: _send_to_topic(options, topic, report), f"written to topic {topic}")
     if callback is not None:
         _try_to_publish(lambda: import_function(callback)(report), f"passed to {callback}")
-    if options.lineage_folder is not None:
-        _save_for_lineage(options.lineage_folder, report)
+    if options.lineage_directory is not None:
+        _save_for_lineage(options.lineage_directory, report)
 
 
-def _save_for_lineage(folder: str, report: WriteReport) -> None:
+def _save_for_lineage(directory: str, report: WriteReport) -> None:
     """Save the report for the program that sends OpenLineage events (lineage.py), which need it for row counts.
 
-    That program deletes the folder when its run ends, for example because the user interrupted save(). If Spark aborts
-    the write later, the folder is missing and the report is not saved.
+    That program deletes the directory when its run ends, for example because the user interrupted save(). If Spark
+    aborts the write later, the directory is missing and the report is not saved.
     """
     try:
-        store.save_report(f"{folder}/", report)  # without the slash, a missing folder would be created as a file
+        store.save_report(f"{directory}/", report)  # without the slash, a missing directory would be created as a file
     except OSError as error:
         LOGGER.debug("Could not save a report for OpenLineage: %s", error)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.spark import lineage
-from spark_kafka_sink.spark.constants import LINEAGE_FOLDER_OPTION
+from spark_kafka_sink.spark.constants import LINEAGE_DIRECTORY_OPTION
 from spark_kafka_sink.spark.lineage import LineageWrite, flush_events, plan_write
 from spark_kafka_sink.spark.lineage_events import SparkWrite
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -64,7 +64,7 @@ def plan_lineage_write(
 
 
 def create_report_options(write: LineageWrite) -> SinkOptions:
-    return replace(sink_options(), lineage_folder=write.options()[LINEAGE_FOLDER_OPTION])
+    return replace(sink_options(), lineage_directory=write.options()[LINEAGE_DIRECTORY_OPTION])
 
 
 def collect_events(server: LineageServer) -> list[dict[str, Any]]:

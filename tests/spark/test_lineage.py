@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from spark_kafka_sink.spark.constants import LINEAGE_FOLDER_OPTION, MICRO_BATCH_OPTION
+from spark_kafka_sink.spark.constants import LINEAGE_DIRECTORY_OPTION, MICRO_BATCH_OPTION
 from spark_kafka_sink.spark.lineage import finish_at_exit
 from spark_kafka_sink.spark.lineage_events import PRODUCER
 from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
@@ -137,22 +137,22 @@ def test_stream_sends_start_running_and_complete_with_all_rows(server: LineageSe
         assert event["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 10
 
 
-def test_abort_after_the_end_of_a_run_does_not_recreate_its_folder(server: LineageServer) -> None:
+def test_abort_after_the_end_of_a_run_does_not_recreate_its_directory(server: LineageServer) -> None:
     """Spark may abort a write only after the user has interrupted save()."""
     write = plan_lineage_write(server)
     with pytest.raises(KeyboardInterrupt), write.trace_save():
         raise KeyboardInterrupt
     options = create_report_options(write)
     abort(options, [task()])
-    assert options.lineage_folder is not None
-    assert not Path(options.lineage_folder).exists()
+    assert options.lineage_directory is not None
+    assert not Path(options.lineage_directory).exists()
 
 
-def test_stream_recreates_folder_that_the_system_deleted(server: LineageServer) -> None:
+def test_stream_recreates_directory_that_the_system_deleted(server: LineageServer) -> None:
     write = plan_lineage_write(server, is_stream=True)
     options = create_report_options(write)
-    assert options.lineage_folder is not None
-    Path(options.lineage_folder).rmdir()
+    assert options.lineage_directory is not None
+    Path(options.lineage_directory).rmdir()
 
     class CommittingQuery(FakeQuery):
         """A query that commits a micro-batch after the first wait."""
@@ -225,7 +225,7 @@ def test_environment_variable_disables_lineage(server: LineageServer, monkeypatc
 def test_hooks_send_events_with_the_columns_of_the_sink(server: LineageServer) -> None:
     frame = fake_frame(build_http_confs(server))
     with trace_save(frame, OPTIONS, [1], is_map_in_arrow=True) as lineage_options:
-        assert list(lineage_options) == [LINEAGE_FOLDER_OPTION]
+        assert list(lineage_options) == [LINEAGE_DIRECTORY_OPTION]
     start, _ = collect_events(server)
     assert start["job"]["name"] == "my_app.map_in_arrow"
     assert [field["name"] for field in start["outputs"][0]["facets"]["schema"]["fields"]] == ["value"]

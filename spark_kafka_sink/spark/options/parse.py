@@ -35,7 +35,7 @@ from spark_kafka_sink.spark.constants import (
     DISTRIBUTED_BY_OPTION,
     FORMAT_NAME,
     INTERNAL_OPTIONS,
-    LINEAGE_FOLDER_OPTION,
+    LINEAGE_DIRECTORY_OPTION,
 )
 from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, select_shared_kafka_options
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, extract_topic_configs, parse_new_topic
@@ -127,7 +127,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_path=values["reportPath"],
         report_topic=report_topic,
         report_callback=values["reportCallback"],
-        lineage_folder=options_by_lowercase.get(LINEAGE_FOLDER_OPTION),
+        lineage_directory=options_by_lowercase.get(LINEAGE_DIRECTORY_OPTION),
         has_receipt=values["receipt"],
         bytes_per_second=bytes_per_second,
         client_rack_env=values["clientRackEnv"],

@@ -34,8 +34,8 @@ class SinkOptions:
     report_path: str | None = None
     report_topic: str | None = None
     report_callback: str | None = None
-    lineage_folder: str | None = None
-    """The folder for reports if the program that called save() or start() sends OpenLineage events."""
+    lineage_directory: str | None = None
+    """The directory for reports if the program that called save() or start() sends OpenLineage events."""
     has_receipt: bool = False
     """Whether the report should contain digests of the written rows."""
     bytes_per_second: float | None = None
