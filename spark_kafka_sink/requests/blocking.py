@@ -177,10 +177,6 @@ class BlockingClient:
         ]
         return ". ".join(descriptions) + "." if descriptions else self.metadata.describe_connection_failures()
 
-    def raise_if_fatal(self) -> None:
-        """Raise the error because of which no request can succeed, such as rejected credentials, if there is one."""
-        self.metadata.raise_if_fatal()
-
     def now(self) -> float:
         """Return the time of the client's monotonic clock, in milliseconds."""
         return self._system.now()
@@ -268,19 +264,13 @@ class BlockingClient:
             self._pending.mark_sent(attempt)
 
     def _run_once(self, now_ms: float, timeout_ms: float) -> None:
-        """Send queued requests, poll the client once, and handle the responses.
-
-        A fatal error is raised by the next call, so that the responses of the poll that detected it are not lost.
-        """
-        self.raise_if_fatal()  # first, because an unreachable node would fail its requests with a less precise error
+        """Send queued requests and poll the client once."""
         initial_count = self._ended_attempt_count
         for queue in self._queues.values():
             self._send_next(queue, now_ms)
         if self._ended_attempt_count != initial_count:
             return  # without polling, so that the caller handles the ended attempts at once
-        timeout_ms = max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms)))
-        for response in self._client.poll(timeout_ms, self._system.now()):
-            self._handle_response(response)
+        self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms))))
 
     def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:
         """Send the node's first queued request if the node is ready.
@@ -362,6 +352,13 @@ class BlockingClient:
         self._client.disconnect(node_id, sentence, now_ms)
         if queue is not None:
             self._fail_queued(queue, sentence)
+
+    def _poll(self, timeout_ms: float) -> None:
+        self.metadata.raise_if_fatal()
+        for response in self._client.poll(timeout_ms, self._system.now()):
+            self._handle_response(response)
+        # Otherwise a queued request could fail, or the deadline could pass, with a less precise error.
+        self.metadata.raise_if_fatal()
 
     def _handle_response(self, response: ClientResponse) -> None:
         """End an attempt: pass its response, or the error if there is none, to the request engine."""

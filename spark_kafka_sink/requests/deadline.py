@@ -21,7 +21,6 @@ def compute_pause_ms(previous_failures: int) -> float:
 class _Client(Protocol):
     """The methods of BlockingClient that a deadline calls."""
 
-    def raise_if_fatal(self) -> None: ...
     def now(self) -> float: ...
     def pause(self, pause_ms: float) -> None: ...
     def describe_missing_response(self) -> str: ...
@@ -52,12 +51,11 @@ class Deadline:
         self._last_progress_ms = self._client.now()
 
     def check(self, failure: KafkaSinkError | None) -> None:
-        """Raise the client's fatal error if there is one, or a timeout error if the deadline has passed.
+        """Raise an error if the deadline has passed.
 
-        The timeout error is a NetworkError if `failure`, the operation's latest failure, is one, and a
-        MetadataTimeoutError otherwise.
+        The error is a NetworkError if `failure`, the operation's latest failure, is one, and a MetadataTimeoutError
+        otherwise.
         """
-        self._client.raise_if_fatal()  # first, because it is the cause of the timeout
         if self.waited_ms >= self._timeout_ms:
             cause = f"Last failure: {failure}" if failure is not None else self._client.describe_missing_response()
             message = f"{self._operation}: timed out after {self._timeout_ms:.0f} ms. {cause}"

@@ -176,23 +176,6 @@ def test_call_fails_with_fatal_error_of_a_poll_and_not_because_its_node_is_unrea
         client.finish(call)
 
 
-def test_response_of_the_poll_that_detects_a_fatal_error_is_returned(
-    client: BlockingClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    poll = client._client.poll
-
-    def poll_and_fail(timeout_ms: float, now_ms: float) -> list[ClientResponse]:
-        responses = poll(timeout_ms, now_ms)
-        if responses:
-            client.metadata.set_fatal_error(AuthenticationError("rejected"))
-        return responses
-
-    monkeypatch.setattr(client._client, "poll", poll_and_fail)
-    assert client.send(DescribeTopic("t")).topics[0].error_code == codes.NONE
-    with pytest.raises(AuthenticationError):
-        client.send(DescribeTopic("t"))
-
-
 # --- slow and unresponsive nodes
 
 

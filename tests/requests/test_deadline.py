@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.errors import (
-    AuthenticationError,
-    BrokerError,
-    DisconnectedError,
-    KafkaSinkError,
-    MetadataTimeoutError,
-    NetworkError,
-)
+from spark_kafka_sink.errors import BrokerError, DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.deadline import Deadline, compute_pause_ms
@@ -22,11 +15,6 @@ class Client:
 
     def __init__(self) -> None:
         self.now_ms = 1_000.0
-        self.fatal_error: KafkaSinkError | None = None
-
-    def raise_if_fatal(self) -> None:
-        if self.fatal_error is not None:
-            raise self.fatal_error
 
     def now(self) -> float:
         return self.now_ms
@@ -50,16 +38,6 @@ def test_progress_restarts_the_timeout() -> None:
         assert deadline.waited_ms == 90
         deadline.extend()
         assert (deadline.waited_ms, deadline.at_ms) == (0, client.now_ms + 100)
-
-
-def test_fatal_error_of_the_client_is_raised_before_and_after_the_deadline() -> None:
-    client = Client()
-    deadline = Deadline(client, "the operation", 100)
-    client.fatal_error = AuthenticationError("rejected")
-    for _ in range(2):
-        with pytest.raises(AuthenticationError):
-            deadline.check(None)
-        client.pause(100)
 
 
 @pytest.mark.parametrize(
