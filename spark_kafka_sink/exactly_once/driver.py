@@ -181,7 +181,7 @@ class Driver:
         self, entry_hint: Entry, driver_name: str, description: TransactionDescription | None
     ) -> None:
         """Raise ExactlyOnceError if a driver claimed the prefix between the description and the read of the log."""
-        if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:  # no other driver is known to claim
+        if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:  # no other driver has claimed it
             return
         claim_producer_id, claim_epoch = entry_hint.claim_identity
         if description is None:  # the brokers have forgotten the id, or it was created after the description

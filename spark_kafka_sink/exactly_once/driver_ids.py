@@ -56,7 +56,7 @@ def remember_number(key: tuple[object, ...], number: int) -> None:
 
 
 class GrantedEpoch(NamedTuple):
-    """The identity and the transaction timeout that brokers have granted to a driver id."""
+    """A driver id's new identity, and the transaction timeout that brokers grant to its tasks."""
 
     identity: ProducerIdAndEpoch
     timeout_ms: int

@@ -247,7 +247,7 @@ class QueryTransactions:
         )
 
     def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> GrantedEpoch:
-        """Request the next epoch with one timeout after the other. Raise only if the last timeout is rejected, too."""
+        """Request the next epoch with each timeout in turn, until the brokers grant one."""
         for timeout_ms in timeouts_ms[:-1]:
             with contextlib.suppress(_TimeoutRejectedError):
                 return GrantedEpoch(self._try_timeout(timeout_ms, expected_identity), timeout_ms)

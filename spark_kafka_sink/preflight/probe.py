@@ -215,7 +215,7 @@ class Probe:
         )
         if is_connecting:
             return True
-        # A connected node may still return the metadata. Once there is metadata, only connections are missing.
+        # A connected node may still return the metadata. Once there is metadata, only connections are awaited.
         return not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None
 
     def find_leaders(self) -> list[Node]:

@@ -38,7 +38,7 @@ _VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
 class Fetch(Request[FetchResponse]):
     """Fetch records of one topic. The keys are partition numbers.
 
-    `isolation`: one of ISOLATION_LEVELS.
+    `isolation`: a value of ISOLATION_LEVELS.
     """
 
     api_key = ApiKey.FETCH

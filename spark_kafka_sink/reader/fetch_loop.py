@@ -81,7 +81,8 @@ def fetch_chunks(client: BlockingClient, progress: FetchProgress[ChunkT], *, fol
     No fetch is in flight while the caller processes a chunk, because a slow caller would otherwise look like a broker
     that does not respond. `follow`: keep waiting if a round fetches nothing, because new records may be written later.
 
-    Raise BrokerError if a leader rejects a partition, after yielding what the round has fetched from the others.
+    Raise BrokerError if a leader rejects a partition with an error that is not retriable, after yielding what the round
+    has fetched from the others. Raise NetworkError or MetadataTimeoutError after the client's timeout without progress.
     """
     deadline = client.create_deadline(f"records of {format_partition(progress.topic)}")
     while progress.pending_partitions:

@@ -37,7 +37,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
     timestamp: int
     """Milliseconds since the epoch, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP."""
     isolation: int
-    """One of ISOLATION_LEVELS."""
+    """A value of ISOLATION_LEVELS."""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -98,7 +98,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
 def list_offsets(
     client: BlockingClient, topic: str, partitions: Sequence[int], timestamp: int, isolation: int
 ) -> dict[int, int]:
-    """Look up one offset of each partition: the first one, the last one, or the one for a timestamp.
+    """Look up one offset of each partition: its start, its end, or the first one at or after a timestamp.
 
     `timestamp` and `isolation`: see ListOffsets. The offset is -1 if a partition has no record from this time on.
     """

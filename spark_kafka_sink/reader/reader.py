@@ -176,8 +176,8 @@ class TopicReader:
         missing_partitions = [partition for partition in selected_partitions if partition not in existing_partitions]
         if missing_partitions:
             raise InvalidRecordError(
-                f"{format_partition(topic)} has no partition {', '.join(map(str, missing_partitions))}: it has "
-                f"{len(existing_partitions)}, numbered from 0"
+                f"{format_partition(topic)} has no partition {' or '.join(map(str, missing_partitions))}: it has "
+                f"{len(existing_partitions)}, numbered from 0."
             )
         return selected_partitions
 

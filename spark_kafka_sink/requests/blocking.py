@@ -120,7 +120,7 @@ class BlockingClient:
                 self.metadata.raise_for_topic(topic)
                 # Other errors are retried for a while, because a new topic reaches the brokers one by one.
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
-                    raise build_broker_error(topic_info.error_code, format_partition(topic))
+                    raise build_broker_error(topic_info.error_code, destination=format_partition(topic))
                 self.metadata.request_update()
             deadline.wait(self.metadata.topic_error(topic), self.retry_backoff_ms)
 
@@ -303,7 +303,7 @@ class BlockingClient:
             self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
         elif now_ms - waiting_since_ms >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {describe_failures()}")
-        # A failure from before these requests were queued does not count: the backoff may still delay their attempt.
+        # A failure from before these requests were queued does not count: a backoff may still delay the next one.
         queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:

@@ -54,8 +54,8 @@ class Leases(Generic[ClientT]):
     ) -> None:
         """Create an empty cache.
 
-        `close`: closes a client that is removed from the cache. `discard`: called instead of `close` if the code that
-        uses a client raises; defaults to `close`.
+        `close`: closes an idle client that has expired or exceeds `max_idle`. `discard`: called with a leased client if
+        the code that uses it raises; defaults to `close`.
         """
         self._close = close
         self._discard = close if discard is None else discard

@@ -234,9 +234,9 @@ class PendingRequests:
         return attempts
 
     def _track_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
-        """Record since when the topic of a key without a node is unknown. Fail the key after MAX_UNKNOWN_TOPIC_MS."""
+        """Record since when a key's topic or partition is unknown. Fail the key after MAX_UNKNOWN_TOPIC_MS."""
         retry_state = call.retry_states[key]
-        error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
+        error = self.routing.find_leader_error(route) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
             retry_state.topic_unknown_since_ms = None
         elif retry_state.topic_unknown_since_ms is None:
@@ -339,7 +339,7 @@ class PendingRequests:
         for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
-            # Keys that have become due since the lookup was sent are looked up later. A found key stays due.
+            # Keys that the lookup lacks became due later, or their coordinator was known. A found key stays due.
             if route.key not in lookup.keys or verdict is Verdict.DONE:
                 continue
             error = lookup.build_rejection_error(route.key, classification)

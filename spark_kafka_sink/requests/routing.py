@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.diagnostics.text import format_count, format_partition
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, build_broker_error
 from spark_kafka_sink.requests.request import Broker, CoordinatorKey, Leader, Role, Route
 
 MAX_COORDINATORS = 1_000
@@ -39,9 +41,15 @@ class Routing:
         controller = snapshot.controller if route is Role.CONTROLLER else None
         return controller or self._choose_node(now_ms)
 
-    def topic_error(self, topic: str) -> KafkaSinkError | None:
-        """Return the error that the metadata contains for the topic, if any."""
-        return self._metadata.topic_error(topic)
+    def find_leader_error(self, route: Leader) -> KafkaSinkError | None:
+        """Return the reason that the metadata gives for a missing leader: the topic's error, or a missing partition."""
+        topic = self._metadata.snapshot.topics.get(route.topic)
+        if topic is not None and topic.partitions and topic.partition(route.partition) is None:
+            partitions = format_count(len(topic.partitions), "partition")
+            advice = f"The topic has {partitions}, numbered from 0. It may have been recreated."
+            destination = format_partition(route.topic, route.partition)
+            return build_broker_error(UNKNOWN_TOPIC_OR_PARTITION, advice=advice, destination=destination)
+        return self._metadata.topic_error(route.topic)
 
     def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
         """Cache a coordinator, in place of the oldest one if the cache is full."""

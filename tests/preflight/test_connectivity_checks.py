@@ -119,10 +119,11 @@ def test_missing_metadata_response_fails_metadata_check() -> None:
 
 def test_missing_topic_that_the_writer_creates_passes() -> None:
     cluster = create_cluster()
-    target = Target(["new"], new_topic=NewTopic("new", partitions=3))
-    check = run_interactive_checks(cluster, target)["topic new"]
+    target = Target(["tt"], new_topic=NewTopic("tt", partitions=3))
+    check = run_interactive_checks(cluster, target)["topic tt"]
     assert (check.outcome, check.detail) == (Outcome.PASSED, "does not exist and will be created")
-    assert "new" not in cluster.core.topics, "the checks never create a topic"
+    assert check.remedy == "", "it is no misspelling of the existing topic t"
+    assert "tt" not in cluster.core.topics, "the checks never create a topic"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.reader.list_offsets import LATEST_TIMESTAMP, ListOffsets
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Call
 from spark_kafka_sink.requests.topics import DescribeTopic
@@ -76,6 +77,18 @@ def test_missing_topic_fails_before_timeout(client: BlockingClient) -> None:
     started_ms = client.now()
     with pytest.raises(BrokerError, match="topic missing: UNKNOWN_TOPIC_OR_PARTITION"):
         client.wait_for_topic("missing")
+    assert MAX_UNKNOWN_TOPIC_MS < client.now() - started_ms < TIMEOUT_MS
+
+
+def test_request_for_missing_partition_fails_before_timeout(client: BlockingClient) -> None:
+    partition_count = len(client.wait_for_topic("t").partitions)
+    started_ms = client.now()
+    with pytest.raises(BrokerError) as caught:
+        client.send(ListOffsets("t", [99], LATEST_TIMESTAMP, isolation=0))
+    assert str(caught.value).startswith("topic t, partition 99: UNKNOWN_TOPIC_OR_PARTITION (3). ")
+    assert f"The topic has {partition_count} partitions, numbered from 0. It may have been recreated." in str(
+        caught.value
+    )
     assert MAX_UNKNOWN_TOPIC_MS < client.now() - started_ms < TIMEOUT_MS
 
 

@@ -67,7 +67,9 @@ class Engine:
 
     def make_topic_unknown(self, topic: str) -> None:
         error = build_broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
-        self.routing.topic_error = {topic: error}.get  # type: ignore[method-assign,assignment]
+        self.routing.find_leader_error = (  # type: ignore[method-assign]
+            lambda route: error if route.topic == topic else None
+        )
         find_node = self.routing.find_node
         self.routing.find_node = (  # type: ignore[method-assign]
             lambda route, now_ms: self.leader if isinstance(route, Leader) else find_node(route, now_ms)
@@ -206,7 +208,7 @@ def test_time_limit_restarts_when_topic_was_known_without_leader(engine: Engine)
     for engine.now in (0, MAX_UNKNOWN_TOPIC_MS):
         engine.make_topic_unknown("t")
         engine.send()
-        engine.routing.topic_error = {}.get  # type: ignore[method-assign,assignment]
+        engine.routing.find_leader_error = lambda route: None  # type: ignore[method-assign]
         engine.send()
     assert not call.is_done
 

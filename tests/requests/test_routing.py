@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
 import pytest
 
-from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.request import TRANSACTION, Broker, CoordinatorKey, Leader, Role, Route
 from spark_kafka_sink.requests.routing import MAX_COORDINATORS, Routing
 from tests.fake_system import FakeSystem
@@ -69,7 +68,17 @@ def test_forgotten_leader_or_controller_requests_metadata(route: Route, is_reque
     assert routes._metadata._is_full_update_requested == is_requested
 
 
-def test_returns_topic_error_of_the_metadata() -> None:
-    metadata = Mock(spec=Metadata)
-    assert Routing(metadata, lambda now_ms: NODE).topic_error("t") is metadata.topic_error.return_value
-    metadata.topic_error.assert_called_once_with("t")
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [
+        (None, ""),
+        (TopicInfo("t", error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION), "topic t: UNKNOWN_TOPIC_OR_PARTITION (3)"),
+        (TopicInfo("t", partitions=(PartitionInfo("t", 0, None, None),)), "The topic has 1 partition, numbered from 0"),
+        (TopicInfo("t", partitions=(PartitionInfo("t", 0, None, None), PartitionInfo("t", 1, None, None))), ""),
+    ],
+)
+def test_missing_leader_is_an_error_if_topic_or_partition_is_missing(topic: TopicInfo | None, message: str) -> None:
+    routes = routing()
+    routes._metadata.snapshot = ClusterSnapshot(topics={} if topic is None else {"t": topic})
+    error = routes.find_leader_error(Leader("t", 1))
+    assert message in str(error) if message else error is None
