@@ -81,14 +81,10 @@ def test_missing_topic_fails_before_timeout(client: BlockingClient) -> None:
 
 
 def test_request_for_missing_partition_fails_before_timeout(client: BlockingClient) -> None:
-    partition_count = len(client.wait_for_topic("t").partitions)
+    client.wait_for_topic("t")
     started_ms = client.now()
-    with pytest.raises(BrokerError) as caught:
+    with pytest.raises(BrokerError, match=r"topic t, partition 99: UNKNOWN_TOPIC_OR_PARTITION .* has 1 partition, "):
         client.send(ListOffsets("t", [99], LATEST_TIMESTAMP, isolation=0))
-    assert str(caught.value).startswith("topic t, partition 99: UNKNOWN_TOPIC_OR_PARTITION (3). ")
-    assert f"The topic has {partition_count} partitions, numbered from 0. It may have been recreated." in str(
-        caught.value
-    )
     assert MAX_UNKNOWN_TOPIC_MS < client.now() - started_ms < TIMEOUT_MS
 
 
