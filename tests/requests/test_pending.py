@@ -67,9 +67,7 @@ class Engine:
 
     def make_topic_unknown(self, topic: str) -> None:
         error = build_broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
-        self.routing.find_leader_error = (  # type: ignore[method-assign]
-            lambda route: error if route.topic == topic else None
-        )
+        self.routing.find_leader_error = lambda route: error  # type: ignore[method-assign]
         find_node = self.routing.find_node
         self.routing.find_node = (  # type: ignore[method-assign]
             lambda route, now_ms: self.leader if isinstance(route, Leader) else find_node(route, now_ms)
