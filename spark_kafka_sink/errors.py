@@ -57,7 +57,7 @@ class KafkaSinkError(Exception):
     destination: str = ""
     """The topic or topic-partition of the rows or the batch that failed, formatted by `format_partition`.
 
-    It is "" for any other error, whose message may name a topic.
+    It is "" if the message itself names the topic, and for errors that are not about records.
     """
     address: str = ""
     """The failed connection's address, or "" if the error is not about a connection."""
@@ -264,7 +264,7 @@ class TlsError(AuthenticationError):
 
 
 class ListenerMismatchError(AuthenticationError):
-    """The listener expects no SASL or offers other mechanisms. The credentials were not checked."""
+    """The listener does not use SASL, or offers other mechanisms. The credentials were not checked."""
 
 
 class UnsupportedVersionError(KafkaSinkError):

@@ -64,7 +64,8 @@ class ColumnsEncoder:
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
         if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
             return self._encode_halves(batch)
-        # A small batch can still exceed the limit, because a format may need many more bytes for a value than Arrow.
+        # The rows of a small batch can still exceed 2 GiB once they are encoded, because a format may need many more
+        # bytes for a value than Arrow.
         try:
             with convert_arrow_errors(*self.names):
                 return [self._encode_rows(batch)]

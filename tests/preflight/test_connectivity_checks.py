@@ -163,7 +163,7 @@ def test_topic_without_write_permission_fails(operations: int, outcome: Outcome)
         (None, "the listener does not use SASL: check that security.protocol matches the port."),
         (
             ListenerSecurity("SASL_PLAINTEXT", mechanisms=("PLAIN",), users={"alice": SECRET}),
-            "the listener does not support this mechanism. It supports PLAIN: correct sasl.mechanism.",
+            "the listener does not support this mechanism. It supports PLAIN: change sasl.mechanism.",
         ),
     ],
     ids=["a plaintext port", "another mechanism"],

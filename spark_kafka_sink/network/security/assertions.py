@@ -75,7 +75,7 @@ def read_token_file(path: str, option_name: str, now_s: float) -> str:
         ) from None
     except UnicodeDecodeError:
         text = ""
-    if text.count(".") != 2:  # they separate the header, the payload and the signature
+    if text.count(".") != 2:  # the dots separate the header, the payload and the signature
         raise AuthenticationError(f"OAUTHBEARER: {option_name}: {sanitize(path)} contains no JSON Web Token")
     expires_at_s = parse_token_expiry_s(decode_token_part(text, 1))
     if expires_at_s is not None and expires_at_s <= now_s:

@@ -176,7 +176,7 @@ def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
     stored_digest = protected[-_SHA1_BYTES:]
     secret, key = _to_utf16(password), bytearray()
     stream_block = salt
-    # Each block of the key was encrypted by XOR with a block of the key stream, which this computes once more.
+    # Each block of the key was encrypted by XOR with a block of the key stream, which is computed again here.
     for block_start in range(0, len(encrypted_key), _SHA1_BYTES):
         stream_block = hashlib.sha1(secret + stream_block, usedforsecurity=False).digest()
         encrypted_block = encrypted_key[block_start : block_start + _SHA1_BYTES]  # the last block may be shorter
@@ -209,7 +209,7 @@ def _read_pkcs12(data: bytes, password: str | None) -> Store:
     try:
         pkcs12 = _import_cryptography("serialization.pkcs12").load_pkcs12(data, (password or "").encode())
     except ValueError as error:
-        raise ConfigurationError("the password is wrong, or the PKCS#12 file is damaged") from error
+        raise ConfigurationError("the password is wrong or missing, or the PKCS#12 file is damaged") from error
     pem = serialization.Encoding.PEM
     certificate = pkcs12.cert.certificate.public_bytes(pem).decode() if pkcs12.cert else ""
     additional_certificates = "".join(cert.certificate.public_bytes(pem).decode() for cert in pkcs12.additional_certs)

@@ -153,7 +153,7 @@ class SaslClientAuthenticator:
             supported_mechanisms = sanitize(", ".join(response.mechanisms)) or "none"
             raise ListenerMismatchError(
                 f"SASL {self._mechanism}: the listener does not support this mechanism. It supports "
-                f"{supported_mechanisms}: correct sasl.mechanism"
+                f"{supported_mechanisms}: change sasl.mechanism"
             )
         if response.error_code == error_codes.ILLEGAL_SASL_STATE:
             raise ListenerMismatchError(
