@@ -20,7 +20,7 @@ EXTRAS = set(
     re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1], re.M)
 )
 WHEEL = r"(WHEEL|dist/\*\.whl|\$\(ls dist/\*\.whl\))"
-OF_OTHERS = {"numpy<2", "pyarrow<26", "venv-pack", "pyspark[connect]>=4.0", "pyspark[connect,pipelines]"}
+EXTERNAL_PACKAGES = {"numpy<2", "pyarrow<26", "venv-pack", "pyspark[connect]>=4.0", "pyspark[connect,pipelines]"}
 """Third-party packages that the pages install."""
 LINES = [(page, line) for page in pages() for line in command_lines(page)]
 
@@ -51,7 +51,9 @@ def check_pip(arguments: list[str]) -> None:
     assert arguments[0] == "install"
     for wanted in arguments[1:]:
         ours = re.fullmatch(rf"{WHEEL}(?:\[([\w,]+)\])?", wanted)
-        assert ours or wanted in OF_OTHERS, f"{wanted}: the package is not published, so a page installs the wheel"
+        assert ours or wanted in EXTERNAL_PACKAGES, (
+            f"{wanted}: the package is not published, so a page installs the wheel"
+        )
         extras = (ours[2] or "").split(",") if ours else []
         assert set(extras) - {""} <= EXTRAS
 

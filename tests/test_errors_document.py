@@ -29,7 +29,7 @@ OPTIONS = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 QUOTED = [row.message for row in read_rows()]
-OF_OTHERS = {
+EXTERNAL_MESSAGES = {
     "ModuleNotFoundError: No module named 'spark_kafka_sink'",
     "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: pykafka",
@@ -52,7 +52,7 @@ def said() -> str:
     return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-@pytest.mark.parametrize("sentence", [message for message in QUOTED if message not in OF_OTHERS])
+@pytest.mark.parametrize("sentence", [message for message in QUOTED if message not in EXTERNAL_MESSAGES])
 def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")

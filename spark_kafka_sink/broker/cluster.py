@@ -161,7 +161,7 @@ class EmbeddedCluster:
     def tick(self, now_ms: float) -> None:
         """Abort the transactions that have timed out. If that fails, schedule another attempt.
 
-        The transport calls this method before every request, so it takes the lock only when a timeout is due.
+        kafka_apis.py calls this method before every request, so it takes the lock only when a timeout is due.
         """
         if self._next_timeout_ms is not None and now_ms >= self._next_timeout_ms:
             with self.lock:
@@ -290,7 +290,7 @@ class EmbeddedCluster:
         node_ids = sorted(self.nodes)
         for index in range(len(topic.partitions), partition_count):
             log_file = None if log_config.discard else self._log_file(topic.name, index)
-            # Each partition prefers another node as its leader.
+            # Successive partitions prefer different nodes as their leaders.
             first_replica = index % len(node_ids)
             replicas = (*node_ids[first_replica:], *node_ids[:first_replica])
             log = PartitionLog(log_config, log_file, self._record_validator)

@@ -59,7 +59,7 @@ class OffsetStore:
         """Commit or discard the offsets that the producer's transaction contains for this group."""
         pending = self._pending.pop((producer_id, group), {})
         self._offset_count -= len(pending)
-        if commit:  # `commit` counts the offsets again
+        if commit:  # self.commit() counts these offsets again
             self.commit(group, pending)
 
     def _store(

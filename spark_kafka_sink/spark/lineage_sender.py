@@ -160,7 +160,8 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
         auth = {"type": "api_key", "apiKey": url_parameters.pop(_API_KEY_PARAMETER)}
     if "tokenFields" in auth:
         auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
-    # Secrets are set on the session and not in the configuration, which the OpenLineage package logs.
+    # These secrets are set on the session and not in the configuration, which the OpenLineage package logs. It logs an
+    # API key only as an object.
     session = requests.Session()
     session.headers.update(_select_by_prefix(settings, "transport.headers."))
     session.params = url_parameters | _select_by_prefix(settings, "transport.urlParams.")

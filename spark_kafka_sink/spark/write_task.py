@@ -280,7 +280,8 @@ class TaskWriter:
             truncated_rows = TopicRows(topic, truncate_dead_letters(failed_columns), None)
             self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
             return
-        dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
+        message = f"The dead-letter topic rejected the record, too: {error.reason}"
+        dead_letter_error = DeadLetterError(message, destination=error.destination)
         dead_letter_error.__cause__ = error
         self._failures.add(topic, failure.partition, dead_letter_error, failed_columns)
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.schema import Struct, VersionRange, get_field_specs
 from tests.broker.cluster_cases import client as client
-from tests.broker.cluster_cases import cluster as cluster
 from tests.broker.cluster_cases import system as system
 from tests.broker.sample_requests import every_api, request_each_version
 from tests.broker.wire_client import WireClient, batch, produce_request
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
+
+
+@pytest.fixture
+def cluster(system: FakeSystem) -> SimulatedCluster:
+    """A cluster of one node, which coordinates all transactions, so that it executes every request."""
+    return SimulatedCluster(system, topics={"t": 2})
 
 
 @every_api

@@ -16,7 +16,7 @@ from spark_kafka_sink.spark.lineage_events import SparkWrite
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.patches import lineage_hooks
 from tests.spark.lineage_server import LineageServer, lineage_server
-from tests.spark.test_report_publishing import sink_options
+from tests.spark.task_reports import sink_options
 
 OPTIONS = {
     "kafka.bootstrap.servers": "SASL_SSL://one:9092, two:9092",

@@ -29,7 +29,7 @@ from tests.spark.lineage_cases import (
 from tests.spark.lineage_cases import no_senders as no_senders
 from tests.spark.lineage_cases import server as server
 from tests.spark.lineage_server import LineageServer
-from tests.spark.test_report_publishing import task
+from tests.spark.task_reports import task
 
 
 def fake_frame(confs: dict[str, str], *, module: str = "pyspark.sql.session") -> Any:

@@ -23,7 +23,7 @@ from tests.spark.lineage_cases import (
 from tests.spark.lineage_cases import no_senders as no_senders
 from tests.spark.lineage_cases import server as server
 from tests.spark.lineage_server import LineageServer, validate_event
-from tests.spark.test_report_publishing import task
+from tests.spark.task_reports import task
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.producer.results import OffsetRange
-from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import report_publishing
 from spark_kafka_sink.spark.checks import check_options_and_schema, run_server_checks
-from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
-from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.writer import abort, commit
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.spark.task_reports import sink_options, task
 
 RECEIVED_REPORTS: list[WriteReport] = []
 PLAN = ColumnPlan(value=0, fixed_topic="orders")
@@ -54,17 +50,6 @@ def clear_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def broker() -> Iterator[EmbeddedBroker]:
     with embedded_broker(topics={"orders": 1, "reports": 1}) as broker:
         yield broker
-
-
-def sink_options(broker: EmbeddedBroker | None = None, **options: str) -> SinkOptions:
-    servers = "127.0.0.1:1" if broker is None else broker.bootstrap_servers
-    return parse_options({"kafka.bootstrap.servers": servers, "topic": "orders", **options})
-
-
-def task(partition: int = 0) -> TaskReport:
-    written = {"orders": {0: OffsetRange(0, 9, 10)}}
-    identity = TaskIdentity(partition, 0, 100, 3, "app", "query", "12")
-    return TaskReport(identity, written, WriteTotals(rows=10), started_ms=1_700_000_000_000, duration_ms=20)
 
 
 def test_callback_gets_report() -> None:

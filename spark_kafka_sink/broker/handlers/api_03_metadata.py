@@ -63,8 +63,8 @@ def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[
         return [_describe_topic(context, topic) for topic in context.cluster.topics.values() if not topic.hidden]
     unique_topics = {(topic.topic_id, topic.name): topic for topic in requested_topics}.values()
     may_create = request.allow_auto_topic_creation or context.version < FIRST_AUTO_CREATION_FLAG_VERSION
-    creation_errors = _create_missing(context, unique_topics) if may_create else {}
-    return [_find_and_describe(context, topic, creation_errors) for topic in unique_topics]
+    creation_error_codes = _create_missing(context, unique_topics) if may_create else {}
+    return [_find_and_describe(context, topic, creation_error_codes) for topic in unique_topics]
 
 
 def _can_look_up_topics(request: MetadataRequest, version: int) -> bool:
@@ -92,18 +92,21 @@ def _create_missing(context: RequestContext, requested_topics: Iterable[Metadata
     partition_count = cluster.config.default_partitions
     max_topics = max(0, cluster.count_available_partitions()) // partition_count
     creatable_topics, rejected_topics = missing_topics[:max_topics], missing_topics[max_topics:]
-    errors = dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
-    if errors:
-        _log.warning("Did not create %d topics: the cluster would exceed its maximum number of partitions", len(errors))
+    error_codes_by_topic = dict.fromkeys(rejected_topics, error_codes.POLICY_VIOLATION)
+    if error_codes_by_topic:
+        _log.warning(
+            "Did not create %d topics: the cluster would exceed its maximum number of partitions",
+            len(error_codes_by_topic),
+        )
     try:
         cluster.create_topics([TopicDefinition(name, partition_count) for name in creatable_topics])
     except ApiError as error:
-        errors |= dict.fromkeys(creatable_topics, error.code)
-    return errors
+        error_codes_by_topic |= dict.fromkeys(creatable_topics, error.code)
+    return error_codes_by_topic
 
 
 def _find_and_describe(
-    context: RequestContext, requested_topic: MetadataRequestTopic, creation_errors: Mapping[str, int]
+    context: RequestContext, requested_topic: MetadataRequestTopic, creation_error_codes: Mapping[str, int]
 ) -> MetadataResponseTopic:
     """Describe a topic that is requested by id or by name, or return the error code for it."""
     cluster = context.cluster
@@ -122,7 +125,7 @@ def _find_and_describe(
     injected_code = context.find_injected_error_code(name)
     if injected_code:
         return MetadataResponseTopic(name=name, error_code=injected_code)
-    error_code = creation_errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    error_code = creation_error_codes.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return MetadataResponseTopic(name=name, error_code=error_code)
 
 

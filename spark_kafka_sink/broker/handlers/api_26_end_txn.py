@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
+from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
@@ -15,7 +16,7 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     cluster = context.cluster
     error_code = context.find_coordinator_error_code(request.transactional_id)
     if error_code:
-        return EndTxnResponse(error_code=error_code, producer_id=-1, producer_epoch=-1)
+        return EndTxnResponse(error_code=error_code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
         coordinator = cluster.coordinator

@@ -49,14 +49,14 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
 def _find_commit_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
     """Return the first error code of any offset, or 0. A single error rejects all offsets of the request."""
     offsets = context.cluster.offsets
-    errors = (
+    found_error_codes = (
         offsets.find_commit_error_code(
             request.group_id, (topic.name, partition.partition_index), partition.committed_metadata
         )
         for topic in request.topics
         for partition in topic.partitions
     )
-    return next((error for error in errors if error), 0)
+    return next((error_code for error_code in found_error_codes if error_code), 0)
 
 
 def _find_transaction_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
