@@ -60,6 +60,7 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
         producer.commit_transaction()
     message = str(caught.value)
     assert "1 record with the key 'order-17' for topic t, partition 0, failed" in message
+    assert message.count("topic t, partition 0") == 1
     assert codes.lookup_error_code(code).name in message
     record_error = caught.value.__cause__
     assert isinstance(record_error, DeliveryError)

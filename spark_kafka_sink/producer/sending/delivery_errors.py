@@ -59,8 +59,9 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
     if failure.timed_out:
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
     if failure.has_used_up_retries or failure.in_doubt:
-        message = f"{_to_sentence(error.reason)} Attempts: {batch.attempts + 1}."
-        delivery_error = DeliveryError(message, destination=error.destination, possibly_stored=failure.in_doubt)
+        message = f"{_to_sentence(error)} Attempts: {batch.attempts + 1}."
+        partition = format_partition(*batch.topic_partition)
+        delivery_error = DeliveryError(message, destination=partition, possibly_stored=failure.in_doubt)
         return _set_cause(delivery_error, error)
     record_error = _RECORD_ERRORS.get(response.code) if batch.record_count == 1 else None
     if record_error is None:
@@ -193,9 +194,9 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
     return RecordErrors(errors_by_index, remaining_error)
 
 
-def _to_sentence(error: Exception | str | None) -> str:
-    """Return an error or its message as text that ends in a period, so that another sentence can follow."""
-    message = str(error)
+def _to_sentence(error: Exception | None) -> str:
+    """Return an error's message, without its destination, as text that ends in a period."""
+    message = error.reason if isinstance(error, KafkaSinkError) else str(error)
     return message if message.endswith(".") else f"{message}."
 
 

@@ -1,9 +1,9 @@
 """Idempotence: the producer identity, the sequences of each partition, and the decision whether a batch may be sent.
 
 For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
-base sequence follows the last sequence, and responds to a batch that it remembers with DUPLICATE_SEQUENCE_NUMBER. A
-broker that knows nothing about the producer accepts any sequence, because it has no last sequence to compare it with.
-All rules below follow from these facts.
+base sequence follows the last sequence, and responds to a batch that it remembers as if it had just stored it. A broker
+that knows nothing about the producer accepts any sequence, because it has no last sequence to compare it with. All
+rules below follow from these facts.
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 
@@ -63,38 +63,40 @@ _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 # --- rules 1 to 3; the first two functions are only called while the partition has requests in flight
 
 
-def can_pipeline(partition: PartitionState, connection: NodeApiVersions | None) -> bool:
+def can_pipeline(partition_state: PartitionState, connection: NodeApiVersions | None) -> bool:
     """Return whether a request may be sent while others are in flight.
 
     Rule 1: only after a request on the same connection has succeeded under the current epoch.
     """
-    return partition.phase is PIPELINED and partition.confirmed_connection is connection
+    return partition_state.phase is PIPELINED and partition_state.confirmed_connection is connection
 
 
-def can_send_to(partition: PartitionState, leader_id: int, max_in_flight: int) -> bool:
+def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
     """Return whether another request may be sent to a leader.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
-    return partition.in_flight_node_id == leader_id and len(partition.in_flight_batches) < max_in_flight
+    return partition_state.in_flight_node_id == leader_id and len(partition_state.in_flight_batches) < max_in_flight
 
 
-def can_restart_sequences(partition: PartitionState) -> bool:
+def can_restart_sequences(partition_state: PartitionState) -> bool:
     """Return whether pending batches may get new sequences.
 
     Rule 3: only if there is a gap, no pending batch precedes it, and no request is in flight.
     """
-    if partition.in_flight_batches or partition.gap_start is None:
+    if partition_state.in_flight_batches or partition_state.gap_start is None:
         return False
-    return all(not is_after(partition.gap_start, batch.base_sequence) for batch in partition.pending_batches)
+    return all(
+        not is_after(partition_state.gap_start, batch.base_sequence) for batch in partition_state.pending_batches
+    )
 
 
-def is_possibly_stored(partition: PartitionState, batch: ProducerBatch) -> bool:
+def is_possibly_stored(partition_state: PartitionState, batch: ProducerBatch) -> bool:
     """Return whether a broker may have stored a batch, because a response was lost or left the outcome open.
 
     Rule 3: such a batch must not get a new sequence.
     """
-    return batch in partition.in_doubt_batches
+    return batch in partition_state.in_doubt_batches
 
 
 class _PartitionStates(dict[TopicPartition, PartitionState]):
@@ -105,8 +107,8 @@ class _PartitionStates(dict[TopicPartition, PartitionState]):
         self._transactional = transactional
 
     def __missing__(self, topic_partition: TopicPartition) -> PartitionState:
-        partition = self[topic_partition] = PartitionState(topic_partition, transactional=self._transactional)
-        return partition
+        partition_state = self[topic_partition] = PartitionState(topic_partition, transactional=self._transactional)
+        return partition_state
 
 
 class Idempotence:
@@ -149,9 +151,9 @@ class Idempotence:
         gets a new batch while none of its batches is pending or in flight.
         """
         self.id_and_epoch = id_and_epoch
-        for partition in self._partitions.values():
-            if partition.phase is AWAITING_EPOCH:
-                self._restart_sequences(partition)
+        for partition_state in self._partitions.values():
+            if partition_state.phase is AWAITING_EPOCH:
+                self._restart_sequences(partition_state)
 
     def _bump_epoch(self) -> None:
         """Increment the epoch locally, without a request (KIP-360). After the last epoch, a new id is needed."""
@@ -165,44 +167,46 @@ class Idempotence:
 
         The signature is that of `AdmitBatch`, whose time is not needed here.
         """
-        partition = self._partitions[batch.topic_partition]
-        if partition.in_flight_batches and not can_send_to(partition, leader_id, self._max_in_flight):
+        partition_state = self._partitions[batch.topic_partition]
+        if partition_state.in_flight_batches and not can_send_to(partition_state, leader_id, self._max_in_flight):
             return False
         if self._transactions and not self._transactions.admit_batch(
             batch.topic_partition, is_retry=batch.has_sequence
         ):
             return False
-        if self.enabled and not self._can_send(partition, batch, self.get_connection(leader_id)):
+        if self.enabled and not self._can_send(partition_state, batch, self.get_connection(leader_id)):
             return False
-        partition.in_flight_batches[batch] = leader_id
-        partition.in_flight_node_id = leader_id
+        partition_state.in_flight_batches[batch] = leader_id
+        partition_state.in_flight_node_id = leader_id
         return True
 
-    def _can_send(self, partition: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
+    def _can_send(
+        self, partition_state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None
+    ) -> bool:
         """Return whether the sequences allow a batch to be sent. Assign a sequence to a new batch."""
-        if partition.in_flight_batches and not can_pipeline(partition, connection):
+        if partition_state.in_flight_batches and not can_pipeline(partition_state, connection):
             return False
-        if partition.phase is PIPELINED and partition.confirmed_connection is not connection:
-            partition.transition_to(PROBING)
+        if partition_state.phase is PIPELINED and partition_state.confirmed_connection is not connection:
+            partition_state.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call
-            return self._try_assign_sequence(partition, batch)
-        return partition.is_head(batch) and (
-            partition.gap_start is None or is_after(partition.gap_start, batch.base_sequence)
+            return self._try_assign_sequence(partition_state, batch)
+        return partition_state.is_head(batch) and (
+            partition_state.gap_start is None or is_after(partition_state.gap_start, batch.base_sequence)
         )
 
-    def _try_assign_sequence(self, partition: PartitionState, batch: ProducerBatch) -> bool:
+    def _try_assign_sequence(self, partition_state: PartitionState, batch: ProducerBatch) -> bool:
         """Assign the next sequence to a new batch. Return False if none can be assigned now."""
         if self.id_and_epoch == NO_PRODUCER_ID:
             return False
         # `is not` comes first because it is faster, and the identity rarely changes.
-        if partition.id_and_epoch is not self.id_and_epoch and partition.id_and_epoch != self.id_and_epoch:
-            if partition.pending_batches or partition.in_flight_batches:
+        if partition_state.id_and_epoch is not self.id_and_epoch and partition_state.id_and_epoch != self.id_and_epoch:
+            if partition_state.pending_batches or partition_state.in_flight_batches:
                 return False  # all batches of the previous identity must end first
-            partition.start_sequences(self.id_and_epoch)
-        has_batch_to_retry = len(partition.pending_batches) > len(partition.in_flight_batches)
-        if partition.phase not in _PHASES_FOR_NEW_BATCHES or has_batch_to_retry:
+            partition_state.start_sequences(self.id_and_epoch)
+        has_batch_to_retry = len(partition_state.pending_batches) > len(partition_state.in_flight_batches)
+        if partition_state.phase not in _PHASES_FOR_NEW_BATCHES or has_batch_to_retry:
             return False
-        partition.add_new_batch(batch)
+        partition_state.add_new_batch(batch)
         return True
 
     # --- results of batches
@@ -218,30 +222,30 @@ class Idempotence:
 
         Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
         """
-        partition = self._partitions[batch.topic_partition]
-        partition.in_flight_batches.pop(batch, None)
-        if in_doubt and (batch in partition.pending_batches or not self.enabled):
-            partition.in_doubt_batches |= {batch}
+        partition_state = self._partitions[batch.topic_partition]
+        partition_state.in_flight_batches.pop(batch, None)
+        if in_doubt and (batch in partition_state.pending_batches or not self.enabled):
+            partition_state.in_doubt_batches |= {batch}
 
     def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
         """Record that a broker has stored a batch. The batch may already have failed because it expired in flight.
 
         `connection`: the current connection to the node that has responded; None if it was closed.
         """
-        partition = self._partitions[batch.topic_partition]
-        partition.in_flight_batches.pop(batch, None)
-        partition.remove_pending(batch)
+        partition_state = self._partitions[batch.topic_partition]
+        partition_state.in_flight_batches.pop(batch, None)
+        partition_state.remove_pending(batch)
         if not self.enabled:
             return
-        partition.update_last_acked_sequence(batch.last_sequence)
-        if partition.phase is PIPELINED:
+        partition_state.update_last_acked_sequence(batch.last_sequence)
+        if partition_state.phase is PIPELINED:
             return
-        if partition.phase is not PROBING:
+        if partition_state.phase is not PROBING:
             # This may have been the last request in flight, or the last pending batch before the gap.
-            self._update_phase(partition)
-        elif not partition.pending_batches and connection is not None:
+            self._update_phase(partition_state)
+        elif not partition_state.pending_batches and connection is not None:
             # The broker has accepted a batch and will therefore check the sequences of further ones (rule 1).
-            partition.confirm_pipelining(connection)
+            partition_state.confirm_pipelining(connection)
 
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
         """Record that a batch is reenqueued.
@@ -250,44 +254,44 @@ class Idempotence:
         """
         if not self.enabled:
             return
-        partition = self._partitions[batch.topic_partition]
+        partition_state = self._partitions[batch.topic_partition]
         if needs_new_sequence:
-            partition.extend_gap(batch.base_sequence)
-        self._update_phase(partition)
+            partition_state.extend_gap(batch.base_sequence)
+        self._update_phase(partition_state)
 
     def handle_split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """Record that a batch was split and replaced with its children."""
-        partition = self._partitions[batch.topic_partition]
-        partition.replace(batch, children)
+        partition_state = self._partitions[batch.topic_partition]
+        partition_state.replace(batch, children)
         if self.enabled:
-            self._update_phase(partition)
+            self._update_phase(partition_state)
 
     def handle_failed_batch(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch has failed and will not be sent again.
 
         `in_doubt`: the batch may be stored, or its request is still in flight.
         """
-        partition = self._partitions[batch.topic_partition]
-        was_pending = batch in partition.pending_batches
-        partition.remove_pending(batch)
+        partition_state = self._partitions[batch.topic_partition]
+        was_pending = batch in partition_state.pending_batches
+        partition_state.remove_pending(batch)
         if not was_pending:  # the batch has no sequence, or it was abandoned
             return
-        partition.record_failure(batch, in_doubt=in_doubt)
-        self._update_phase(partition)
+        partition_state.record_failure(batch, in_doubt=in_doubt)
+        self._update_phase(partition_state)
 
     def handle_late_failure(self, batch: ProducerBatch) -> None:
         """Record that a batch's request has ended without success after the batch had already failed."""
-        partition = self._partitions[batch.topic_partition]
-        partition.remove_pending(batch)
+        partition_state = self._partitions[batch.topic_partition]
+        partition_state.remove_pending(batch)
         if self.enabled:
-            self._update_phase(partition)
+            self._update_phase(partition_state)
 
     def end_in_flight_requests(self) -> None:
         """Record that all requests in flight have ended. The connections must be closed."""
-        for partition in self:
-            for batch in partition.in_flight_batches:
+        for partition_state in self:
+            for batch in partition_state.in_flight_batches:
                 batch.mark_request_ended()
-            partition.in_flight_batches.clear()
+            partition_state.in_flight_batches.clear()
 
     def take_abandoned_batches(self) -> list[ProducerBatch]:
         """Return the batches that may be stored but cannot keep their sequences, each only once.
@@ -303,59 +307,67 @@ class Idempotence:
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether the broker should already have all of the partition's records before this batch."""
-        partition = self._partitions[batch.topic_partition]
+        partition_state = self._partitions[batch.topic_partition]
         # If the transaction has a gap, the broker is expected to be missing records before the batch.
-        return partition.is_head(batch) and not (partition.transactional and partition.gap_start is not None)
+        return partition_state.is_head(batch) and not (
+            partition_state.transactional and partition_state.gap_start is not None
+        )
 
     def find_violations(self) -> list[str]:
         """Return descriptions of all violated invariants in the partitions' states."""
         return [
             violation
-            for partition in self
-            for violation in find_violations(partition, self._max_in_flight, idempotent=self.enabled)
+            for partition_state in self
+            for violation in find_violations(partition_state, self._max_in_flight, idempotent=self.enabled)
         ]
 
     # --- after a failure
 
-    def _update_phase(self, partition: PartitionState) -> None:
+    def _update_phase(self, partition_state: PartitionState) -> None:
         """Move a partition to its next phase after a batch has failed or a request has ended."""
-        if partition.has_unresolved_sequence and not partition.pending_batches and not partition.in_flight_batches:
-            partition.resolve_sequences()
-        if can_restart_sequences(partition):
-            self._restart_sequences(partition)
-        elif partition.in_flight_batches:
-            partition.transition_to(DRAINING)
-        elif partition.gap_start is not None or partition.has_unresolved_sequence:
-            partition.transition_to(REPAIRING)
+        if (
+            partition_state.has_unresolved_sequence
+            and not partition_state.pending_batches
+            and not partition_state.in_flight_batches
+        ):
+            partition_state.resolve_sequences()
+        if can_restart_sequences(partition_state):
+            self._restart_sequences(partition_state)
+        elif partition_state.in_flight_batches:
+            partition_state.transition_to(DRAINING)
+        elif partition_state.gap_start is not None or partition_state.has_unresolved_sequence:
+            partition_state.transition_to(REPAIRING)
         else:
-            partition.transition_to(PROBING)
+            partition_state.transition_to(PROBING)
 
-    def _restart_sequences(self, partition: PartitionState) -> None:
+    def _restart_sequences(self, partition_state: PartitionState) -> None:
         """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
         If the new epoch is not known yet, or if a transaction must end first, the partition only moves to
         AWAITING_EPOCH.
         """
-        if partition.id_and_epoch == self.id_and_epoch:
+        if partition_state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
-                self._await_transaction_end(partition)
+                self._await_transaction_end(partition_state)
                 return
             self._bump_epoch()  # after the last epoch, this resets id_and_epoch until a broker assigns a new id
         if self.id_and_epoch == NO_PRODUCER_ID:
-            partition.transition_to(AWAITING_EPOCH)
+            partition_state.transition_to(AWAITING_EPOCH)
             return
-        pending_batches = partition.pending_batches
-        self._abandoned_batches += [batch for batch in pending_batches if is_possibly_stored(partition, batch)]
-        partition.pending_batches = [batch for batch in pending_batches if not is_possibly_stored(partition, batch)]
-        partition.in_doubt_batches = frozenset()
-        partition.start_sequences(self.id_and_epoch)
+        pending_batches = partition_state.pending_batches
+        self._abandoned_batches += [batch for batch in pending_batches if is_possibly_stored(partition_state, batch)]
+        partition_state.pending_batches = [
+            batch for batch in pending_batches if not is_possibly_stored(partition_state, batch)
+        ]
+        partition_state.in_doubt_batches = frozenset()
+        partition_state.start_sequences(self.id_and_epoch)
 
-    def _await_transaction_end(self, partition: PartitionState) -> None:
+    def _await_transaction_end(self, partition_state: PartitionState) -> None:
         """Abandon all of a partition's pending batches because a record of the transaction is missing.
 
         The transaction will be aborted. Only a broker can assign its next epoch.
         """
-        self._abandoned_batches += partition.pending_batches
-        partition.pending_batches.clear()
-        partition.in_doubt_batches = frozenset()
-        partition.transition_to(AWAITING_EPOCH)
+        self._abandoned_batches += partition_state.pending_batches
+        partition_state.pending_batches.clear()
+        partition_state.in_doubt_batches = frozenset()
+        partition_state.transition_to(AWAITING_EPOCH)

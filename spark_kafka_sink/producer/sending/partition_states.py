@@ -186,86 +186,89 @@ class PartitionState:
         self.next_sequence = sequences.increment(sequence, batch.record_count)
 
 
-def find_violations(partition: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
+def find_violations(partition_state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
     """Describe the violated invariants of a partition's state. Tests and the schedule explorer check every step."""
     invariants = {
-        "at most max.in.flight requests are in flight": len(partition.in_flight_batches) <= max_in_flight,
-        "all requests in flight are to one node": set(partition.in_flight_batches.values())
-        <= {partition.in_flight_node_id},
+        "at most max.in.flight requests are in flight": len(partition_state.in_flight_batches) <= max_in_flight,
+        "all requests in flight are to one node": set(partition_state.in_flight_batches.values())
+        <= {partition_state.in_flight_node_id},
     }
     if idempotent:
-        invariants |= _check_any_phase(partition) | _CHECKS_BY_PHASE[partition.phase](partition)
-    return [f"{partition!r}: violated: {invariant}" for invariant, holds in invariants.items() if not holds]
+        invariants |= _check_any_phase(partition_state) | _CHECKS_BY_PHASE[partition_state.phase](partition_state)
+    return [f"{partition_state!r}: violated: {invariant}" for invariant, holds in invariants.items() if not holds]
 
 
-def _check_any_phase(partition: PartitionState) -> dict[str, bool]:
+def _check_any_phase(partition_state: PartitionState) -> dict[str, bool]:
     """Return whether each invariant holds that applies in every phase, by the text of the invariant."""
-    pending = partition.pending_batches
+    pending = partition_state.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending),
         "pending batches have one epoch": all(
-            (batch.producer_id, batch.producer_epoch) == partition.id_and_epoch for batch in pending
+            (batch.producer_id, batch.producer_epoch) == partition_state.id_and_epoch for batch in pending
         ),
         "sequences ascend": all(
             is_after(later_batch.base_sequence, earlier_batch.last_sequence)
             for earlier_batch, later_batch in pairwise(pending)
         ),
-        "the next sequence is free": not pending or is_after(partition.next_sequence, pending[-1].last_sequence),
-        "only pending batches are in doubt": partition.in_doubt_batches <= set(pending),
+        "the next sequence is free": not pending or is_after(partition_state.next_sequence, pending[-1].last_sequence),
+        "only pending batches are in doubt": partition_state.in_doubt_batches <= set(pending),
     }
 
 
-def _has_complete_sequences(partition: PartitionState) -> bool:
-    return partition.gap_start is None and not partition.has_unresolved_sequence
+def _has_complete_sequences(partition_state: PartitionState) -> bool:
+    return partition_state.gap_start is None and not partition_state.has_unresolved_sequence
 
 
-def _is_only_head_in_flight(partition: PartitionState) -> bool:
-    return not partition.in_flight_batches or list(partition.in_flight_batches) == partition.pending_batches[:1]
+def _is_only_head_in_flight(partition_state: PartitionState) -> bool:
+    return (
+        not partition_state.in_flight_batches
+        or list(partition_state.in_flight_batches) == partition_state.pending_batches[:1]
+    )
 
 
-def _find_batches_before_gap(partition: PartitionState) -> list[ProducerBatch]:
+def _find_batches_before_gap(partition_state: PartitionState) -> list[ProducerBatch]:
     """Return the pending batches before the gap; all of them if there is no gap."""
     return [
         batch
-        for batch in partition.pending_batches
-        if partition.gap_start is None or is_after(partition.gap_start, batch.base_sequence)
+        for batch in partition_state.pending_batches
+        if partition_state.gap_start is None or is_after(partition_state.gap_start, batch.base_sequence)
     ]
 
 
-def _check_probing(partition: PartitionState) -> dict[str, bool]:
+def _check_probing(partition_state: PartitionState) -> dict[str, bool]:
     return {
-        "no sequence is missing": _has_complete_sequences(partition),
-        "only the oldest pending batch is in flight": _is_only_head_in_flight(partition),
+        "no sequence is missing": _has_complete_sequences(partition_state),
+        "only the oldest pending batch is in flight": _is_only_head_in_flight(partition_state),
     }
 
 
-def _check_pipelined(partition: PartitionState) -> dict[str, bool]:
+def _check_pipelined(partition_state: PartitionState) -> dict[str, bool]:
     return {
-        "no sequence is missing": _has_complete_sequences(partition),
-        "all pending batches and no others are in flight": list(partition.in_flight_batches)
-        == partition.pending_batches,
-        "no batch is in doubt": not partition.in_doubt_batches,
-        "a request has succeeded on a connection": partition.confirmed_connection is not None,
+        "no sequence is missing": _has_complete_sequences(partition_state),
+        "all pending batches and no others are in flight": list(partition_state.in_flight_batches)
+        == partition_state.pending_batches,
+        "no batch is in doubt": not partition_state.in_doubt_batches,
+        "a request has succeeded on a connection": partition_state.confirmed_connection is not None,
     }
 
 
-def _check_draining(partition: PartitionState) -> dict[str, bool]:
-    return {"a request is in flight": bool(partition.in_flight_batches)}
+def _check_draining(partition_state: PartitionState) -> dict[str, bool]:
+    return {"a request is in flight": bool(partition_state.in_flight_batches)}
 
 
-def _check_repairing(partition: PartitionState) -> dict[str, bool]:
+def _check_repairing(partition_state: PartitionState) -> dict[str, bool]:
     return {
-        "a sequence may be missing": not _has_complete_sequences(partition),
-        "only the oldest pending batch is in flight": _is_only_head_in_flight(partition),
-        "a pending batch is before the gap": bool(_find_batches_before_gap(partition)),
+        "a sequence may be missing": not _has_complete_sequences(partition_state),
+        "only the oldest pending batch is in flight": _is_only_head_in_flight(partition_state),
+        "a pending batch is before the gap": bool(_find_batches_before_gap(partition_state)),
     }
 
 
-def _check_awaiting_epoch(partition: PartitionState) -> dict[str, bool]:
+def _check_awaiting_epoch(partition_state: PartitionState) -> dict[str, bool]:
     return {
-        "there is a gap": partition.gap_start is not None,
-        "no pending batch is before the gap": not _find_batches_before_gap(partition),
-        "no request is in flight": not partition.in_flight_batches,
+        "there is a gap": partition_state.gap_start is not None,
+        "no pending batch is before the gap": not _find_batches_before_gap(partition_state),
+        "no request is in flight": not partition_state.in_flight_batches,
     }
 
 

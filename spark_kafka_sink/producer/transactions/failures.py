@@ -57,7 +57,7 @@ def _build_failed_records_error(
     if key is not None:
         failed_records += f" with the key {key}" if failed_count == 1 else f", the first with the key {key},"
     partition = format_partition(*batch.topic_partition)
-    failed_records_error = DeliveryError(f"{failed_records} for {partition}, failed: {cause}")
+    failed_records_error = DeliveryError(f"{failed_records} for {partition}, failed: {cause.reason}")
     failed_records_error.__cause__ = cause
     return failed_records_error
 

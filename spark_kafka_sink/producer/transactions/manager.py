@@ -278,7 +278,8 @@ class TransactionManager:
                 return False
             is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.partitions:
-                # A batch that was sent before adds no records to a transaction that can only be aborted.
+                # A batch that was sent before may be sent again. Any records that it adds are aborted with the
+                # transaction, because EndTxn waits for the batch.
                 return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
             if not is_writable:
                 return False

@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import (
     BrokerError,
     DataError,
     DeliveryError,
+    DisconnectedError,
     InvalidRecordError,
     KafkaSinkError,
     ProducerClosedError,
@@ -24,10 +25,12 @@ from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import (
+    build_abandoned_error,
     build_attempt_error,
     build_encoding_error,
     build_final_error,
     build_record_errors,
+    build_timeout_error,
     find_timeout_cause,
     mark_possibly_stored,
 )
@@ -132,3 +135,25 @@ def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> 
     batch.drained_ms = 0 if has_been_sent else -1
     metadata = Mock(snapshot=ClusterSnapshot(), topic_error=Mock(return_value=None), has_connection_failures=False)
     assert find_timeout_cause(batch, metadata, Mock()) is batch.error
+
+
+def test_delivery_error_after_lost_connection_names_partition_once() -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    response = PartitionResponse(codes.NETWORK_EXCEPTION, cause=DisconnectedError("the connection was lost"))
+    error = build_final_error(batch, response, Fail(has_used_up_retries=True))
+    assert isinstance(error, DeliveryError)
+    assert error.destination == "topic t, partition 3"
+    assert str(error) == "topic t, partition 3: the connection was lost. Attempts: 1."
+
+
+@pytest.mark.parametrize("failure", ["timed out", "abandoned"])
+def test_error_of_failed_batch_names_partition_once(failure: str) -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    batch.drained_ms = 0
+    cause = build_attempt_error(batch, PartitionResponse(codes.NOT_ENOUGH_REPLICAS))
+    if failure == "timed out":
+        error = build_timeout_error(batch, cause, in_doubt=False)
+    else:
+        error = build_abandoned_error(batch, cause)
+    assert "NOT_ENOUGH_REPLICAS" in str(error)
+    assert str(error).count("topic t, partition 3") == 1
