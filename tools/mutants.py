@@ -36,7 +36,7 @@ class Statement:
 def find_statements(source: str) -> list[Statement]:
     """Find all deletable statements and exception handlers of functions.
 
-    A compound statement and the statements in its body are separate mutants. They are sorted by their first line.
+    A compound statement and the statements in its body are separate mutants. The result is sorted by first line.
     """
     lines = source.splitlines()
     statements = []

@@ -7,16 +7,16 @@
 A mutant is a module without one of its statements or exception handlers. A mutant that passes all tests survives:
 either a test is missing, or the statement has no effect. The program prints one line for each surviving mutant, except
 those that tools/accepted_survivors.py lists with a reason. It also prints listed mutants that a test now detects. With
-`--show-killed` it prints each other mutant and the first test that failed on it. Arguments that it does not know are
-passed to pytest.
+`--show-killed`, it prints each detected mutant and the first test that failed on it, too. Unknown arguments are passed
+to pytest.
 
 The parent process collects the tests and never runs them. A first child runs all tests on the unchanged modules, and
 records the duration of each test and the lines of the modules that it executes. Then one child for each mutant replaces
-the code of the function that contains the statement, and runs the tests that execute the statement, the fastest first,
-until one fails. Tests that have failed on other mutants of the same function come before those. `--max-seconds` limits
-the tests of a mutant to the first ones that take that long on the unchanged modules. No file changes, so programs that
-a test starts run the unchanged modules. Docstrings, imports, definitions, assertions, and statements that never have an
-effect are not deleted.
+the code of the function that contains the statement, and runs the tests that execute the statement until one fails. It
+begins with tests that have failed on other mutants of the same function, and otherwise runs fast tests first.
+`--max-seconds` limits the total duration of a mutant's tests, as measured on the unchanged modules. No file changes, so
+programs that a test starts run the unchanged modules. Docstrings, imports, definitions, assertions, and statements that
+never have an effect are not deleted.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class MutationPlugin:
             pytest.exit(f"fails on the unchanged modules: {failed_test}\n{failure_text}", 1)
         baseline_seconds = sum(run.seconds for run in self._baseline_runs)
         print(f"{len(session.items)} tests passed on the unchanged modules in {baseline_seconds:.0f} s", flush=True)
-        for name in imported_modules:  # once here, because otherwise every child imports the modules that tests import
+        # Import the modules here. Otherwise, every child would import the modules that its tests import.
+        for name in imported_modules:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
         self._functions = find_loaded_functions()
@@ -244,8 +245,8 @@ class MutationPlugin:
 def _run_test(session: pytest.Session, item: pytest.Item, baseline_seconds: float | None = None) -> bool:
     """Run a test, and return whether it passed.
 
-    With `baseline_seconds`, the duration on the unchanged modules, a timer kills the process of a test that takes very
-    much longer.
+    `baseline_seconds`: the test's duration on the unchanged modules. If it is set, a timer kills the process when the
+    test takes much longer.
     """
     if baseline_seconds is not None:
         signal.setitimer(signal.ITIMER_PROF, _MIN_CPU_SECONDS + _SLOWDOWN_FACTOR * baseline_seconds)

@@ -112,7 +112,7 @@ def find_type(option: Option) -> str:
 
 
 def find_words(option: Option) -> Sequence[str | int]:
-    """Return the values of an option that accepts only a few, or an empty sequence for other options."""
+    """Return the permitted values of an option, or an empty sequence if no fixed list limits its values."""
     if isinstance(option.parse, ChoiceParser):
         return option.parse.choices
     return WORDS.get(option.name.removeprefix("schema.registry."), ())

@@ -1,6 +1,6 @@
 """Completes a software bill of materials and adds it to its wheel (PEP 770): `python -m tools.wheel_sbom SBOM WHEEL`.
 
-The tool that lists the packages of an environment does not know which of them the bill is about. This program moves
+The tool that lists the packages of an environment does not know which of them the bill describes. This program moves
 that package to `metadata.component`, without the local path from which it was installed.
 """
 

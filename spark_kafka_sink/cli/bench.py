@@ -121,7 +121,7 @@ class _CallTimer:
         self._system = system
 
     def record_completion(self, started_ms: float, row_count: int, future: Future[ColumnsResult]) -> None:
-        """Record the end of a call with `row_count` rows, all of which have failed if the future has an exception."""
+        """Record the end of a call. If the future has an exception, all `row_count` rows of the call have failed."""
         self.latencies_ms.append(self._system.now() - started_ms)
         error = future.exception()
         if error is not None:
@@ -187,9 +187,10 @@ def measure(
 
 
 def compute_quantile(sorted_values: Sequence[float], quantile: float) -> float:
-    """Return the smallest value that at least this share (0 to 1) of the values does not exceed.
+    """Compute a quantile by the nearest-rank method.
 
-    `sorted_values` must be ascending and not empty.
+    The result is the smallest of the values for which at least the share `quantile` (0 to 1) of all values is no
+    greater. `sorted_values` must be ascending and not empty.
     """
     exact_quantile = Fraction(str(quantile))  # because a product of floats may be slightly above the exact rank
     rank = math.ceil(exact_quantile * len(sorted_values))

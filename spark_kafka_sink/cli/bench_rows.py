@@ -15,7 +15,7 @@ _SEED = 17
 
 
 def build_call_columns(call_count: int, rows_per_call: int, value_bytes: int) -> list[RecordColumns]:
-    """Build the columns for each call. Value sizes differ from `value_bytes` by up to 20 %."""
+    """Build the columns for each call. Value sizes differ from `value_bytes` by up to 20%."""
     rng = random.Random(_SEED)
     return [_build_columns(rng, rows_per_call, value_bytes) for _ in range(call_count)]
 

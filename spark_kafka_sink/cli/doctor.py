@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _load_client_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
     """Return the configuration and the target of a producer with the client options.
 
-    The third value, the path of a job's reports, is None, because only Spark's options have one.
+    The third value, the path of a job's reports, is None, because only Spark's options have a report path.
     """
     from spark_kafka_sink.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
@@ -174,7 +174,7 @@ def _print_checks(checks: Sequence[Check], failed_count: int) -> None:
         print(f"{marks[check.outcome.value]:2} {check.name}: {check.detail}")
         if check.remedy:
             print(f"     {check.remedy}")
-    print(f"\n{failed_count} of {len(checks)} checks failed." if failed_count else "\nNo check failed.")
+    print(f"\n{failed_count} of {len(checks)} checks failed." if failed_count else "\nNo checks failed.")
 
 
 def _is_encodable(text: str) -> bool:

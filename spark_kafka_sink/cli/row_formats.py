@@ -97,7 +97,7 @@ def _format_cell(name: str, value: Any) -> str:
 
 
 def _compute_column_widths(columns: Sequence[str], table_width: int) -> list[int]:
-    """Return the width of each column. The value gets the width that the other columns, which are fixed, leave."""
+    """Return the width of each column. The value column gets what the columns of fixed width leave."""
     fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
     separator_width = len(_COLUMN_SEPARATOR) * (len(columns) - 1)
     value_width = max(_MIN_VALUE_WIDTH, table_width - fixed_width - separator_width)

@@ -19,9 +19,11 @@ class SignalWait:
     """A context manager that waits for a signal. It can only be used in the main thread.
 
     `wait` detects the first signal without running Python code or taking a lock, because the interpreter's C handler
-    writes a byte to a socket. After `limit_shutdown`, a second signal ends the process by its default action. If the
-    `with` block then does not end within MAX_SHUTDOWN_SECONDS, a thread that does not need the interpreter lock dumps
-    the tracebacks of all threads and ends the process.
+    writes a byte to a socket.
+
+    After `limit_shutdown`, a second signal ends the process by its default action. If the `with` block does not end
+    within MAX_SHUTDOWN_SECONDS after this call, a thread that does not need the interpreter lock dumps the tracebacks
+    of all threads and ends the process.
     """
 
     def __enter__(self) -> SignalWait:

@@ -49,8 +49,9 @@ class BatchStart:
     def is_waiting_for_tasks(self, description: TransactionDescription | None) -> bool:
         """Return whether the driver is still waiting for this batch's tasks.
 
-        It is waiting as long as its epoch is the newest and nothing has been written under this epoch. `description`:
-        the current description of the driver id; None if the brokers do not know the id.
+        It is waiting as long as its epoch is the newest and nothing has been written under this epoch.
+
+        `description`: the current description of the driver id; None if the brokers do not know the id.
         """
         if description is None:
             return False
@@ -83,10 +84,13 @@ class BatchStart:
         return batch == last_batch
 
     def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
-        """Check that the rows skipped by the tasks match the rows that were decided for this batch.
+        """Check that the rows that the tasks have skipped match the rows that were decided for this batch.
 
         Raise ExactlyOnceError if the contents differ, or if it is not known that a driver of this prefix decided the
-        batch. With `tolerate_mismatch`, log the error instead. `content`: the content of the skipped rows.
+        batch.
+
+        `content`: the content of the skipped rows.
+        `tolerate_mismatch`: log the error instead of raising it.
         """
         decided_content = self.entry.find_content(batch)
         assert decided_content is not None, "the caller has found the batch's decision"

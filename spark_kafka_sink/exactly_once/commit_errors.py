@@ -90,7 +90,7 @@ def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
 
 _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
-"""Errors of brokers that do not know the transactional id or have since assigned it another producer id."""
+"""Errors of brokers that have forgotten the transactional id, or have since assigned a new producer id to it."""
 
 
 def is_lost(error: BrokerError) -> bool:
@@ -102,9 +102,11 @@ def is_lost(error: BrokerError) -> bool:
 
 
 def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Return the error for a decided batch some of whose commits were rejected.
+    """Return the error for a decided batch if some of its commits were rejected.
 
-    It is a CommitLostError if any of the rejected transactions is lost. `rejections`: errors by transactional id.
+    The error is a CommitLostError if any of the rejected transactions is lost.
+
+    `rejections`: errors by transactional id.
     """
     is_any_lost = any(is_lost(error) for error in rejections.values())
     return (

@@ -97,13 +97,13 @@ class _PartitionState:
 
     next_offset: int
     newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
-    """The last committed valid record, by prefix and producer id."""
+    """The last committed record that passed `_is_valid`, by prefix and producer id."""
     non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
     """The last record written outside of a transaction, by prefix."""
     open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
     """The prefixes and records of transactions that have no marker yet, by producer id."""
     unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
-    """For each producer id, the first record of its last batch that cannot be decoded, and the error.
+    """For each producer id, its most recent undecodable batch (a LogRecord at the first offset) and the error.
 
     A batch outside of a transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into
     such a batch.
@@ -112,8 +112,8 @@ class _PartitionState:
     def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
         """Add the batch's records for the prefix with this key, or for all prefixes if the key is None.
 
-        A control batch ends its producer's transaction instead. A batch that cannot be decoded is noted in
-        `unreadable_records`.
+        A control batch has no such records: it ends its producer's transaction. A batch that cannot be decoded is
+        added to `unreadable_records`.
         """
         header = stored_batch.header
         try:
@@ -121,7 +121,8 @@ class _PartitionState:
         except DecodeError as error:  # brokers accept, for example, a batch that decompresses to 1,000 times its size
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
-            self.unreadable_records[producer_id] = LogRecord(header.base_offset, writer_identity, None), error
+            unreadable = LogRecord(header.base_offset, writer_identity, value=None)
+            self.unreadable_records[producer_id] = (unreadable, error)
             return
         if header.is_control:
             if batch.columns.num_rows:  # none are left if compaction has removed the marker
@@ -140,7 +141,9 @@ class _PartitionState:
     def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
         """Move the records of the producer's open transaction to `newest_records`, or drop them if it was aborted."""
         records = self.open_transaction_records.pop(producer_id, ())
-        for prefix, record in records if not aborted else ():
+        if aborted:
+            return
+        for prefix, record in records:
             newest_records = self.newest_records.setdefault(prefix, {})
             previous = newest_records.get(producer_id)
             if previous is None or _is_valid(record, previous):
@@ -221,8 +224,9 @@ class DecisionLog:
     ) -> dict[str, Entry]:
         """Read the newest valid entry of every prefix, for display.
 
-        An entry that cannot be decoded is logged and omitted. `describe_driver_ids`: takes the numbers of the driver
-        ids to describe for each prefix. Prefixes that it omits are omitted from the result as well.
+        An entry that cannot be decoded is logged and omitted, like a prefix that `describe_driver_ids` omits.
+
+        `describe_driver_ids`: describes the driver ids with the given numbers of each prefix.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
         partition_states = [(partition.index, self._read_partition(partition.index, None)) for partition in partitions]
@@ -402,6 +406,7 @@ def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> 
     """Return the newest record written under one of the prefix's driver ids, or None.
 
     A driver id is described only if it may have written a newer record than the ids described so far.
+
     `newest_records`: the newest record of each producer.
     """
     known_record = _find_newest_driver_record(newest_records, ids)

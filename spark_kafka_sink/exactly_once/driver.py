@@ -10,9 +10,9 @@ A decision is a single record that the driver writes to the log in its own trans
 transaction is committed. Before that, no row of the batch becomes visible. After that, all rows will become visible,
 even if another process has to commit the tasks' transactions.
 
-A driver may be suspended between any two requests while other drivers act. Whatever it read before it obtained its
-epoch is therefore only a hint, every request under the epoch contains the epoch, and the log determines which driver is
-the current one (query_transactions.py).
+A driver may be suspended between any two requests while other drivers act. Therefore, whatever a driver read before it
+obtained its epoch is only a hint. Every request under the epoch contains the epoch, and the log determines which driver
+is the current one (query_transactions.py).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ CANDIDATE_TIMEOUTS_MS = (
 MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
 """The longest transaction timeout of a job without a name.
 
-If the job's driver dies, no later driver knows of its transactions, and readers wait until they time out.
+If the job's driver dies, no later driver knows of its transactions, and readers wait until the transactions time out.
 """
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""How long aborting superseded attempts may go without progress before it is given up.
+"""How long the abort of superseded attempts may go without progress before the driver gives up.
 
 At this point the batch is already committed, and the next batch is waiting. The next batch or the transaction timeout
 ends the transactions that are left.
@@ -162,7 +162,7 @@ class Driver:
         """Request the next epoch. The result contains the timeout for the tasks' transactions.
 
         `granted_ms`: the timeout of a driver that continues; None for a new driver, which requests the longest timeout
-        that the brokers grant. A driver that follows another one of the same start also counts as new. Without
+        that the brokers grant. A driver that follows an earlier one of the same start also counts as new. Without
         `register`, all starts in a Spark application count as one start, and the user may have set a different timeout
         since, or the brokers may now grant a different one.
         """
@@ -279,9 +279,9 @@ class Driver:
     def _write_decision(self, state: WriterState, entry: Entry) -> WriterState:
         """Send the decision, check the tasks' transactions while it is in flight, and commit or abort the decision.
 
-        The decision timeout ends all this before the tasks' transactions are in danger of timing out.
+        The decision timeout ends these steps before the tasks' transactions are in danger of timing out.
         """
-        self._may_be_decided = False  # reset after an earlier try, which was fenced and certainly decided nothing
+        self._may_be_decided = False  # an earlier try was fenced, so it decided nothing
         decision = self._query.begin_write(state, entry)
         try:
             transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
@@ -319,7 +319,8 @@ class Driver:
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
             superseded_transactions = self._query.list_task_transactions(committed_ids)
         may_have_open_transactions = superseded_transactions is None or bool(superseded_transactions)
-        # If a job without a name has none, its entry is deleted next, so it need not be recorded as done.
+        # A job without a name and without open transactions deletes its entry next, so the batch need not be recorded
+        # as done.
         if may_have_open_transactions or not self._delivery.is_single_use:
             with self._handle_done_failure(entry):
                 state = self._query.write_next_entry(state, entry, entry.as_done(), self._query.write)
@@ -413,8 +414,9 @@ class Driver:
     def abort_unreported(self, start_name: str) -> bool:
         """Abort the open transactions of a batch whose tasks have reported nothing, and return whether this was done.
 
-        Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over. `start_name`:
-        the name of this start of the query.
+        Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over.
+
+        `start_name`: the name of this start of the query.
         """
         # The log names the current driver id. The entry itself is read again below.
         description, _ = self._query.read_current_entry(self._query.describe_driver_id_when_ended())

@@ -44,11 +44,11 @@ This is only a hint that saves a request. A stale number costs one more descript
 """
 
 
-def get_remembered_number(key: tuple[object, ...]) -> int:
+def recall_driver_number(key: tuple[object, ...]) -> int:
     return _remembered_numbers.get(key, FIRST_DRIVER_NUMBER)
 
 
-def remember_number(key: tuple[object, ...], number: int) -> None:
+def remember_driver_number(key: tuple[object, ...], number: int) -> None:
     if len(_remembered_numbers) >= _MAX_REMEMBERED_NUMBERS:
         _remembered_numbers.clear()
     if number != FIRST_DRIVER_NUMBER:

@@ -80,8 +80,9 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 def decode_entry(key: bytes, value: bytes) -> Entry:
     """Decode an entry. Raise DecodeError if another program or a newer version of the library wrote the record.
 
-    The caller adds the record's position to the error's message. `key`: the encoded prefix, even if the record is a
-    claim, whose own key differs.
+    The caller adds the record's position to the error's message.
+
+    `key`: the encoded prefix, even if the record is a claim, which has a different record key.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"its value is {len(value)} bytes long, but an entry has at most {MAX_VALUE_BYTES} bytes")

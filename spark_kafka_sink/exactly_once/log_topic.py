@@ -51,7 +51,8 @@ class LogTopic:
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._describe_call: Call[MetadataResponse] | None = None  # requested by `prefetch_topic` and not used yet
+        # The request sent by `prefetch_topic`; None once its response has been used.
+        self._describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:
         return topic_admin.topic_exists(self._client, self.name, purpose=_PURPOSE)

@@ -15,12 +15,12 @@ The writer has no producer and no thread of its own: it sends its requests on th
     -----------------------------------------  -------------------------------------------------------------------------
     A response is lost or has a retriable      Look up the leader or coordinator again, and send the same bytes again.
     error.
-    The leader has already stored the batch.   Count its response, DUPLICATE_SEQUENCE_NUMBER, as success. The leader
+    The leader has already stored the batch.   Treat its response, DUPLICATE_SEQUENCE_NUMBER, as success. The leader
                                                recognizes the batch by its sequence number.
     The leader rejects the batch.              Leave the transaction open, because it may belong to another process with
                                                the same producer id and epoch.
-    Version 1: EndTxn got no response.         Also begin the next transaction with a new epoch, because the EndTxn
-                                               request, if executed late, would end that transaction
+    Version 1: EndTxn got no response.         Retry it, and begin the next transaction with a new epoch. Otherwise,
+                                               a delayed EndTxn could end the next transaction
                                                (test_uses_new_epoch_after_unconfirmed_end).
     The cluster was upgraded to version 2      Begin the first transaction after the upgrade with a new epoch
     (KIP-890).                                 (test_uses_new_epoch_after_upgrade_to_version_2).
@@ -84,9 +84,9 @@ _FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
 _BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
 """The fencing errors of a Produce response, by transaction version.
 
-In version 1, a leader may also report that the batch's transaction is not open, which means that another process with
-the same epoch has ended it. In version 2, the batch itself begins the transaction, so the same error means something
-else: the cluster was downgraded to version 1.
+In version 1, a leader may also report that the batch's transaction is not open: another process with the same epoch has
+ended the transaction. In version 2, the batch itself begins the transaction, so this error is not a fencing error. It
+means that the cluster was downgraded to version 1.
 """
 
 KeyValue = tuple[bytes, "bytes | None"]

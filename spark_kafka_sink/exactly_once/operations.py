@@ -177,10 +177,10 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
     `check_entry` raises if the operation must not continue. It is called with the entry read before fencing, so that no
     driver is fenced for nothing, and again with the entry read after fencing, which is final.
 
-    Fencing is retried. If a driver died while it was writing its decision, it has left that transaction open, and
-    brokers abort the transaction and reject the first attempt to fence. A driver that has claimed the prefix since the
-    first read is not fenced. If the same driver has made a decision since then, `check_entry` gets the entry with
-    this decision.
+    Fencing is retried. A driver that died while it was writing its decision has left the decision's transaction open.
+    Brokers then abort this transaction and reject the first attempt to fence. A driver that has claimed the prefix
+    since the first read is not fenced. If the same driver has made a decision since then, `check_entry` gets the entry
+    with this decision.
     """
     entry_hints: list[Entry] = []  # the entry read before each try
 

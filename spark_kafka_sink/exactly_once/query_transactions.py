@@ -1,8 +1,7 @@
 """QueryTransactions: the transactions under one prefix, its driver's producer identity, and its log entries.
 
-A driver acts under a producer identity, the producer id and epoch that it holds for the current driver id
-(`<prefix>-driver`, `<prefix>-driver-2`, ...). So does `pykafka transactions`. Each step uses the identity that it is
-given, and is rejected if a newer identity exists:
+Drivers and `pykafka transactions` act under a producer identity: a producer id and epoch for the current driver id
+(`<prefix>-driver`, `<prefix>-driver-2`, ...). Each step uses the given identity and is rejected if a newer one exists:
 
     describe           describe the driver id once none of its transactions is ending. Only a hint: no step relies on it
     read               read the newest entry, which names the current driver id. Also only a hint
@@ -15,7 +14,7 @@ given, and is rejected if a newer identity exists:
     write next         write an entry after the caller's own entry. A driver that is fenced, but whose own entry is
                        still the newest, claims the prefix again and retries
 
-Epochs stop producers, but an epoch alone does not determine the current driver. The log does, for these reasons:
+Epochs stop producers, but the log, not the epoch, determines the current driver, for these reasons:
 
     Two drivers can hold the same epoch.
         1. Both drivers describe epoch 5 and request the next epoch.
@@ -57,9 +56,9 @@ from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
     GrantedEpoch,
     choose_timeout_ms,
-    get_remembered_number,
     has_claimed,
-    remember_number,
+    recall_driver_number,
+    remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
@@ -83,10 +82,9 @@ from spark_kafka_sink.requests.transactions import EndTransaction
 _log = logging.getLogger(__name__)
 
 HAND_OVER_EPOCH = 32_000
-"""The first epoch at which a driver hands over to the next driver id.
+"""The first epoch at which a driver hands over to the next driver id. A producer id has 32,766 epochs.
 
-A producer id has 32,766 epochs. The epochs after this one are reserved for the batch in progress and for starts that
-die during the hand-over.
+The epochs from here on are reserved for the batch in progress and for starts that die during the hand-over.
 """
 MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
 """How often a step is attempted if its driver keeps being fenced.
@@ -116,18 +114,20 @@ class QueryTransactions:
 
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
-        self._number_key = (config.bootstrap_servers, topic, prefix)
-        self.driver_number = get_remembered_number(self._number_key)
-        self._listing: TransactionListing | None = None  # requested but not used yet
+        self._driver_number_key = (config.bootstrap_servers, topic, prefix)
+        self.driver_number = recall_driver_number(self._driver_number_key)
+        # The listing that was requested in advance; None once it has been used.
+        self._listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
             self.log = DecisionLog(config, topic, self.client)
             self._writer = LogWriter(self.client)
-            self._ids = DriverIds(
+            self._driver_ids = DriverIds(
                 prefix,
                 lambda ids: describe_transactions(self.client, ids),
                 lambda: fetch_ids_by_producer(self.client),
             )
+            # Keep the client open. The context closes it only if the construction fails.
             self._resources = resources.pop_all()
 
     def __enter__(self) -> QueryTransactions:
@@ -149,7 +149,7 @@ class QueryTransactions:
         """Describe the driver id. Return None if the brokers do not know it."""
         descriptions = describe_transactions(self.client, [self.driver_id], wait_while_ending=wait_while_ending)
         description = descriptions.get(self.driver_id)
-        self._ids.record_description(self.driver_number, description)
+        self._driver_ids.record_description(self.driver_number, description)
         return description
 
     def describe_driver_id_when_ended(self) -> TransactionDescription | None:
@@ -228,10 +228,7 @@ class QueryTransactions:
         return GrantedEpoch(identity, granted_ms)
 
     def _hand_over(self, identity: ProducerIdAndEpoch, granted_ms: int) -> None:
-        """Write an entry that names the next driver id, then raise ProducerFencedError.
-
-        Do nothing if the prefix has no entry yet.
-        """
+        """Name the next driver id in an entry and raise ProducerFencedError. Do nothing if the prefix has no entry."""
         previous_entry = self.read_entry()
         if not previous_entry.generation:  # a record of generation 0 would look like a lost log (is_log_lost)
             return
@@ -273,7 +270,7 @@ class QueryTransactions:
             if expected_identity == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
                 raise precommit_errors.build_first_epoch_rejected_error(error) from error
             raise
-        self._ids.record_producer_id(self.driver_number, identity)
+        self._driver_ids.record_producer_id(self.driver_number, identity)
         return identity
 
     def read_entry(self) -> Entry:
@@ -289,8 +286,10 @@ class QueryTransactions:
         return entry
 
     def _read_newest_entry(self) -> Entry:
-        entry = self.log.read_entry(self._ids) or Entry(self.prefix, driver_number=self._ids.newest_number)
-        remember_number(self._number_key, entry.driver_number)
+        entry = self.log.read_entry(self._driver_ids) or Entry(
+            self.prefix, driver_number=self._driver_ids.newest_number
+        )
+        remember_driver_number(self._driver_number_key, entry.driver_number)
         return entry
 
     def claim(
@@ -407,7 +406,7 @@ class QueryTransactions:
     def list_task_transactions(self, excluding: Collection[str] = ()) -> list[TransactionDescription]:
         """List the task ids that have an open transaction or under which a task may still begin one.
 
-        `excluding`: ids to omit, because `commit` has just committed them. If given, use the list that it requested.
+        `excluding`: ids to omit, which `commit` has just committed. If given, use the list that `commit` has requested.
         """
         prefetched, self._listing = self._listing, None
         listing = (prefetched if excluding else None) or TransactionListing(self.client, ONGOING, EMPTY)
@@ -421,8 +420,9 @@ class QueryTransactions:
     ) -> dict[str, BrokerError]:
         """Commit all transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
-        Any process may call this, any number of times. `prefetch_listing`: once the commits are sent, request the list
-        for `list_task_transactions`.
+        Any process may call this, any number of times.
+
+        `prefetch_listing`: once the commits are sent, request the list for `list_task_transactions`.
 
         Raise ProducerFencedError if a commit was rejected and `identity` is no longer the newest. A newer driver has
         then finished the batch, and tasks of later batches may have used the ids since, so a rejection says nothing
@@ -454,8 +454,9 @@ class QueryTransactions:
         """Abort the described transactions under exactly their epochs, and fence their transactional ids.
 
         None of them may belong to a newer driver. To ensure this, the caller must have written a valid entry after
-        listing them. A transaction that a newer driver's task has begun since has a different epoch and is not
-        affected. `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
+        listing them. Transactions begun since by a newer driver's tasks have different epochs and are not affected.
+
+        `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
         """
         if descriptions:
             abort_transactions(self.client, descriptions, timeout_ms)

@@ -28,7 +28,7 @@ _CLAIMED_MARK = 999
 _FENCED_MARK = 998
 _MAX_UNMARKED = 997
 _MAX_FENCED_TIMEOUT_MS = 5_000
-"""Short, because the driver that fences an id (or the next driver) ends the id's open transaction right away."""
+"""Limit for a fenced id's timeout. It is low, because a driver ends the id's open transaction right after fencing."""
 
 
 def remove_timeout_mark(timeout_ms: int) -> int:

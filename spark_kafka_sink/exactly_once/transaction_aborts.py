@@ -4,9 +4,9 @@ A transaction is ended under exactly the epoch that it was listed with. InitProd
 and Kafka does not compare epochs while a transaction is open, so that request would abort whichever transaction is open
 now.
 
-In version 2, EndTxn bumps the epoch even if no transaction has begun, and thereby fences the attempt. In version 1 it
-does not. There, InitProducerId fences the id afterwards, and the transaction's partitions get a marker with the next
-epoch.
+In version 2, EndTxn bumps the epoch even if no transaction has begun, and thereby fences the attempt. In version 1,
+EndTxn does not bump the epoch. Instead, InitProducerId fences the id afterwards, and the transaction's partitions get a
+marker with the next epoch.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def abort_transactions(
 
     Transactions that have since begun under a newer epoch are not affected.
 
-    `descriptions`: the open transactions, and the ids whose producers have not begun a transaction. `timeout_ms`: how
-    long each step may go without progress; defaults to the client's timeout.
+    `descriptions`: the open transactions, and the ids whose producers have not begun a transaction.
+    `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
     """
     version = client.transaction_version
     if version < 2:  # `_fence_in_version_1` needs all partitions of the transactions
@@ -121,7 +121,7 @@ def _fence_in_version_1(
 ) -> None:
     """Fence the ids that still have the epoch under which they were listed.
 
-    In version 1, EndTxn does not fence, and there is nothing to end for an id without a transaction. Instead,
+    In version 1, EndTxn does not fence, and an id without a transaction has nothing to end. Therefore,
     InitProducerId requests the next epoch, with a timeout that marks the id as fenced. CONCURRENT_TRANSACTIONS is
     retried, because it may only mean that the attempt's own first request is still in progress. If another attempt
     begins a transaction between the description and this request, the coordinator aborts that transaction.
@@ -194,29 +194,30 @@ def _send_fences(
 
 def _fence_at_leaders(
     client: BlockingClient,
-    ended_descriptions: Sequence[TransactionDescription],
-    responses: dict[str, InitProducerIdResponse],
+    ended_transactions: Sequence[TransactionDescription],
+    fence_responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> None:
-    """Abort an empty transaction under the next epoch in all partitions of the ended transactions.
+    """For each ended transaction, begin and abort an empty transaction under the next epoch on the same partitions.
 
-    This leaves a marker with the next epoch, so the leaders reject records with the previous epoch.
+    The abort markers contain the next epoch, so the leaders reject late records with the previous epoch.
     """
-    additions: list[_AddExistingPartitions] = []
-    for description in ended_descriptions:
-        response = responses.get(description.transactional_id)
+    add_requests: list[_AddExistingPartitions] = []
+    for description in ended_transactions:
+        response = fence_responses.get(description.transactional_id)
         if response is not None and response.error_code == error_codes.NONE:
             next_identity = parse_producer_id_and_epoch(response)
             transaction = TransactionIdentity(description.transactional_id, *next_identity, version=1)
             partitions = frozenset(TopicPartition(*partition) for partition in description.partitions)
-            additions.append(_AddExistingPartitions(transaction, partitions))
-    addition_responses = client.send_all(additions, timeout_ms)
+            add_requests.append(_AddExistingPartitions(transaction, partitions))
+    add_responses = client.send_all(add_requests, timeout_ms)
     retries = [
-        addition.remove_unknown_partitions(addition_responses[addition.transaction.transactional_id])
-        for addition in additions
+        request.build_retry_without_unknown_partitions(add_responses[request.transaction.transactional_id])
+        for request in add_requests
     ]
+    # The responses are ignored, because nothing else can be done for a partition that cannot be added.
     client.send_all([retry for retry in retries if retry is not None], timeout_ms)
-    transactions = [addition.transaction for addition in additions]
+    transactions = [request.transaction for request in add_requests]
     end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
 
 
@@ -228,7 +229,9 @@ class _AddExistingPartitions(AddPartitions):
 
     verdicts = AddPartitions.verdicts | {error_codes.UNKNOWN_TOPIC_OR_PARTITION: Verdict.ABORTABLE}
 
-    def remove_unknown_partitions(self, response: AddPartitionsToTxnResponse) -> _AddExistingPartitions | None:
+    def build_retry_without_unknown_partitions(
+        self, response: AddPartitionsToTxnResponse
+    ) -> _AddExistingPartitions | None:
         """Return the request without unknown partitions, or None if all or none of its partitions are unknown."""
         codes_by_partition = parse_partition_error_codes(response)
         existing_partitions = frozenset(

@@ -28,7 +28,7 @@ from spark_kafka_sink.errors import ConfigurationError
 
 GENERATION_COUNT = 8
 MAX_ATTEMPTS = 1_000
-"""More than a task's attempts (spark.task.maxFailures is 4 by default). The numbers of rerun attempts begin here."""
+"""More attempts than a task has (spark.task.maxFailures is 4 by default). Rerun attempts are numbered from here."""
 _RERUN_NUMBER_COUNT = 10_000
 GENERATED_PREFIX = "pykafka-"
 """Every prefix that the sink generates begins with this."""
@@ -64,8 +64,9 @@ class TaskId(NamedTuple):
 def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
     """Return the number to use in a task id if the id with the attempt's own number is in use.
 
-    Attempts that run at the same time get different numbers. `task_attempt_id`: the attempt's number within the Spark
-    application.
+    Attempts that run at the same time get different numbers.
+
+    `task_attempt_id`: the attempt's number within the Spark application.
     """
     return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBER_COUNT)
 

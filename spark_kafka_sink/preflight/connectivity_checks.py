@@ -253,7 +253,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
         partition_count = sum(partition.leader_id == node.id for topic in topics for partition in topic.partitions)
         leadership = f", leads {format_count(partition_count, 'partition')}" if partition_count else ""
         return Check(str(node), Outcome.PASSED, f"reachable{leadership}")
-    # The probe ends as soon as, for example, access to a topic is denied, while connections are being opened.
+    # The probe may end while connections are still being opened, for example because access to a topic is denied.
     if probe.is_conclusive and node.id not in probe.client.connection_losses:
         return Check(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
     remedy = (

@@ -180,7 +180,8 @@ class Probe:
     def _has_conclusive_result(self) -> bool:
         """Return whether everything has passed or waiting longer cannot change the result."""
         response = self.metadata_response
-        if response is None:  # then the call is done only if its request failed for good
+        if response is None:
+            # Without a response, the call is done only if its request has failed permanently.
             return self._topics_call.is_done or self._is_authentication_rejected()
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]

@@ -17,8 +17,10 @@ from spark_kafka_sink.requests.topics import DescribeTopics
 def suggest_topics(checks: Sequence[Check], probe: Probe, topics: Sequence[MetadataResponseTopic]) -> list[Check]:
     """Add the most similar existing topic name, if there is one, to the check of each missing topic.
 
-    One request fetches the names of all topics that the user may describe. If it fails, the checks are returned
-    unchanged. `topics`: the target's topics in the metadata.
+    One request fetches the names of all topics that the user may describe. If the request fails, the checks are
+    returned unchanged.
+
+    `topics`: the target's topics in the metadata.
     """
     # The check of a topic that an option names already says which option to correct.
     option_topics = dict(probe.target.topic_option_names)

@@ -1,4 +1,4 @@
-"""Fetch: fetch records from a topic's partitions, each from its own offset."""
+"""Fetch: a request for records of a topic's partitions, starting at a separate offset for each partition."""
 
 from __future__ import annotations
 

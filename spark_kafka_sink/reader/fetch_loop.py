@@ -31,7 +31,9 @@ Its arguments are the topic, a partition's fetched data, the first offset and th
 class FetchProgress(Generic[ChunkT]):
     """The next offset and the end offset of each partition while a topic is being read. Not thread-safe.
 
-    `positions`: the next offset to fetch, by partition. `end_offsets`: the offset to stop before, by partition.
+    `positions`: the next offset to fetch, by partition.
+    `end_offsets`: the offset to stop before, by partition.
+    `decode_chunks`: decodes the fetched data of a partition.
     """
 
     def __init__(
@@ -79,10 +81,13 @@ def fetch_chunks(client: BlockingClient, progress: FetchProgress[ChunkT], *, fol
     """Fetch in rounds until every position has reached its end offset, and yield the decoded chunks.
 
     No fetch is in flight while the caller processes a chunk, because a slow caller would otherwise look like a broker
-    that does not respond. `follow`: keep waiting if a round fetches nothing, because new records may be written later.
+    that does not respond.
+
+    `follow`: keep waiting if a round fetches nothing, because new records may be written later.
 
     Raise BrokerError if a leader rejects a partition with an error that is not retriable, after yielding what the round
-    has fetched from the others. Raise NetworkError or MetadataTimeoutError after the client's timeout without progress.
+    has fetched from the other partitions. Raise NetworkError or MetadataTimeoutError after the client's timeout without
+    progress.
     """
     deadline = client.create_deadline(f"records of {format_partition(progress.topic)}")
     while progress.pending_partitions:

@@ -95,8 +95,10 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
 ) -> Iterator[FetchedRows]:
     """Yield the visible rows with start <= offset < stop, in chunks.
 
+    The last chunk may be empty, but its `next_offset` is valid.
+
     `aborted_transactions`: the aborted transactions in the response, or None to yield the rows of all transactions.
-    `preserve_header_keys`: see decode_records(). The last chunk may be empty, but its `next_offset` is valid.
+    `preserve_header_keys`: see decode_records().
     """
     hidden_producer_ids: set[int] = set()
     # A heap of (first offset, producer id), so that the transaction that begins next is at index 0.

@@ -1,4 +1,4 @@
-"""ListOffsets: look up the first and last offsets of partitions, or the offsets for a given timestamp."""
+"""ListOffsets: a request for the first or last offsets of partitions, or for the offsets at a given timestamp."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def list_offsets(
 ) -> dict[int, int]:
     """Look up one offset of each partition: its start, its end, or the first one at or after a timestamp.
 
-    `timestamp` and `isolation`: see ListOffsets. The offset is -1 if a partition has no record from this time on.
+    The offset is -1 if a partition has no record at or after the timestamp. `timestamp` and `isolation` are described
+    in ListOffsets.
     """
     client.wait_for_topic(topic)  # raises if the topic does not exist
     request = ListOffsets(topic, partitions, timestamp, isolation)

@@ -1,6 +1,6 @@
 """Read the current contents of a topic as Arrow tables.
 
-Each call reads up to the end offsets as of its start. Only `batches(follow=True)` keeps reading.
+Each call reads up to the end offsets at the time of the call. Only `batches(follow=True)` keeps reading.
 
 The reader is not a consumer: it has no group and commits no offsets. It is used by tests and the command line. All
 work is done on the calling thread.
@@ -32,9 +32,10 @@ MAX_READ_BYTES = 512 * 1024 * 1024
 class TopicReader:
     """Reads topics. Use it as a context manager.
 
-    `isolation`: READ_COMMITTED or READ_UNCOMMITTED. `timeout_ms`: how long a call may go without progress.
+    `isolation`: READ_COMMITTED or READ_UNCOMMITTED.
     `preserve_header_keys`: return header keys that are not valid UTF-8 as they are, although the strings in the table
     are then invalid.
+    `timeout_ms`: how long a call may go without progress.
     """
 
     def __init__(
@@ -121,9 +122,10 @@ class TopicReader:
     ) -> Iterator[pa.Table]:
         """Yield tables of rows as they are fetched. Each table has the rows of a single partition, and is not empty.
 
-        `partitions`: None for all partitions of the topic. `start` and `stop`: by partition, the first offset to read
-        and the offset to stop before; they default to the partition's current start and end. `follow`: ignore the
-        current end offsets and keep yielding new rows as they are written.
+        `partitions`: None for all partitions of the topic.
+        `start`: the first offset to read, by partition; defaults to the partition's current start.
+        `stop`: the offset to stop before, by partition; defaults to the partition's current end.
+        `follow`: ignore the current end offsets and keep yielding new rows as they are written.
         """
         selected_partitions = self._select_partitions(topic, partitions)
         current_end_offsets = (

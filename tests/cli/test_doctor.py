@@ -54,7 +54,7 @@ def test_prints_line_with_mark_for_each_check(capsys: Output, bootstrap: str) ->
         "✔  largest message of t",
         "✔  clock",
     }
-    assert lines[-1] == "No check failed."
+    assert lines[-1] == "No checks failed."
 
 
 def test_failed_check_has_mark_remedy_and_exit_status(capsys: Output, bootstrap: str) -> None:

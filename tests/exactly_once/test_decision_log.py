@@ -394,7 +394,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         patch.object(fetch_loop, "iterate_stored_batches", stored_batches),
         open_query_transactions(broker) as transactions,
     ):
-        transactions._ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))
+        transactions._driver_ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))
         entry = transactions.read_entry()
     assert (entry.state, entry.batch.batch_id) == (EntryState.DONE, 19)
     assert sum(sizes) < 1 << 20

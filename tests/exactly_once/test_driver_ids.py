@@ -11,10 +11,10 @@ from spark_kafka_sink.exactly_once import driver_ids
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
     choose_timeout_ms,
-    get_remembered_number,
     is_log_lost,
     is_unused_since,
-    remember_number,
+    recall_driver_number,
+    remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
@@ -118,8 +118,8 @@ def test_remembers_numbers_of_prefixes_after_the_first_within_a_limit(monkeypatc
     remembered: dict[tuple[object, ...], int] = {}
     monkeypatch.setattr(driver_ids, "_remembered_numbers", remembered)
     monkeypatch.setattr(driver_ids, "_MAX_REMEMBERED_NUMBERS", 2)
-    remember_number(("a",), 1)
+    remember_driver_number(("a",), 1)
     assert remembered == {}
     for name in "abc":
-        remember_number((name,), 3)
-    assert [get_remembered_number((name,)) for name in "abc"] == [1, 1, 3]
+        remember_driver_number((name,), 3)
+    assert [recall_driver_number((name,)) for name in "abc"] == [1, 1, 3]

@@ -329,7 +329,7 @@ def test_retries_without_the_partitions_that_the_brokers_do_not_know() -> None:
         ]
         topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=results)
         response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
-        retry = addition.remove_unknown_partitions(response)
+        retry = addition.build_retry_without_unknown_partitions(response)
         return None if retry is None else retry.partitions
 
     unknown, not_attempted = error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.OPERATION_NOT_ATTEMPTED
