@@ -25,7 +25,7 @@ KafkaSinkError
 │   ├── TransactionAbortedError not sent, because its transaction was aborted
 │   └── DeadLetterError         the dead-letter record of a failed row could not be written either
 ├── TransactionError        a transactional call failed
-│   ├── TransactionAbortableError  abort the transaction, then begin another one
+│   ├── TransactionAbortableError  abort the transaction, then begin a new one
 │   └── TransactionTimeoutError    no response within max.block.ms; repeat the call to learn the outcome
 ├── ExactlyOnceError        the write stopped, because continuing would lose or duplicate rows
 │   └── CommitLostError         a decided batch that can no longer be committed as a whole
@@ -128,7 +128,7 @@ class OptionSpelling(NamedTuple):
 
 
 class _OptionFormatter(string.Formatter):
-    """Formatter that replaces `{name}` with the value of this name, or else with the option of this name as spelled.
+    """Formatter that replaces `{name}` with the value of this name or, if there is none, with the spelled option name.
 
     Option names contain dots, which the base class would take for attributes.
     """
@@ -158,7 +158,7 @@ class OptionFault:
     option: str
     text: str
     values: Mapping[str, object] = field(default_factory=dict)
-    """Values to insert. Foreign text belongs here and not into `text`, because it may contain braces."""
+    """Values to insert. Foreign text belongs here and not in `text`, because it may contain braces."""
     prefix: str = ""
     """The prefix of all options in the sentence, such as `schema.registry.` for the TLS options of a registry."""
 
@@ -211,7 +211,8 @@ class ConfigurationError(KafkaSinkError, ValueError):
     def with_option(self, option: str, text: str, **values: object) -> ConfigurationError:
         """Return an error of the same type that is about an option, for an error raised where the option is unknown.
 
-        `text` and `values` are those of an OptionFault. `{problem}` in the text stands for the message of this error.
+        `text`: the text of an OptionFault, in which `{problem}` stands for the message of this error.
+        `values`: the values of the OptionFault.
         """
         return type(self)(OptionFault(option, text, {**values, "problem": str(self)}))
 
@@ -252,7 +253,7 @@ class NetworkError(KafkaSinkError):
 
 
 class DisconnectedError(NetworkError):
-    """The connection closed before the response arrived, so the broker may have executed the request or not."""
+    """The connection closed before the response arrived, so it is unknown whether the broker executed the request."""
 
 
 class AuthenticationError(KafkaSinkError):
@@ -296,7 +297,7 @@ class DeliveryError(KafkaSinkError):
 
 
 class DeliveryTimeoutError(DeliveryError):
-    """delivery.timeout.ms expired without an acknowledgement. The record may have been stored or not."""
+    """delivery.timeout.ms expired without an acknowledgement. It is unknown whether the record was stored."""
 
 
 class BatchRefusedError(DeliveryError):
@@ -316,11 +317,11 @@ class TransactionError(KafkaSinkError):
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction cannot be committed. Abort it, and the producer can begin another one."""
+    """The transaction cannot be committed. After aborting it, the producer can begin a new one."""
 
 
 class TransactionTimeoutError(TransactionError, TimeoutError):
-    """No response within max.block.ms. The outcome is unknown; repeat the same call to learn it."""
+    """No response arrived within max.block.ms. The outcome is unknown; repeat the same call to learn it."""
 
 
 class ExactlyOnceError(KafkaSinkError):

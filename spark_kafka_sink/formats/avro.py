@@ -76,8 +76,8 @@ def build_record_writer(schema: str, names: tuple[str, ...], types: tuple[pa.Dat
 class _NullableWriter(NamedTuple):
     """A writer for the non-null values of a type, and the encoded indices of its union branches.
 
-    `value_branch` is the index of the values' branch, or None if the type is not a union. `null_branch` is the index of
-    the null branch, or None if the type does not allow null.
+    `value_branch`: the index of the values' branch, or None if the type is not a union.
+    `null_branch`: the index of the null branch, or None if the type does not allow null.
     """
 
     write: ColumnWriter

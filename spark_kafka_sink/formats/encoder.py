@@ -37,7 +37,7 @@ class ColumnsEncoder:
 
     format: RowFormat
     fields: tuple[pa.Field, ...]
-    """Names and types of the encoded columns, as known to the driver, which does not know time zones of timestamps."""
+    """Names and types of the encoded columns on the driver. The driver does not know the time zones of timestamps."""
     positions: tuple[int, ...]
     """Positions of the encoded columns in the batch or, if `struct_position` is set, of the fields in the struct."""
     struct_position: int | None = None

@@ -67,8 +67,9 @@ def attach_schema_id(
 ) -> ColumnsEncoder:
     """Query the schema registry and return a copy of the encoder that adds the schema's id or GUID to each record.
 
-    The id precedes each encoded row. With schemaIdLocation=header, the GUID is in a record header instead.
-    `stream_start` identifies one start of a Spark stream, whose micro-batches all use the same latest schema. It is
+    By default, the id precedes each encoded row. With schemaIdLocation=header, a record header contains the GUID.
+
+    `stream_start`: identifies one start of a Spark stream, after which all micro-batches use the same latest schema;
     None for a batch job.
     """
     client = get_registry_client(registry_options.config)

@@ -26,8 +26,8 @@ _WELL_KNOWN_PREFIX = "google/protobuf/"
 class ParsedMessage(NamedTuple):
     """A message from a descriptor.
 
-    `encoded_descriptor` is the descriptor of the message's file as base64, which a registry accepts. `message_indexes`
-    is the message's position in the file, in Confluent's encoding.
+    `encoded_descriptor`: the descriptor of the message's file as base64, which a registry accepts.
+    `message_indexes`: the message's position in the file, in Confluent's encoding.
     """
 
     fields: tuple[MessageField, ...]

@@ -1,8 +1,8 @@
 """Derive Protobuf messages from column types: the fields, and the .proto text for a schema registry.
 
 Fields are numbered in column order, so new columns must be added at the end. Nullable columns become `optional` fields.
-Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, decimals, timestamps
-without a time zone and times of day, so these become strings.
+Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, times of day,
+decimals, or timestamps without a time zone, so columns of these types become strings.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class DerivedMessage(NamedTuple):
 
 
 class _FieldDeclaration(NamedTuple):
-    """The declaration of a field that has no name and number yet.
+    """The declaration of a field that has no name or number yet.
 
-    `type_name` is the type in .proto syntax; `nested_messages` are the lines of the messages that the type refers to.
+    `type_name`: the type in .proto syntax.
+    `nested_messages`: the lines of the messages that the type refers to.
     """
 
     type_name: str

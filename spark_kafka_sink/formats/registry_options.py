@@ -1,4 +1,7 @@
-"""Options of the schema registry: `schema.registry.*`, named as in Confluent's serializers, and two of the sink."""
+"""Options of the schema registry: `schema.registry.*`, named as in Confluent's serializers, and options of the sink.
+
+Braces in the texts of faults, as in {keyFormat}, enclose option names (see OptionFault).
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ _log = logging.getLogger(__name__)
 class Schema(NamedTuple):
     """A schema as it is registered.
 
-    `schema_type` is AVRO, JSON or PROTOBUF; `name` is the name of the record or message.
+    `schema_type`: AVRO, JSON or PROTOBUF.
+    `name`: the name of the record or message.
     """
 
     schema_type: str
@@ -159,10 +160,11 @@ class SchemaRegistryClient:
     def get_latest(
         self, subject: str, *, is_serialized: bool = False, stream_start: str | None = None
     ) -> RegisteredSchema:
-        """Return the latest version of the subject. With `is_serialized`, a Protobuf schema is a serialized descriptor.
+        """Return the latest version of the subject.
 
-        `stream_start` identifies one start of a Spark stream: all calls with the same value return the same version.
-        Without it, every call queries the registry.
+        `is_serialized`: request a Protobuf schema as a serialized descriptor.
+        `stream_start`: identifies one start of a Spark stream. All calls with the same value return the same version.
+        If it is None, every call queries the registry.
         """
         operation = "serialized" if is_serialized else "latest"
         if stream_start is None:
@@ -193,8 +195,8 @@ class SchemaRegistryClient:
     def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
         """Query the registry and check the response. Raise SchemaRegistryError if the schema cannot be used.
 
-        `operation` is "register" or "lookup" for a given schema, and "latest" or "serialized" (the latest schema as a
-        serialized descriptor) without one.
+        `operation`: "register" or "lookup" for a given schema; without a schema, "latest" or "serialized" (the latest
+        schema as a serialized descriptor).
         """
         if schema is None:
             query = "?format=serialized" if operation == "serialized" else ""
@@ -273,7 +275,7 @@ class SchemaRegistryClient:
                 else:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in failures)
-            # The next attempt tries all URLs, so it has to wait for the longest of their backoffs.
+            # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
             min_backoffs_s = [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
             can_retry = attempt <= MAX_RETRIES and bool(min_backoffs_s)
             backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *min_backoffs_s])
@@ -301,7 +303,7 @@ class SchemaRegistryClient:
         timeout_s: float,
         retriable_statuses: Sequence[int],
     ) -> HttpResponse | _FailedAttempt:
-        """Send a request to one URL and return the response, or the failure if it may succeed later or elsewhere."""
+        """Send a request to one URL. Return a _FailedAttempt if the request may succeed later or with another URL."""
         full_url, deadline_s = url.rstrip("/") + path, self._now_s() + timeout_s
         try:
             connection = open_connection(full_url, self._context, timeout_s)

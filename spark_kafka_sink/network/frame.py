@@ -135,8 +135,8 @@ class FrameReader:
     def __init__(self, try_reserve: Callable[[int], bool] | None = None) -> None:
         """Create the reader for a new connection.
 
-        `try_reserve`: function that reserves memory and is called once for each long frame, with the payload size. If
-        it returns False, the frame is not read until `resume` is called. If it is None, memory is not limited.
+        `try_reserve`: function that reserves memory; called once for each long frame, with the payload size. If the
+        function returns False, the frame is not read until `resume` is called. Without a function, memory is unlimited.
         """
         self.is_waiting_for_memory = False
         """Whether the next frame is still waiting for memory. Nothing may be read until `resume` is called."""

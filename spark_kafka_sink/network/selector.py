@@ -1,10 +1,15 @@
 """Selector: connects, performs handshakes, reads and writes on many channels in a single `poll`.
 
 A poll leaves its results in `connected`, `disconnected`, `completed_sends` and `completed_receives`, which the next
-poll clears. It returns once there is a result, once its timeout has passed, after a wakeup, or when a handshake has
-progressed. It does not return if it has only written part of a large send, because the caller could only poll again. In
-each round, a channel gets at most one receive and one attempt to write, so that a slow broker does not delay the other
-channels.
+poll clears. A poll returns when:
+
+- there is a result,
+- its timeout has passed,
+- `wakeup` has been called, or
+- a handshake has made progress.
+
+A poll that has only written part of a large send continues, because the caller could only poll again. In each round, a
+channel gets at most one receive and one attempt to write, so that a slow broker does not delay the other channels.
 
 Some channels are ready although the poller does not report them: a channel with a new send, whose first write is tried
 at once, and a channel whose input has already left the socket (a frame that arrived together with the previous one, or
@@ -67,8 +72,8 @@ class Selector:
         """Create a selector without channels.
 
         `frame_memory`: limits the memory that long frames use across all channels. If it is given, the caller must
-        release each receive's memory with `release_memory`. `counts_per_channel`: also count the traffic of each
-        channel id.
+        release each receive's memory with `release_memory`.
+        `counts_per_channel`: whether to count the traffic of each channel id, in addition to the total.
         """
         self.connected: list[str] = []
         """The ids of channels whose TCP connection was established. TLS and SASL may still be in progress."""
@@ -234,7 +239,7 @@ class Selector:
         if self._frame_memory is not None and self._frame_memory.granted_owners:
             self._resume_reading(self._frame_memory)
         ready_channels = self._ready_channels
-        # The poller does not watch closing channels, but they may have receives to return.
+        # The poller does not watch closing channels, but they may still hold received frames to return.
         has_readable_closing_channel = any(not channel.is_muted for channel in self._closing_channels.values())
         has_results = bool(self.completed_receives or self.disconnected)
         if ready_channels or has_results or has_readable_closing_channel:
@@ -244,7 +249,7 @@ class Selector:
             if self._is_wakeup_requested:
                 timeout_ms = 0
         for key, events in self._poller.select(min(timeout_ms, MAX_WAIT_MS) / 1000.0):
-            if key.data is None:  # the only socket that was registered without a channel
+            if key.data is None:  # the waker's socket, the only one registered without a channel
                 self._drain_waker()
             else:
                 ready_channels[key.data] = ready_channels.get(key.data, 0) | events
@@ -252,8 +257,8 @@ class Selector:
         self._may_be_waiting = False
         was_woken = self._is_wakeup_requested
         if was_woken:
-            # Clear the flag only if it was read as set. A wakeup that arrives after an unset read must end the next
-            # wait; one that arrives between the read and this line ends the current poll.
+            # Clear the flag only if it was seen set. Otherwise, a wakeup that arrives after the read would be lost
+            # instead of ending the next wait. A wakeup that arrives before this line ends the current poll.
             self._is_wakeup_requested = False
         return ready_channels, was_woken
 

@@ -1,8 +1,8 @@
 """System: the interface to the operating system, for clocks, name resolution, sockets, polling and threads.
 
 The client and the producer use the operating system only through a `System`; docs/internals.md lists the exception.
-`OperatingSystem` is the real one. The tests' FakeSystem simulates the clock, so that a complete producer can run
-against scripted peers in one thread without waiting.
+`OperatingSystem` is the real implementation. The tests' FakeSystem simulates the clock, so that a complete producer can
+run against scripted peers in one thread without waiting.
 """
 
 from __future__ import annotations

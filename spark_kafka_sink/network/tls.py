@@ -4,8 +4,8 @@
     socket <--send-- outgoing <--SSLObject.write-- channel
 
 OpenSSL never uses the socket itself. If the socket accepts only part of the ciphertext, the rest stays in `_unsent`, so
-OpenSSL need not be called again with the same buffer. The design also allows any ByteSocket, such as a scripted one in
-tests. docs/decisions/0002-tls-transport.md compares it with a wrapped socket.
+OpenSSL need not be called again with the same buffer. The transport works over any ByteSocket, such as a scripted one
+in tests. docs/decisions/0002-tls-transport.md compares this design with a wrapped socket.
 
 Plaintext counts as accepted once it has been encrypted; its segments are not read again. The channel, however, reports
 a send as complete only once the socket has accepted its last byte. Small segments share TLS records of up to 16 KB.
@@ -113,8 +113,8 @@ class TlsTransport:
 
     def close(self) -> None:
         if self.is_ready and not self.has_output:
-            # Send close_notify, so that the peer can tell the end of the stream from a truncation. This is pointless
-            # while the socket does not accept earlier ciphertext. Do not wait for the peer's close_notify.
+            # Send close_notify, so that the peer can tell the end of the stream from a truncation. Sending it is
+            # pointless while the socket does not accept earlier ciphertext. Do not wait for the peer's close_notify.
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
             with contextlib.suppress(OSError):

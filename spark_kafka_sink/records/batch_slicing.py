@@ -107,8 +107,11 @@ def split_into_batches(
 ) -> BatchSlices:
     """Split the rows of each partition into batches of at most `max_batch_bytes`, including the batch header.
 
-    `sizes`: the result of `compute_record_size_bounds`. `timestamp_range`: the range of the rows' timestamps. Rows are
-    appended to the open batch until it is full. A record that exceeds `max_batch_bytes` gets a batch of its own.
+    Rows are appended to the open batch until it is full. A record that exceeds `max_batch_bytes` gets a batch of its
+    own.
+
+    `sizes`: the result of `compute_record_size_bounds`.
+    `timestamp_range`: the range of the rows' timestamps.
     """
     if not len(sizes):
         return build_consecutive_slices(())

@@ -1,9 +1,9 @@
 """Records as Arrow columns, the form in which the producer accepts them and the encoder reads them.
 
-The constructor checks the columns, and converts them only if later steps need it: dictionaries are decoded, view types
-become offset types (Arrow cannot take rows from views), and timestamps become int64 milliseconds. Slicing copies
-nothing. `chunks` joins small chunks, `take` copies the selected rows, and the encoder copies each value once, into its
-record.
+The constructor of RecordColumns checks the columns, and converts them only if later steps need it: dictionaries are
+decoded, view types become offset types (Arrow cannot take rows from views), and timestamps become int64 milliseconds.
+Slicing copies nothing. `chunks` joins small chunks, `take` copies the selected rows, and the encoder copies each value
+once, into its record.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ MAX_CHUNK_ROWS = 10_000
 """Maximum number of rows in a chunk. Larger chunks exceed the CPU cache and cost more per record."""
 _MAX_32_BIT_OFFSET_BYTES = 1 << 30
 """Columns of at least this size get 64-bit offsets, because joining or taking their rows could overflow 32 bits."""
-_FIFTY_YEARS_MS = 50 * 365.25 * 86_400_000
-_ONE_DAY_S = 86_400
+_MAX_PLAUSIBLE_AGE_MS = 50 * 365.25 * 86_400_000
+_CLOCK_TOLERANCE_S = 86_400
 """Tolerance for inaccurate clocks, and for time zones in which the next day has already started."""
 LIKELY_SECONDS_MESSAGE = (
-    "Column timestamp has the number %d, which is a time in January 1970 in milliseconds and one of the last fifty "
-    "years in seconds. It is written as milliseconds. If it is in seconds, multiply it by 1000 or make it a timestamp."
+    "Column timestamp contains %d. Read as milliseconds, this is a time in January 1970; read as seconds, it is within "
+    "the last fifty years. The column is written as milliseconds. If it is in seconds, multiply it by 1000 or convert "
+    "it to a timestamp."
 )
 _MAX_JOINED_CHUNK_BYTES = 1 << 16
 """Chunks below this average size are joined, because copying costs less than processing each chunk separately."""
@@ -193,7 +194,7 @@ class RecordColumns:
     def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
         """Concatenate chunks of rows, without copying them if their types are equal.
 
-        If a chunk lacks a column that another chunk has, the column is null in its rows.
+        A column that only some of the chunks have is null in the rows of the others.
         """
         if len(chunks) == 1:
             return chunks[0]
@@ -368,7 +369,7 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
         if not len(numbers):
             continue
         lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
-        if (now_ms - _FIFTY_YEARS_MS) / 1_000 <= lowest and highest <= now_ms / 1_000 + _ONE_DAY_S:
+        if (now_ms - _MAX_PLAUSIBLE_AGE_MS) / 1_000 <= lowest and highest <= now_ms / 1_000 + _CLOCK_TOLERANCE_S:
             return lowest
     return None
 
@@ -378,8 +379,8 @@ def _ticks_to_ms(
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Convert times to milliseconds, rounding down.
 
-    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP; such a past time remains before 1970. The
-    time -1 becomes BEFORE_EPOCH_TIMESTAMP.
+    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP. A past time that does not fit remains
+    before 1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP.
     """
     if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000

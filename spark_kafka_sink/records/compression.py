@@ -3,7 +3,7 @@
     gzip    RFC 1952, one member
     snappy  xerial framing: a header of 16 bytes, then blocks, each preceded by its length (int32). Raw snappy, without
             this framing, can be read, too.
-    lz4     LZ4 frames with independent blocks and no dictionary, because other clients can read no other frames
+    lz4     LZ4 frames with independent blocks and no dictionary, because other clients cannot read any other frames
     zstd    one frame
 
 A batch is compressed as a whole when it is closed. Compressed batches come from a peer and are not trusted: `max_bytes`
@@ -249,10 +249,11 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
     return decompressed
 
 
-def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes: int) -> Buffer:
+def _decompress_snappy_block(block: memoryview, remaining_bytes: int, max_bytes: int) -> Buffer:
     """Decompress a raw snappy block, which starts with its uncompressed size as a varint.
 
-    `max_block_bytes`: how much of `max_bytes`, the limit for the whole batch, is left for this block.
+    `remaining_bytes`: the part of `max_bytes` that earlier blocks of the batch have not used.
+    `max_bytes`: the limit for the whole batch.
     """
     size = 0
     for index, byte in enumerate(block[:5]):
@@ -260,11 +261,11 @@ def _decompress_snappy_block(block: memoryview, max_block_bytes: int, max_bytes:
         if byte < 0x80:
             break
     else:
-        raise DecodeError("snappy: the size of a block is a malformed varint")
-    if size > max_block_bytes:
+        raise DecodeError("snappy: a block's uncompressed size is a malformed varint")
+    if size > remaining_bytes:
         raise _build_too_large_error(max_bytes)
     if size > _MAX_SNAPPY_RATIO * len(block):
-        raise DecodeError("snappy: a block has a larger size than its bytes can have")
+        raise DecodeError("snappy: a block declares an uncompressed size that its compressed length cannot produce")
     return memoryview(_create_snappy_codec().decompress(block, decompressed_size=size))
 
 

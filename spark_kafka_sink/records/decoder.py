@@ -180,7 +180,7 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            # At most as many records as the batch still has, and as fit into its remaining bytes.
+            # The run is limited by the number of records that are missing and by the bytes that are left.
             max_run_records = min(count - len(ends), (data_end - start) // size - 1)
             run_records = _count_equal_sizes(data, start, size, max_run_records)
             length_width, run_bytes = starts[-1] - start, run_records * size
@@ -311,7 +311,7 @@ class _RecordReader:
             raise DecodeError(f"the length of a {name} is negative, or exceeds its record")
 
     def _read_headers(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return the index of each record's first header, followed by the total count, and all headers' ranges."""
+        """Return the index of each record's first header (and the total count at the end), and all headers' ranges."""
         counts = self._read_varints(_MAX_INT32_VARINT_BYTES)
         # A header takes at least two bytes, for the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
@@ -335,7 +335,7 @@ class _RecordReader:
     def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
         """Read the next header of each of these records."""
         positions, ends = self.positions[row_indices], self.ends[row_indices]
-        # The key, which cannot be null, then the value: the rows of `ranges`, and the minimum length.
+        # The rows of `ranges` and the minimum length for the key, then for the value. Only the value can be null (-1).
         for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):
             lengths, positions = read_varints(self.data, positions, _MAX_INT32_VARINT_BYTES)
             if ((lengths < min_length) | (lengths > ends - positions)).any():
@@ -353,7 +353,7 @@ class _RecordReader:
         position, end = int(self.positions[row_index]), int(self.ends[row_index])
         row_ranges = array("q")
         for _ in range(next_header, header_stop):
-            for min_length in (0, -1):  # the key, which cannot be null, and the value
+            for min_length in (0, -1):  # the key, then the value; only the value can be null (-1)
                 length, position = _read_varint(data, position)  # type: ignore[arg-type]
                 if length < min_length or length > end - position:
                     raise DecodeError("the length of a header is negative, or exceeds its record")

@@ -37,7 +37,7 @@ TARGET_BUFFER_BYTES = 4 << 20
 """Target size of a buffer, with at most MAX_CHUNK_ROWS records.
 
 A buffer is released only after all its batches have been delivered, so a buffer of large records must hold fewer of
-them. Buffers with three times as many small records cut the CPU time per record by 3 %, but exceeded the memory limit.
+them. Buffers with three times as many small records cut the CPU time per record by 3%, but exceeded the memory limit.
 """
 _ATTRIBUTES = b"\0"
 _NO_HEADERS = encode_varint(0)
@@ -67,9 +67,10 @@ def encode_records(
 ) -> list[EncodedSlices]:
     """Encode all rows, and return one EncodedSlices per buffer.
 
-    `order`: the indices of all rows in the order of the slices, or None if the columns already have this order. The
-    columns must not contain rows that `find_invalid_rows` reports. Rows without a timestamp get `now_ms`, the time on
-    the wall clock.
+    The columns must not contain rows that `find_invalid_rows` reports.
+
+    `now_ms`: the time on the wall clock, which is the timestamp of rows that have none.
+    `order`: the indices of all rows in the order of the slices, or None if the columns already have this order.
     """
     _, starts, stops, first_offset_deltas, open_base_timestamps = slices
     if not starts:

@@ -42,7 +42,7 @@ _KEEP_GIL = 0
 """Makes the crc32c package keep the GIL (its `gil_release_mode` parameter).
 
 By default, the package releases the GIL for more than 32 kB. The checksum of 300 kB takes only 20 us, but afterwards
-the sender thread has to wait until another thread gives the GIL back. For records in large batches, this cost 3 to 9 %
+the sender thread has to wait until another thread gives the GIL back. For records in large batches, this cost 3 to 9%
 of the CPU time.
 """
 _LEADER_EPOCH_OFFSET = 12
@@ -176,8 +176,8 @@ def patch_header(
 ) -> None:
     """Set the fields that a broker fills in before it stores a batch.
 
-    `append_time`: the log append time, which takes the place of the records' timestamps. It changes the CRC, whereas
-    the base offset and the leader epoch are not covered by it.
+    `append_time`: the log append time, which takes the place of the records' timestamps. If it is given, the CRC is
+    updated. The CRC does not cover the base offset and the leader epoch.
     """
     if base_offset is not None:
         _INT64_LAYOUT.pack_into(buffer, 0, base_offset)

@@ -70,8 +70,11 @@ def append_headers(
 ) -> pa.Array:
     """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `new_headers`.
 
-    `key_type`: the type of the keys, by default string. A null header becomes a header with a null key. `skip_nulls`:
-    if an entry's value is null in a row, add no header for it; by default, a header with a null value is added.
+    A null header becomes a header with a null key.
+
+    `key_type`: the type of the keys, by default string.
+    `skip_nulls`: whether to add no header if an entry's value is null in a row. By default, a header with a null value
+    is added.
     """
     key_type = pa.string() if key_type is None else key_type
     starts = np.zeros(num_rows + 1, np.int64)

@@ -116,7 +116,7 @@ def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
-    """Return the maximum width in bytes of the delta between two of these timestamps, or one and the current time."""
+    """Return the maximum width in bytes of the delta between any two of these timestamps and the current time."""
     if timestamp is None:
         return COMMON_TIMESTAMP_DELTA_BYTES
     # A null stands for the current time. It is read as 0, which does not change the result.

@@ -62,7 +62,8 @@ def can_sign() -> bool:
 def read_token_file(path: str, option_name: str, now_s: float) -> str:
     """Read a JSON Web Token from a file.
 
-    `option_name`: the option that contains the path, for error messages. `now_s`: the current Unix time.
+    `option_name`: the option that contains the path, for error messages.
+    `now_s`: the current Unix time.
 
     Raise AuthenticationError if the file cannot be read, contains no token or contains an expired one. The error never
     contains the token.

@@ -1,4 +1,4 @@
-"""Creates the client side of a SASL exchange, and obtains the bearer token that OAUTHBEARER requires."""
+"""Create the client side of a SASL exchange, and obtain the bearer token for OAUTHBEARER."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_kafka_sink.sasl.scram import ScramClient
 def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
     """Create the client side of a SASL exchange with the broker at `host`.
 
-    This blocks if a token must be requested first. Raise AuthenticationError if no token can be obtained.
+    The call blocks if a token must be requested first. Raise AuthenticationError if no token can be obtained.
     """
     if login.mechanism == "PLAIN":
         return PlainClient(login.username, login.password)
@@ -54,7 +54,7 @@ def _get_bearer_token(login: Login) -> str:
 def _call_token_callback(callback: Callable[[], object] | str) -> str:
     """Call the user's function, which must return the token as text.
 
-    An error of the function may contain a secret, so it is replaced by an AuthenticationError that names only its type.
+    An error of the function may contain a secret, so it is replaced by an AuthenticationError that names only the type.
     AuthenticationError and NetworkError are raised unchanged.
     """
     function = _import_token_callback(callback) if isinstance(callback, str) else callback

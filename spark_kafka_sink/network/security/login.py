@@ -1,4 +1,7 @@
-"""Parser of the `sasl.*` options into a Login, which consists of a mechanism and its credentials."""
+"""Parser of the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
+
+Braces in the texts of faults, as in {sasl.mechanism}, enclose option names (see OptionFault).
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,7 @@ def _find_missing_mechanism_faults(options: Mapping[str, str], token_callback: o
         # Only GSSAPI has a service name. (If sasl.jaas.config is invalid, it may be meant for another mechanism.)
         return OptionFaults()
     else:
-        remedy = f"the one that the listener expects, of {', '.join(SASL_MECHANISMS)}"
+        remedy = f"the mechanism that the listener expects, one of {', '.join(SASL_MECHANISMS)}"
     missing_mechanism_fault = OptionFault(
         "sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {remedy}."
     )
@@ -375,7 +378,7 @@ def _parse_boolean(options: Mapping[str, str], name: str, faults: OptionFaults) 
 
 
 def _parse_number(options: Mapping[str, str], name: str, faults: OptionFaults) -> float:
-    """Return the value of an option. Unless it is a positive number, add a fault and return the default instead."""
+    """Return the value of an option. If it is not a positive number, add a fault and return the default."""
     number = _parse_positive(get_option(options, name))
     if number is None:
         faults.add(name, "must be a positive number.")

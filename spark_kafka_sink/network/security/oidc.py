@@ -128,7 +128,7 @@ class TokenSource:
         self._is_renewing = False
 
     def get_token(self) -> str:
-        """Return a valid token, and request it first if none is cached. Raise AuthenticationError if that fails.
+        """Return the cached token, or request one if no valid token is cached. Raise AuthenticationError if that fails.
 
         If the cached token expires soon, start to renew it in the background.
         """

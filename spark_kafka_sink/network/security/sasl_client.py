@@ -31,7 +31,8 @@ from spark_kafka_sink.sasl.mechanism import ClientMechanism
 REAUTHENTICATION_FRACTION = (0.85, 0.95)
 """The range of the random fraction of the session lifetime after which the client re-authenticates.
 
-It leaves time for slow networks. It is random so that many channels do not re-authenticate at the same time.
+The rest of the lifetime is a reserve for slow networks. The fraction is random so that many channels do not
+re-authenticate at the same time.
 """
 
 _MAX_CORRELATION_ID = 2**31 - 1

@@ -35,7 +35,8 @@ class _State(Enum):
 class SaslServerAuthenticator:
     """Authenticates the client of one channel; implements Authenticator.
 
-    `mechanisms`: factories by mechanism name. `handle_api_versions`: returns the response to an ApiVersions request.
+    `mechanisms`: factories by mechanism name.
+    `handle_api_versions`: function that returns the response to an ApiVersions request.
     `connections_max_reauth_ms`: the maximum lifetime of a session; 0 means no limit.
     """
 

@@ -22,7 +22,7 @@ AuthenticatorFactory = Callable[[SocketAddress], Authenticator]
 def create_secured_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
     """Return a builder of channels to brokers.
 
-    Certificates and keys are read here, once. Raise ConfigurationError if they cannot be read.
+    This call reads the certificates and keys, once for all channels. Raise ConfigurationError if they cannot be read.
     """
     context = security.build_ssl_context() if security.tls is not None else None
     create_transport = _create_client_transport_factory(context)
@@ -45,8 +45,10 @@ def create_server_channel_builder(
 ) -> ChannelBuilder:
     """Return a builder of a listener's channels.
 
-    The channels use TLS if `ssl_context` is given, and SASL if `mechanisms` is given. `handle_api_versions` returns the
-    response to an ApiVersions request of a client that has not authenticated yet.
+    `ssl_context`: given if the channels use TLS.
+    `mechanisms`: factories by mechanism name; given if the channels use SASL.
+    `handle_api_versions`: returns the response to an ApiVersions request of a client that has not authenticated yet.
+    `connections_max_reauth_ms`: the maximum lifetime of a session; 0 means no limit.
     """
     create_transport = _create_server_transport_factory(ssl_context)
     if not mechanisms:

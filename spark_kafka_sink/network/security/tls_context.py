@@ -3,6 +3,8 @@
 TLS versions before 1.2 are not supported. The broker's certificate is always verified, and so is its host name unless
 the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
 descriptor whose file has no name in any directory.
+
+Braces in the texts of faults, as in {ssl.key.password}, enclose option names (see OptionFault).
 """
 
 from __future__ import annotations
@@ -141,7 +143,6 @@ def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None
         if not TLS13_SUITES & set(config.cipher_suites):
             versions.discard("TLSv1.3")
     if not versions:
-        # OptionFault replaces the braces with the user's spelling of the option name.
         text = "has no supported cipher suite for any version in {ssl.enabled.protocols}."
         raise ConfigurationError(OptionFault("ssl.cipher.suites", text))
     # With only two versions, no disabled version can lie between the lowest and the highest enabled one.

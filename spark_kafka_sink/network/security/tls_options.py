@@ -1,4 +1,7 @@
-"""Parser of the `ssl.*` options into a TlsConfig."""
+"""Parser of the `ssl.*` options into a TlsConfig.
+
+Braces in the texts of faults, as in {ssl.key.password}, enclose option names (see OptionFault).
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,10 @@ def test_names_missing_kerberos_extra(
         ),
         ({"sasl.oauthbearer.token": "hush"}, "OAUTHBEARER, as sasl.oauthbearer.token is set."),
         ({"sasl.oauthbearer.token.callback": str}, "OAUTHBEARER, as sasl.oauthbearer.token.callback is set."),
-        ({}, "the one that the listener expects, of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI."),
+        (
+            {},
+            "the mechanism that the listener expects, one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.",
+        ),
     ],
 )
 def test_names_missing_mechanism_before_it_advises_gssapi(
