@@ -56,6 +56,7 @@ class SharedRetryBackoff:
 def lock_timeout_seconds(timeout_ms: float) -> float:
     """Convert milliseconds to a lock or thread timeout in seconds.
 
-    Locks raise OverflowError above threading.TIMEOUT_MAX, so longer timeouts are limited to it. Negative ones become 0.
+    A lock raises OverflowError for a timeout above threading.TIMEOUT_MAX, so longer timeouts are reduced to this
+    maximum. A negative timeout becomes 0.
     """
     return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

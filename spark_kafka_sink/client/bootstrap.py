@@ -35,18 +35,20 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     Raise a single ConfigurationError that lists every server that is not of the form HOST:PORT.
     """
     addresses: list[tuple[str, int]] = []
-    faults = OptionFaults()
+    faults = OptionFaults()  # replaces the names in braces with values or option names
     for server in servers:
         address = server.strip()
         match = _ADDRESS_PATTERN.fullmatch(address)
         if "@" in address:  # Do not show the address: the part before the '@' may be a password.
-            text = "has an address that contains '@'. Put the user name and password into {sasl.jaas.config}."
-            faults.add(BOOTSTRAP_SERVERS_OPTION, text)
+            message_template = (
+                "has an address that contains '@'. Put the user name and password into {sasl.jaas.config}."
+            )
+            faults.add(BOOTSTRAP_SERVERS_OPTION, message_template)
         elif match is None:
             faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=address)
         elif not 0 < int(match["port"]) <= MAX_PORT:
-            text = f"has {{address!r}}, whose port is not between 1 and {MAX_PORT}."
-            faults.add(BOOTSTRAP_SERVERS_OPTION, text, address=address)
+            message_template = f"has {{address!r}}, whose port is not between 1 and {MAX_PORT}."
+            faults.add(BOOTSTRAP_SERVERS_OPTION, message_template, address=address)
         else:
             addresses.append((match["ipv6"] or match["host"], int(match["port"])))
     if not servers:
@@ -63,8 +65,8 @@ def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: Sys
     """
     nodes, failures = resolve_servers(servers, dns_lookup, system, logging.WARNING)
     if not nodes:
-        text = "has no address that can be resolved: {failures}"
-        raise ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, text, {"failures": failures}))
+        message_template = "has no address that can be resolved: {failures}"
+        raise ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, {"failures": failures}))
     return nodes
 
 

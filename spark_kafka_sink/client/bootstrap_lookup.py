@@ -44,7 +44,10 @@ class BootstrapLookup:
         """When the next attempt is due: -inf (immediately) for the first one, None if the deadline comes first."""
         self._has_attempted = False
         self.failure_text = "the lookup has not finished"
-        """The names that the last attempt could not resolve, each with the reason, or that no attempt has finished."""
+        """The names that the last attempt could not resolve, each with the reason.
+
+        Until an attempt has finished, it says that none has.
+        """
 
     def try_resolve(self) -> tuple[Node, ...]:
         """Start an attempt to resolve the bootstrap names if one is due, or collect the result of the current attempt.

@@ -11,8 +11,8 @@
 
 `TRANSITIONS` encodes this table. "Unconnected" means DISCONNECTED or AUTHENTICATION_FAILED.
 
-CONNECTING includes the host name lookup, the TLS handshake and SASL authentication. It has its own timeout. Both this
-timeout and the reconnect backoff grow exponentially with consecutive failures.
+CONNECTING includes the host name lookup, the TLS handshake and SASL authentication. It has its own timeout. The
+setup timeout and the reconnect backoff grow exponentially with consecutive failures.
 
 Each attempt uses the host name's next address. The name is resolved again after all addresses have been tried, or after
 an established connection has been lost. Both IPv4 and IPv6 addresses are tried, because `localhost` may resolve to ::1
@@ -33,7 +33,10 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Returns the addresses of a host and port; or None if `ConnectionStates.set_addresses` is called with them later."""
+"""Returns the addresses of a host and port, or None while the name is being looked up.
+
+When the lookup has finished, `ConnectionStates.set_addresses` is called with the addresses.
+"""
 
 
 class ConnectionState(Enum):
@@ -81,7 +84,7 @@ _PREPARING = frozenset({ConnectionState.CONNECTING, ConnectionState.CHECKING_API
 class _NodeConnection:
     """A node's address, connection state and backoff.
 
-    It is kept when the connection ends, because the next attempt depends on it.
+    The object is kept when the connection ends, because the next attempt depends on the failures and addresses in it.
     """
 
     host: str

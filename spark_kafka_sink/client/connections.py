@@ -184,9 +184,9 @@ class Connections:
     def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
         """Return whether to repeat ApiVersions in the version with the routing check.
 
-        This is the case if the accepted version was too old to contain the connection's intended cluster and node. A
-        broker may announce the newer version and yet reject it. Do not try again then, because the broker would reject
-        each further request as well.
+        This is the case if the accepted version was too old to contain the connection's intended cluster and node. If a
+        broker has announced the newer version but rejected it, do not repeat the request, because the broker would
+        reject it again.
         """
         is_unchecked = version < FIRST_ROUTING_CHECK_VERSION and request.cluster_id is not None
         return is_unchecked and node_id not in self._nodes_without_routing_check
@@ -211,7 +211,7 @@ class Connections:
 
     def build_loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
         """Describe the loss of a connection, given its channel's final state."""
-        error = final_state.error  # None if the other end has closed the connection
+        error = final_state.error  # None if the connection was closed without an error
         address = self.address(node_id) if error is None else error.address
         detail = "disconnected" if error is None else error.text
         if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:

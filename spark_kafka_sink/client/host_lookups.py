@@ -1,8 +1,8 @@
 """Look up host names on background threads.
 
-The operating system's resolver blocks until its DNS servers respond or it gives up, often for 10 seconds or more, and
-cannot be interrupted. On the sender thread, a lookup would hold up the requests to all brokers, timeouts and close().
-docs/decisions/0020-host-lookups.md compares the alternatives.
+The operating system's resolver cannot be interrupted. It blocks until its DNS servers respond or it gives up, which
+often takes 10 seconds or more. On the sender thread, a lookup would hold up the requests to all brokers, timeouts and
+close(). docs/decisions/0020-host-lookups.md compares the alternatives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """InFlightRequests: requests that have been sent but have no response yet, by node and in order.
 
 A broker responds to a connection's requests in order, so the next response always belongs to the oldest request. The
-correlation id only verifies that. Throttle time does not count towards a request's timeout, because a throttling broker
+correlation id only verifies this. Throttle time does not count towards a request's timeout, because a throttling broker
 may delay its responses.
 """
 
@@ -76,7 +76,7 @@ class InFlightRequests:
         self._max_per_node = max_per_node
         self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._deadline_bound_ms = math.inf  # no deadline is earlier; raised by find_timed_out_requests
+        self._deadline_bound_ms = math.inf  # no deadline is earlier; find_timed_out_requests raises it
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
@@ -140,7 +140,7 @@ class InFlightRequests:
         return self._deadline_bound_ms
 
     def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
-        """Return the oldest timed-out request of each node that has one. Update the bound of the other deadlines.
+        """Return the oldest timed-out request of each node, if any, and recompute the bound of the remaining deadlines.
 
         Timeouts differ, so a request may time out before an older one does.
         """

@@ -4,14 +4,18 @@ User threads add topics and wait until their metadata arrives. The sender thread
 `time_to_next_update_ms` reaches zero, and applies the responses. The snapshot is immutable and can be read without a
 lock. `_lock` guards updates of all other state, and `_update_condition` is notified of every applied response.
 
-A new topic makes an update due at once. This update is partial: it requests only the new topics, so its cost does not
-depend on the number of known topics. A full update is due on request, or once the last one is metadata.max.age.ms old.
-All other updates wait for a backoff after the last attempt, unless they are requested with `reset_backoff` and the last
-attempt succeeded. The backoff starts at retry.backoff.ms. It grows exponentially while attempts fail, and while callers
-keep requesting updates although the responses contain nothing new.
+An update is due when:
 
-A fatal error, such as rejected credentials or a broker that is too old, ends all current waits, and later ones at once.
-The sender keeps retrying, and the error is cleared as soon as a response can be applied.
+- A topic was added. This update is partial: it requests only the new topics, so its cost does not depend on the number
+  of known topics.
+- A full update was requested, or the last full update is metadata.max.age.ms old.
+
+An update waits until the backoff since the last attempt has elapsed. The backoff starts at retry.backoff.ms, and grows
+exponentially while attempts fail or while repeated updates bring nothing new. A new topic skips the wait. A request
+with `reset_backoff` skips the wait only if the last attempt succeeded.
+
+A fatal error, such as rejected credentials or a broker that is too old, fails all current waits, and any later wait
+fails immediately. The sender keeps retrying, and the error is cleared as soon as a response can be applied.
 """
 
 from __future__ import annotations
@@ -65,7 +69,7 @@ class MetadataQuery:
     is_partial: bool
     """Whether the query covers only the new topics, rather than all topics in use."""
     new_topics_version: int
-    """The version of the set of new topics. Topics that are added later need another query."""
+    """The version of the set of new topics. Topics that are added later need a new query."""
     allow_auto_topic_creation: bool
 
     def build_request(self) -> MetadataRequest:
@@ -168,7 +172,7 @@ class Metadata:
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
-        """Request another update after the backoff, because the last response did not contain what the caller needs.
+        """Request an update after the backoff, because the last response did not contain what the caller needs.
 
         Return the current version; the update will have a higher one.
         """
@@ -179,7 +183,7 @@ class Metadata:
             return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
-        """Wait until the version exceeds `last_version`. The response may be about other topics than the caller's.
+        """Wait until the version exceeds `last_version`. The response may be about topics of other callers.
 
         Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the fatal error.
         """
@@ -278,7 +282,7 @@ class Metadata:
             self._new_topics -= response_topics
             self._omitted_topics = (self._omitted_topics | set(query.topics)) - response_topics
             self._response_problem = ""
-            # Topics that were added after the query was built need another one. Topics that the response has omitted do
+            # Topics that were added after the query was built need a new query. Topics that the response has omitted do
             # not make an update due: their callers request one after a backoff.
             has_newer_topics = query.new_topics_version < self._new_topics_version
             self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
@@ -369,7 +373,7 @@ class Metadata:
             self._is_full_update_requested = True
 
     def set_fatal_error(self, error: KafkaSinkError) -> None:
-        """End all waits with this error, and later ones too, until a response can be applied."""
+        """Fail all current and later waits with this error, until a response can be applied."""
         with self._lock:
             self._fatal_error = error
             self._update_condition.notify_all()
@@ -401,7 +405,7 @@ class Metadata:
         self._draw_backoff()
 
     def _skip_backoff(self) -> None:
-        """Let the next update start without a backoff, for a new reason. Retries of the update back off as usual."""
+        """Let the next update start without a backoff, because there is a new reason for it. Its retries back off."""
         self._unchanged_response_count = 0
         self._last_attempt_ms = -math.inf
         self._draw_backoff()

@@ -1,13 +1,16 @@
 """MetadataFetch: tracks the metadata request in flight and the brokers it was sent to, and decides when to rebootstrap.
 
-A suspended broker accepts a request but does not respond. Instead of waiting for request.timeout.ms, the client sends
-the same request to another broker once the broker has been unresponsive for a second. It uses the response that arrives
-first. The wait doubles with each further broker and stays long until a broker responds quickly again, so that a slow
-cluster does not get every request twice.
+A suspended broker accepts a request but does not respond. The client does not wait for request.timeout.ms. Once the
+broker has been unresponsive for a second, the client sends the same request to a second broker and uses the response
+that arrives first. The wait doubles with each further broker, and is reset when a broker responds quickly. Without the
+doubling, a slow cluster would get every request twice.
 
-All known brokers may be gone, because they have been replaced or because a name now resolves to other hosts. Then only
-the bootstrap servers can help (KIP-899). The client returns to them if no known broker can be reached, if an update has
-been due without a response for metadata.recovery.rebootstrap.trigger.ms, or if a broker demands it (KIP-1102).
+All known brokers may be gone, because they were replaced or because their names now resolve to different hosts. Only
+the bootstrap servers can help then (KIP-899). The client returns to them if:
+
+- no known broker can be reached,
+- an update has been due without a response for metadata.recovery.rebootstrap.trigger.ms, or
+- a broker demands it (KIP-1102).
 """
 
 from __future__ import annotations
@@ -109,7 +112,7 @@ class MetadataFetch:
         if query is not self._query:
             return
         if now_ms - self._sent_ms_by_node[node_id] < UNRESPONSIVE_AFTER_MS:
-            # Brokers respond quickly again, so a late response again means that a broker is unresponsive.
+            # Brokers respond quickly, so from now on, a late response means that a broker is unresponsive.
             self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._end_query()
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
@@ -165,7 +168,7 @@ class MetadataFetch:
         self._is_rebootstrap_demanded = True
 
     def needs_rebootstrap(self, now_ms: float) -> bool:
-        """Return whether the client may rebootstrap, and an update is overdue or a broker demands a rebootstrap."""
+        """Return whether an update is overdue or a broker demands a rebootstrap, and the client may rebootstrap."""
         if not self._may_rebootstrap:
             return False
         is_overdue = self._due_since_ms is not None and now_ms - self._due_since_ms > self._rebootstrap_trigger_ms

@@ -1,8 +1,8 @@
 """Merge a Metadata response into a cluster snapshot without modifying the snapshot.
 
 Brokers learn of a new leader one after another, so a response may be older than the snapshot. As long as the topic id
-stays the same, a partition never goes back to a lower leader epoch; it keeps its previous state instead. A topic that
-was deleted and recreated has a new id, and its epochs start again.
+stays the same, a partition keeps its previous state if the response has a lower leader epoch. A topic that was deleted
+and recreated has a new id, and its epochs are not compared with those of the deleted topic.
 
 A topic with a retriable error, for example during a leader election, keeps its known partitions. A topic that does not
 exist, is not authorized or has an invalid name loses them.
@@ -77,10 +77,11 @@ def merge_response(
     is_partial: bool,
     is_in_use: Callable[[str], bool],
 ) -> MetadataMerge:
-    """Merge a response in `version` into the old snapshot.
+    """Merge a response into the old snapshot.
 
-    `is_partial`: whether the response covers only new topics, so that all others in use are kept. `is_in_use`: returns
-    whether a topic is still in use.
+    `version`: the version of the response.
+    `is_partial`: whether the response covers only new topics, so that all known topics in use are kept.
+    `is_in_use`: returns whether a topic is still in use.
     """
     merge = MetadataMerge(old_snapshot, dict(known_epochs))
     topics: dict[str, TopicInfo] = {}

@@ -5,8 +5,8 @@ no callbacks. Between polls, `ready` starts a connection, and `send` queues a re
 client's own requests go first: each new connection starts with ApiVersions, and `is_ready` returns False for all nodes
 while a metadata update is due.
 
-If a response is late, cannot be decoded or belongs to another request, later responses cannot be matched to requests.
-The client then closes the connection, and all of its requests fail in order as `disconnected`.
+If a response times out, cannot be decoded or belongs to a different request, later responses cannot be matched to
+requests. The client then closes the connection, and all of its requests fail in order as `disconnected`.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class NetworkClient:
     def poll(self, timeout_ms: float, now_ms: float) -> list[ClientResponse]:
         """Send what is due, wait up to `timeout_ms` for an event, and return the results of finished requests."""
         self._ensure_active()
-        if self._unreported_responses:  # return them without waiting for others
+        if self._unreported_responses:  # return them without waiting for more
             responses, self._unreported_responses = self._unreported_responses, []
             return responses
         metadata_wait_ms = self._maybe_update_metadata(now_ms)

@@ -65,8 +65,9 @@ class NewTopic:
     def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> Iterator[str]:
         """Yield a description of each difference between an existing topic and this one.
 
-        `partitions`, `replicas` and `configs`: those of the existing topic. `configs` contains only the settings that
-        the user is allowed to see; other settings are not compared.
+        `partitions`: the existing topic's number of partitions.
+        `replicas`: the existing topic's number of replicas.
+        `configs`: the existing topic's settings that the user is allowed to see. Other settings are not compared.
         """
         for name, expected_value, actual_value in (
             ("partitions", self.partitions, partitions),

@@ -35,7 +35,7 @@ def choose_node(
     """Choose the ready node with the fewest requests in flight; break ties at random.
 
     If no node is ready, choose one that is being connected, so that no second connection is opened in the meantime. If
-    there is none either, choose the node whose last connection attempt is the oldest.
+    no node is being connected either, choose the node whose last connection attempt is the oldest.
 
     Choose an unresponsive node only as a last resort. A suspended broker process still accepts connections, and a
     client that waited for it would not request the new leaders of its partitions from other brokers.

@@ -74,7 +74,7 @@ CONNECTION_OPTIONS = (
         ClientConfig.reconnect_backoff_max_ms,
         parse_non_negative_long,
         "maximum wait before the client reconnects to a broker; the wait doubles with each failure, and varies by up "
-        "to 20 %",
+        "to 20%",
     ),
     Option(
         "socket.connection.setup.timeout.ms",
@@ -140,7 +140,7 @@ _REQUEST_OPTIONS = (
         "retry.backoff.max.ms",
         ClientConfig.retry_backoff_max_ms,
         parse_non_negative_long,
-        "maximum wait before a failed request is retried; the wait doubles with each failure, and varies by up to 20 %",
+        "maximum wait before a failed request is retried; the wait doubles with each failure, and varies by up to 20%",
     ),
     Option(
         "request.timeout.ms",

@@ -6,9 +6,9 @@ and, since Kafka 2.4, includes its own range. The next attempt uses the highest 
 
 Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). New connections use
 it only after a broker has announced it, because the first connection has no cluster id to send, and because brokers
-older than Kafka 4.4 would cost every connection another round trip. The first newer broker of a mixed cluster announces
-version 5 in its response to an older version. The client then repeats ApiVersions in version 5 on this connection
-before the connection is ready.
+older than Kafka 4.4 would cost every connection an extra round trip. The first newer broker of a mixed cluster
+announces version 5 in its response to an older version. The client then repeats ApiVersions in version 5 on the same
+connection before the connection is ready.
 
 The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """
@@ -37,8 +37,8 @@ FIRST_ROUTING_CHECK_VERSION = 5
 """The first ApiVersions version that names the intended cluster and node of a connection (KIP-1242)."""
 
 # From these versions on, a throttling broker responds at once, and the client must not send anything for
-# throttle_time_ms (KIP-219). In older versions, the broker delays the response instead, so the client must not wait
-# again. APIs that are newer than KIP-219 (Kafka 2.0) have no row, because all of their versions count.
+# throttle_time_ms (KIP-219). In older versions, the broker delays the response, so the client must not wait a
+# second time. APIs that are newer than KIP-219 (Kafka 2.0) have no row, because all of their versions count.
 FIRST_CLIENT_THROTTLE_VERSION: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
@@ -183,7 +183,7 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
     """Decode a response to ApiVersions in `version`. Raise DecodeError if it is malformed.
 
     A broker that does not support `version` responds in the layout of version 0. Some brokers other than Apache Kafka
-    keep the layout of `version` instead. If the response cannot be decoded as version 0, the result contains only the
+    use the layout of `version`. If the response cannot be decoded as version 0, the result contains only the
     error code. All layouts start with the correlation id (int32) and the error code (int16).
     """
     error_code = int.from_bytes(frame[4:6], "big", signed=True)
@@ -203,7 +203,7 @@ def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int
 
 @functools.cache  # the lookup reads a file
 def find_software_version() -> str:
-    """Return this library's version, or "unknown". KIP-511 allows letters, digits, and `-` and `.` inside."""
+    """Return this library's version, or "unknown". KIP-511 allows letters and digits, with `-` and `.` between."""
     try:
         version = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

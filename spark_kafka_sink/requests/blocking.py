@@ -1,8 +1,8 @@
 """BlockingClient: sends requests to the cluster and blocks the calling thread until they have results.
 
-The request engine (pending.py) routes and retries the requests passed to `send`, or to `begin` and `finish`, until each
-of them has a final result. Several calls may be in progress at once. While the thread waits for one of them, all of
-them make progress.
+The request engine (pending.py) routes and retries each request until it has a final result. `send` waits for the
+result. `begin` and `finish` do the same in two steps, so that several calls may be in progress at once. While the
+thread waits for one call, all calls make progress.
 
 Each node has its own queue of requests. If a node is unreachable, one failed connection attempt fails every request in
 its queue. A node that stays unresponsive for `node_timeout_ms` is disconnected; its timeout then doubles until it
@@ -65,8 +65,8 @@ class BlockingClient:
 
     Use it as a context manager. Not thread-safe.
 
-    `timeout_ms`: how long a call may go without progress. `node_timeout_ms`: how long a node may be unresponsive;
-    defaults to request.timeout.ms.
+    `timeout_ms`: how long a call may go without progress.
+    `node_timeout_ms`: how long a node may be unresponsive; defaults to request.timeout.ms.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class BlockingClient:
             self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
         elif now_ms - waiting_since_ms >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {describe_failures()}")
-        # A failure from before these requests were queued does not count: a backoff may still delay the next one.
+        # A failure from before these requests were queued does not count: a backoff may still delay the next attempt.
         queue.has_tried_connection = queue.has_tried_connection or not connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:

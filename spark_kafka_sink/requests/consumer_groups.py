@@ -48,8 +48,9 @@ class GroupMetadata:
 def ensure_number(subject: str, value: object, minimum: int, maximum: int) -> None:
     """Raise InvalidRecordError unless the value is an integer in this range.
 
-    An invalid value would otherwise fail to encode on the sender thread, where every error is fatal. `subject`: what
-    the error message calls the value.
+    An invalid value would otherwise fail to encode on the sender thread, where every error is fatal.
+
+    `subject`: what the error message calls the value.
     """
     if isinstance(value, SupportsIndex) and minimum <= index(value) <= maximum:
         return

@@ -28,8 +28,9 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     With a transactional id, the broker also fences earlier producers with this id, and aborts any transaction that they
     left open.
 
+    `timeout_ms`: the transaction timeout, which has no effect without a transactional id.
     `current_id_and_epoch`: if set, the producer gets its next epoch, and the broker rejects the request if another
-    producer has taken over. `timeout_ms`: the transaction timeout, which has no effect without a transactional id.
+    producer has taken over.
     """
 
     api_key = ApiKey.INIT_PRODUCER_ID

@@ -31,11 +31,12 @@ ClientT = TypeVar("ClientT")
 
 @dataclass(frozen=True)
 class _IdleClient(Generic[ClientT]):
-    """A client that is not leased. `expires_at_s`: the time of the cache's clock, in seconds, at which to close it."""
+    """A client that is not leased."""
 
     client: ClientT
     key: Hashable
     expires_at_s: float
+    """When to close the client, in seconds on the cache's clock."""
 
 
 class Leases(Generic[ClientT]):
@@ -54,8 +55,8 @@ class Leases(Generic[ClientT]):
     ) -> None:
         """Create an empty cache.
 
-        `close`: closes an idle client that has expired or exceeds `max_idle`. `discard`: called with a leased client if
-        the code that uses it raises; defaults to `close`.
+        `close`: closes an idle client that has expired or exceeds `max_idle`.
+        `discard`: called with a leased client if the code that uses the client raises; defaults to `close`.
         """
         self._close = close
         self._discard = close if discard is None else discard

@@ -9,9 +9,9 @@ states:
     done         has a final result: either a response, which the caller evaluates, or an error
 
 The code that drives the engine calls `find_due_attempts` and sends the attempts it returns. An attempt is one request
-to a node, and covers all keys of the request that this node handles. After sending an attempt, it calls `mark_sent`,
-and later `handle_response` or `handle_failure`. If a key's error is retriable or the connection to its node is lost,
-the key becomes due again after a backoff that grows with each failure.
+to a node, and covers all keys of the request that this node handles. After sending an attempt, the code calls
+`mark_sent`, and later `handle_response` or `handle_failure`. If a key's error is retriable or the connection to its
+node is lost, the key becomes due again after a backoff that grows with each failure.
 
 Two modules drive the engine. blocking.py serves threads that wait for the results. polled.py serves owners that poll
 their own client: the producer's sender and preflight.
@@ -81,11 +81,11 @@ class Call(Generic[ResponseT]):
         self.lookup_attempt: Attempt | None = None
         """The coordinator lookup in flight."""
         self.last_failure: KafkaSinkError | None = None
-        """The latest failure that is retried."""
+        """The latest failure that led to a retry."""
         self.responses: dict[str, ResponseT] = {}
         """The responses of the keys that are done."""
         self.error: KafkaSinkError | None = None
-        """The first error that ended a key without another retry."""
+        """The first error of a key that is not retried."""
         self.in_doubt_keys: set[str] = set()
         """Keys whose response was lost. The broker may already have executed the request, or may still do so."""
         self.done_count = 0
@@ -339,7 +339,8 @@ class PendingRequests:
         for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
-            # Keys that the lookup lacks became due later, or their coordinator was known. A found key stays due.
+            # A key that is not in the lookup became due later, or its coordinator was known. A key whose coordinator
+            # was found stays due.
             if route.key not in lookup.keys or verdict is Verdict.DONE:
                 continue
             error = lookup.build_rejection_error(route.key, classification)

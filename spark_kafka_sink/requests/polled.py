@@ -1,4 +1,4 @@
-"""PolledRequests: sends the request engine's requests (pending.py) on a NetworkClient that another object polls."""
+"""PolledRequests: sends the request engine's requests (pending.py) on a NetworkClient that its owner polls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NO_FURTHER_CALL_MS = math.inf
 
 
 class PolledRequests:
-    """Sends requests on a client that another object polls. Not thread-safe.
+    """Sends requests on a client that the client's owner polls. Not thread-safe.
 
-    That object must pass the responses to `handle_response`.
+    The owner must pass the responses to `handle_response`.
     """
 
     def __init__(self, client: NetworkClient, pending: PendingRequests, timeout_ms: float | None = None) -> None:
@@ -55,7 +55,7 @@ class PolledRequests:
             self._pending.handle_failure(attempt, error, response.received_ms)
 
     def _send(self, attempt: Attempt, now_ms: float) -> float:
-        """Send an attempt if its node is ready. Fail it if only this node can handle it and it is unreachable.
+        """Send an attempt if its node is ready. Fail it if the node is unreachable and no other node can handle it.
 
         Return the time in milliseconds after which `send_due` must be called again because of this attempt.
         """
@@ -73,8 +73,8 @@ class PolledRequests:
         except UnsupportedVersionError as error:
             self._pending.handle_failure(attempt, error, now_ms)
             return _CALL_AGAIN_NOW_MS
-        # Done immediately before sending, because another thread may reject a record at any time. After that, the call
-        # must not send its request any more.
+        # Check this immediately before sending, because another thread may reject a record at any time. A transaction
+        # with a rejected record must not be committed.
         if not attempt.is_lookup and not call.try_begin_sending(request):
             return _CALL_AGAIN_NOW_MS
         self._pending.mark_sent(attempt)

@@ -17,8 +17,8 @@ Transactions of version 1 use older versions, because they add partitions by sep
 def allowed_produce_versions(transaction_version: int | None, *, needs_topic_names: bool) -> VersionRange:
     """Return the versions of Produce that may be used.
 
-    `transaction_version`: None outside of transactions. `needs_topic_names`: whether the request must identify its
-    topics by name, because the id of at least one of them is unknown.
+    `transaction_version`: None outside of transactions.
+    `needs_topic_names`: whether the request must identify its topics by name, because at least one topic id is unknown.
     """
     minimum, maximum = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
     if needs_topic_names:

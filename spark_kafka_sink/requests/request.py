@@ -58,7 +58,10 @@ Route = CoordinatorKey | Leader | Broker | Role
 
 
 class Request(ABC, Generic[ResponseT]):
-    """A request for one or more keys: transactional ids, topics, partitions, or other names in the response."""
+    """A request about one or more keys, such as transactional ids, topics or partitions.
+
+    The response contains a result for each key.
+    """
 
     api_key: ClassVar[ApiKey]
     action: ClassVar[str]
@@ -94,10 +97,17 @@ class Request(ABC, Generic[ResponseT]):
         return dict.fromkeys(self.keys, self.classify(response))
 
     def select_keys(self, keys: Sequence[str]) -> Request[ResponseT]:
-        """Return a request for these keys only. A request that has a single key returns itself."""
+        """Return a request for these keys only.
+
+        The base class returns the request itself. Override this if the keys of a request may go to different nodes.
+        """
         return self
 
     def classify_code(self, code: int, item: str = "") -> Classification:
+        """Classify an error code by this request's verdict table.
+
+        `item`: the partition or id that has this code, if the request covers several.
+        """
         return classify(code, self.verdicts, self.default_verdict, item)
 
     def build_rejection_error(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:

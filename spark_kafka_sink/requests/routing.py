@@ -58,7 +58,7 @@ class Routing:
         self._coordinators[key] = node
 
     def forget(self, route: Route) -> None:
-        """Discard what is known about the route, so that its node is looked up again.
+        """Treat the node of the route as stale, so that it is looked up again.
 
         Call this when the node is no longer the coordinator, leader or controller, or when it is unreachable.
         """

@@ -28,8 +28,8 @@ def topic_exists(
 ) -> bool:
     """Return whether the topic exists. Raise BrokerError if a broker rejects the request to describe it.
 
-    `purpose`: text to append to the topic's name in error messages. `describe_call`: the result of an earlier
-    `begin_describing`, if any.
+    `purpose`: text to append to the topic's name in error messages.
+    `describe_call`: the result of an earlier `begin_describing`, if any.
     """
     response = client.finish(describe_call or begin_describing(client, topic))[topic]
     classification = DescribeTopic(topic).classify(response)
@@ -51,8 +51,9 @@ def create_if_missing(
     It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
     creation.
 
-    `purpose` and `describe_call`: see `topic_exists`. `required_request`: a request to send first, so that the topic is
-    not created on brokers that do not support this request.
+    `purpose` and `describe_call`: see `topic_exists`.
+    `required_request`: a request to send first, so that the topic is not created on brokers that do not support this
+    request.
     """
     if topic_exists(client, new_topic.name, purpose=purpose, describe_call=describe_call):
         return False

@@ -61,7 +61,8 @@ class DescribeTopic(TopicRequest):
 class DescribeTopics(Request[MetadataResponse]):
     """Describe several topics. The response has an error code for each of them.
 
-    `topics`: None for all topics that the user may describe. `auto_create`: whether brokers may create missing topics.
+    `topics`: None for all topics that the user may describe.
+    `auto_create`: whether brokers may create missing topics.
     `with_operations`: whether to include the operations that the user may perform on each topic.
     """
 

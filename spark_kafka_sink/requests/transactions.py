@@ -2,7 +2,7 @@
 
     AddPartitions            version 1 only: adds partitions, before records are written to them
     AddOffsets               version 1 only: adds a consumer group, before its offsets are written
-    CommitOffsets            writes offsets in the transaction; unlike the others, goes to the group's coordinator
+    CommitOffsets            writes offsets in the transaction; goes to the coordinator of the consumer group
     EndTransaction           commits or aborts
     DescribeTransactions     describes the transactions of transactional ids
     ListTransactions         lists the transactions that a broker coordinates
@@ -354,9 +354,10 @@ def collect_descriptions(
 class ListTransactions(Request[ListTransactionsResponse]):
     """List the transactions that a broker coordinates.
 
-    `broker`: where to send the request; None for any broker. It is also the request's key, which keeps requests to
-    different brokers apart within a call. `states` and `producer_ids` filter the result; an empty filter matches
-    everything.
+    `broker`: where to send the request; None for any broker. The broker is also the request's key, which keeps requests
+    to different brokers apart within a call.
+    `states`: the states to list; empty for all states.
+    `producer_ids`: the producer ids whose transactions to list; empty for all producers.
     """
 
     api_key = ApiKey.LIST_TRANSACTIONS

@@ -46,7 +46,7 @@ COORDINATOR_VERDICTS: VerdictTable = {
     codes.NONE: Verdict.DONE,
     codes.COORDINATOR_NOT_AVAILABLE: Verdict.LOOK_UP,
     codes.NOT_COORDINATOR: Verdict.LOOK_UP,
-    codes.INVALID_PRODUCER_EPOCH: Verdict.FENCED,  # brokers before 2.8 report this instead of PRODUCER_FENCED
+    codes.INVALID_PRODUCER_EPOCH: Verdict.FENCED,  # brokers before 2.8 report this for a fenced producer
     codes.PRODUCER_FENCED: Verdict.FENCED,
     codes.TRANSACTION_ABORTABLE: Verdict.ABORTABLE,
     codes.UNKNOWN_PRODUCER_ID: Verdict.ABORTABLE,

@@ -6,7 +6,7 @@ Each batch passes through these steps, in this order:
                                 docs/producer-guarantees.md)
     idempotence                 records that the batch is stored, or that it is no longer in flight
     decide_outcome              Done | Retry | Split | Fail
-    batch.complete              or reenqueue, split or fail; none of them if the batch has failed before
+    batch.complete              or reenqueue, split or fail; nothing if the batch has already failed
 
 All batches fail through `fail_batch`, whatever the reason. Completing a future runs user callbacks. If one of them
 raises, the callbacks of all other records are still called.
@@ -67,7 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnobservedFailures(NamedTuple):
-    """Failed records whose futures are perhaps never read, because the producer ended without close()."""
+    """Failed records whose futures may never be read, because the producer ended without close()."""
 
     record_count: int
     first_error: KafkaSinkError
@@ -239,7 +239,7 @@ class Deliveries:
     # --- failures
 
     def count_unobserved_failures(self) -> None:
-        """Count further failures in `unobserved_failures`, because the producer ends without close()."""
+        """Count all failures from now on in `unobserved_failures`, because the producer ends without close()."""
         self._counts_unobserved_failures = True
 
     def may_be_stored(self, batch: ProducerBatch) -> bool:
@@ -308,8 +308,8 @@ def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     stored_rows: list[StoredRows] = []
     for run in _split_into_runs(batches):
         ranges_by_group = ProducerBatch.collect_stored_ranges(run)
-        for origins in sorted(ranges_by_group, key=lambda origins: origins.group_number):
-            stored_rows += origins.split_stored_ranges(ranges_by_group[origins])
+        for row_group in sorted(ranges_by_group, key=lambda row_group: row_group.group_number):
+            stored_rows += row_group.split_stored_ranges(ranges_by_group[row_group])
     return stored_rows
 
 

@@ -1,4 +1,4 @@
-"""Build the exceptions with which the futures of failed batches end.
+"""Build the exceptions for the futures of failed batches.
 
 Each message states the cause and, if one is known, a remedy.
 """
@@ -77,7 +77,7 @@ def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: Network
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
-    # The present state of the topic and its leader explains a timeout better than the error of the last attempt.
+    # The current state of the topic and its leader explains a timeout better than the error of the last attempt.
     current_error = (
         metadata.topic_error(topic)
         or _build_authentication_error(leader, client)

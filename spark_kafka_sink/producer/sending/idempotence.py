@@ -11,9 +11,10 @@ rules below follow from these facts.
     the producer has an id                                        otherwise an id is requested
     its partition is part of the transaction, if there is one     otherwise the partition is added first
     all requests in flight of its partition are to its leader     rule 2: otherwise two logs would be written to
-    fewer than max.in.flight of them are in flight in total       rule 2: the broker remembers five batches
-    none of them is in flight, unless the partition is            rule 1: a broker that knows nothing would accept the
-      PIPELINED                                                     second batch although it has rejected the first
+    fewer than max.in.flight of the partition's requests are      rule 2: the broker remembers five batches
+      in flight
+    none of the partition's requests is in flight, unless the     rule 1: a broker that knows nothing would accept the
+      partition is PIPELINED                                        second batch although it has rejected the first
     it is the oldest pending batch, if it was sent before         otherwise the broker would reject it
     the partition is PROBING or PIPELINED, and no pending batch   no gap, no batch in doubt, no previous epoch in flight
       waits for a retry, if it is new
@@ -127,8 +128,8 @@ class Idempotence:
     ) -> None:
         """Create the state of a producer that has no producer id yet.
 
-        `get_connection`: returns the API versions of the current connection to a node, or None if there is none. This
-        object identifies the connection, because each reconnect creates a new one.
+        `get_connection`: returns the API versions of the current connection to a node, or None if there is none. The
+        returned object identifies the connection, because each reconnect creates a new one.
         """
         self.enabled = enabled
         self._transactions = transactions
@@ -147,8 +148,8 @@ class Idempotence:
     def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Set the identity that a broker has assigned.
 
-        Partitions that are waiting for an identity restart their sequences now. Any other partition does so when it
-        gets a new batch while none of its batches is pending or in flight.
+        Partitions that are waiting for an identity restart their sequences now. Any other partition restarts
+        its sequences when it gets a new batch while none of its batches is pending or in flight.
         """
         self.id_and_epoch = id_and_epoch
         for partition_state in self._partitions.values():
@@ -165,7 +166,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         """Return whether the head of a partition's queue may be sent now. If so, count it as in flight.
 
-        The signature is that of `AdmitBatch`, whose time is not needed here.
+        The signature is that of `AdmitBatch`; `now_ms` is not needed here.
         """
         partition_state = self._partitions[batch.topic_partition]
         if partition_state.in_flight_batches and not can_send_to(partition_state, leader_id, self._max_in_flight):

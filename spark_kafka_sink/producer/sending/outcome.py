@@ -1,4 +1,4 @@
-"""Decides whether a batch is done, retried, split or failed after an attempt to send it, in a pure function.
+"""Decide whether a batch is done, retried, split or failed after an attempt to send it, in a pure function.
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 

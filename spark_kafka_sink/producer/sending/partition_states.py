@@ -15,10 +15,12 @@ A pending batch has a sequence and is neither acknowledged nor failed. A partiti
 recovered from a failure, and after each change of the connection, leader or epoch. While it is PROBING, only one
 request at a time is in flight, until a request has succeeded.
 
-Records can be missing from the log for two reasons. The gap begins with the first sequence that every broker has
-rejected, either permanently or under the current epoch. Brokers reject all sequences after it. A partition has an
-unresolved sequence if a batch has failed although a broker may have stored it. If a later batch is stored, the failed
-batch was stored, too. Otherwise its sequences are missing, which is also a gap.
+Records can be missing from the log for two reasons:
+
+- Gap: every broker has rejected a sequence, either permanently or under the current epoch. The gap begins with the
+  first such sequence. Brokers reject all sequences after it.
+- Unresolved sequence: a batch has failed although a broker may have stored it. If a later batch is stored, the failed
+  batch was stored, too. Otherwise its sequences are missing, which is also a gap.
 
 If there is a gap, the pending batches before it are completed first. The batches behind it then get sequences from 0
 under the next epoch (KIP-360). By then, all of them have been rejected, and none of the partition's requests is in
@@ -155,7 +157,7 @@ class PartitionState:
             self.last_acked_sequence = last_sequence
 
     def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """Record that a pending batch has failed. If it is in doubt, its sequences are unresolved, otherwise a gap."""
+        """Record that a pending batch has failed, as an unresolved sequence if it is in doubt, otherwise as a gap."""
         if in_doubt:
             self.has_unresolved_sequence = True
         else:

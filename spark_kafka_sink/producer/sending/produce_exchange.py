@@ -148,12 +148,12 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
 
 
 def build_disconnect_response(reason: str) -> PartitionResponse:
-    """Build the response to a batch whose connection was lost. The broker may have stored the batch."""
+    """Build the result for a batch whose connection was lost. The broker may have stored the batch."""
     return PartitionResponse(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
 
 
 def build_missing_response(response: ClientResponse, acks: int) -> PartitionResponse:
-    """Build the response to a batch that the broker sent no response for.
+    """Build the result for a batch for which the broker sent no response.
 
     With acks=0, brokers never respond, so the batch counts as stored unless its request failed.
     """

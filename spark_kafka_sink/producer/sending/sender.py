@@ -74,7 +74,7 @@ class Sender:
         self.idempotence = Idempotence(
             enabled=config.enable_idempotence,
             max_in_flight=config.max_in_flight_requests_per_connection,
-            get_connection=client.versions,  # a new object for each connection
+            get_connection=client.versions,  # returns a different object for each connection
             transactions=transactions,
         )
         self._transactions = transactions
@@ -309,7 +309,7 @@ class Sender:
         self.accumulator.unmute()
 
     def _has_no_batches(self) -> bool:
-        """Return whether no batch is incomplete or in flight, not even a failed batch."""
+        """Return whether no batch is incomplete and no request is in flight, not even that of a failed batch."""
         if self.accumulator.has_incomplete():
             return False
         return not any(partition.in_flight_batches for partition in self.idempotence)
@@ -375,7 +375,8 @@ class Sender:
             node_id, message, now_ms, expect_response=expect_response, tag=sent_batches, versions=versions
         )
         self.client.send(request, now_ms)
-        message.topic_data.clear()  # already encoded; the garbage collector would visit it until the response
+        # The data is already encoded. If it were kept, the garbage collector would visit it until the response arrives.
+        message.topic_data.clear()
         self._metrics.record_request(sent_batches.batches, now_ms)
 
     def _handle_response(self, response: ClientResponse) -> None:

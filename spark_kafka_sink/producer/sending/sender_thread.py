@@ -3,7 +3,7 @@
 The thread references the sender but not the producer. So an unreferenced producer is garbage-collected, and its
 finalizer makes the thread deliver the accepted records and end. The thread is a daemon, so that a program can exit even
 if close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits up to `flush_at_exit` seconds
-for the remaining records. Tests run the sender without a thread, using another SenderLoop
+for the remaining records. Tests run the sender without a thread, using their own SenderLoop
 (tests/producer/virtual_time.py).
 """
 
@@ -85,8 +85,8 @@ class SenderThread:
     def _unlock(self) -> None:
         """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if it is not locked.
 
-        Every thread that finds that the sender has ended calls this, even if it has not acquired the lock itself: a
-        thread may be interrupted after `acquire` has locked the lock and before `acquire` has returned.
+        Every thread that finds that the sender has ended calls this method, even if it has not acquired the lock
+        itself: a thread may be interrupted after `acquire` has locked the lock and before `acquire` has returned.
         """
         with suppress(RuntimeError):  # another thread has unlocked it
             self._running_lock.release()

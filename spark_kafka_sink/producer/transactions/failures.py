@@ -1,4 +1,4 @@
-"""Build the errors of transactions with failed records, which commit_transaction() raises.
+"""Build the errors that commit_transaction() raises for transactions with failed records.
 
 Each error states how many records have failed, and the key of the first one.
 """
@@ -22,11 +22,12 @@ def fail_transaction(
     error: KafkaSinkError,
     record_errors: Mapping[int, KafkaSinkError] | None,
 ) -> None:
-    """Prevent the commit of the transaction of a batch that is not stored, or may not be stored.
+    """Prevent a transaction from being committed, because one of its batches is not stored, or may not be stored.
 
     `record_errors` holds the errors of records that the broker rejected individually, by their indices in the batch.
     """
-    if not manager.drops_unsent_batches:  # otherwise the transaction already failed or is being aborted
+    # If unsent batches are dropped, the transaction has already failed or is being aborted.
+    if not manager.drops_unsent_batches:
         error = _build_failed_records_error(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 

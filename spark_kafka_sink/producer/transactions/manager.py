@@ -17,10 +17,11 @@ Each request in requests/transactions.py interprets its response and calls one o
 EndTxn is sent only when all batches of the transaction are done and none of their requests is in flight (`is_flushed`).
 An empty transaction ends without a request.
 
-A transaction is in doubt if a request that adds partitions or a group may have been executed although its response was
-lost, or although the coordinator rejected it because it could not store it in time. Aborting such a transaction sends
-EndTxn, and the response that no transaction had begun is not an error. If that EndTxn were executed late, it would end
-the next transaction. Therefore the next transaction gets a new epoch, as every transaction of version 2 does.
+A transaction is in doubt if the coordinator may have executed a request that adds partitions or a group, but the
+response was lost or was a rejection because the coordinator could not store the request in time. Aborting such a
+transaction sends EndTxn, and the response that no transaction had begun is not an error. If the EndTxn were executed
+late, it would end the next transaction. Therefore the next transaction gets a new epoch, as every transaction of
+version 2 does.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class TransactionManager:
     def init(self, transactional_id: str | None = None) -> Operation:
         """Fence earlier producers with this transactional id, abort their open transaction, and get a producer id.
 
-        May be called again, with the same or another transactional id, if the producer is ready or if another process
-        has ended its prepared transaction. Raise IllegalStateError in other states.
+        May be called again, with the same or a different transactional id, if the producer is ready or if another
+        process has ended its prepared transaction. Raise IllegalStateError in other states.
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
@@ -231,8 +232,8 @@ class TransactionManager:
     def ensure_can_send(self, number: int | None = None) -> int:
         """Return the number of the open transaction. Raise if it accepts no records.
 
-        `number`: the transaction that was open when the call began. A call that has waited for metadata or memory must
-        not add its record to a later transaction.
+        `number`: that of the transaction that was open when the call began. A call that has waited for metadata or
+        memory must not add its record to a later transaction.
         """
         with self._lock:
             transaction = self._transaction
@@ -299,7 +300,7 @@ class TransactionManager:
     def handle_rejected_record(self, number: int, error: KafkaSinkError) -> None:
         """Make the transaction abortable because a record could not be added to it.
 
-        An IllegalStateError is ignored. It means that the call came too late: its record belongs to no transaction, so
+        An IllegalStateError is ignored. It means that the call came too late: the record belongs to no transaction, so
         the transaction that is being committed is complete.
         """
         with self._lock:

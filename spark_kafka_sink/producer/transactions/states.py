@@ -57,7 +57,7 @@ TRANSITIONS: dict[TransactionManagerState, frozenset[TransactionManagerState]] =
     _State.ABORTABLE_ERROR: frozenset({_State.ABORTING, _State.ABORTABLE_ERROR}),
     _State.FATAL_ERROR: frozenset(),
 }
-"""The allowed next states of each state, except FATAL_ERROR, which may follow every state."""
+"""The allowed next states of each state. FATAL_ERROR may follow any state, and is not listed as a next state."""
 
 _ALLOWED_CALLS = {
     _State.UNINITIALIZED: "init_transactions() first",
@@ -157,13 +157,14 @@ class TransactionLifecycle:
         return None if operation is None or operation.is_result_read else operation
 
     def discard_pending(self) -> None:
-        """Forget the pending operation, so that another one may begin."""
+        """Forget the pending operation, so that a new one may begin."""
         self._operation = None
 
     def start_or_join(self, name: str, begin: Callable[[], None]) -> Operation:
         """Return the pending operation if it has this name, else start a new one with `begin`.
 
-        Raise IllegalStateError if another operation is pending, and the producer's error if it has failed.
+        Raise IllegalStateError if an operation with a different name is pending, and the producer's error if the
+        producer has failed.
         """
         pending_operation = self.pending_operation
         if pending_operation is not None and pending_operation.name == name:

@@ -19,8 +19,9 @@ class TransactionCall(Call[Any]):
 
     It sends one request at a time, derived from the manager's state at each attempt.
 
-    `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
-    `on_change` is called after each request's final result, because the result may have changed the manager's state.
+    `is_flushed`: returns whether all batches of the transaction are done and none of their requests is in flight.
+    `on_change`: called after each request's final result, because the result may have changed the manager's state.
+
     Only the sender thread may call the methods.
     """
 
