@@ -24,7 +24,10 @@ TABLE_BEGIN, TABLE_END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
 class MessageRow(NamedTuple):
-    """A row of the tables of messages. `position`: the number of rows before it on the page."""
+    """A row of the tables of messages.
+
+    `position`: the number of rows before it on the page.
+    """
 
     position: int
     message: str

@@ -130,7 +130,8 @@ class _CallTimer:
             result = future.result()
             self.failed_count += result.rows_failed
             error = result.failures[0].error if result.failures else None
-        if self.first_error is None:  # keeps the first failure; `error` is None after a success
+        # Keep the first failure. After a success, `error` is None.
+        if self.first_error is None:
             self.first_error = error
 
 
@@ -192,7 +193,8 @@ def compute_quantile(sorted_values: Sequence[float], quantile: float) -> float:
     The result is the smallest of the values for which at least the share `quantile` (0 to 1) of all values is no
     greater. `sorted_values` must be ascending and not empty.
     """
-    exact_quantile = Fraction(str(quantile))  # because a product of floats may be slightly above the exact rank
+    # A product of floats may be slightly above the exact rank.
+    exact_quantile = Fraction(str(quantile))
     rank = math.ceil(exact_quantile * len(sorted_values))
     return sorted_values[max(0, rank - 1)]
 

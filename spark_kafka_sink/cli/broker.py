@@ -123,7 +123,8 @@ def _format_status_lines(broker: EmbeddedBroker, args: argparse.Namespace) -> li
         f"{format_count(len(broker.cluster.nodes), 'node')}, {args.security}{password_note}{token_note}, "
         f"transaction.version {args.transaction_version}; records: {storage}; missing topics: {auto_create}",
     ]
-    with broker.cluster.lock:  # because clients may already be creating topics
+    # Take the lock, because clients may already be creating topics.
+    with broker.cluster.lock:
         topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
     topic_rows = [(topic.name, len(topic.partitions), _count_records(topic)) for topic in topics[:MAX_LISTED_TOPICS]]
     if topic_rows:

@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     }
     format_rows = formatters[args.format]
     remaining_count: int | None = args.max_messages  # None: no limit
-    if remaining_count == 0:  # the loop would wait for records before it stops
+    if remaining_count == 0:
+        # Return here, because the loop would wait for records before it stops.
         return 0
     with TopicReader(config, isolation=args.isolation) as reader:
         start_offsets = _find_start_offsets(reader, args.topic, args.partition, start)

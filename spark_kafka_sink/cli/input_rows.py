@@ -63,7 +63,10 @@ def _read_line_columns(
 
 
 def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: int) -> list[pa.Array]:
-    """Split lines into values and keys. `previous_count`: the number of preceding lines, for error messages."""
+    """Split lines into values and keys.
+
+    `previous_count`: the number of preceding lines, for error messages.
+    """
     if separator is None:
         return [pa.array(lines, pa.binary())]
     split_lines = [line.split(separator, 1) for line in lines]

@@ -73,12 +73,13 @@ class BatchStart:
         if batch.query_id is None:
             return self.entry.has_decided(batch)
         last_batch = self.entry.batch
-        if self.entry.state is EntryState.OPEN:  # no batch has been decided under the prefix
-            return False
+        if self.entry.state is EntryState.OPEN:
+            return False  # no batch has been decided under the prefix
         if last_batch.query_id != batch.query_id:
             if self.has_user_prefix:
                 raise precommit_errors.build_query_mismatch_error(self.entry, batch)
-            return False  # the checkpoint was deleted, and a new query uses the same location
+            # The checkpoint was deleted, and a new query uses the same location.
+            return False
         if _get_batch_number(batch) < _get_batch_number(last_batch):
             raise precommit_errors.build_stale_batch_error(self.entry, batch)
         return batch == last_batch

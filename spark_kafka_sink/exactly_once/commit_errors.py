@@ -63,8 +63,8 @@ def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> Exactl
 def _build_doubt_remedy(entry: Entry) -> str:
     if entry.batch.is_idempotent:
         return (
-            "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No row "
-            "is lost or duplicated."
+            "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No "
+            "rows are lost or duplicated."
         )
     return (
         "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
@@ -226,7 +226,7 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
     with _convert_fencing(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
         "`pykafka transactions` has. This driver must stop. The driver that continues writes the batch, or finishes it "
-        "if it was decided at the last moment. No row is lost or duplicated."
+        "if it was decided at the last moment. No rows are lost or duplicated."
     ):
         yield
 

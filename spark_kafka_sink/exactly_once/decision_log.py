@@ -118,19 +118,22 @@ class _PartitionState:
         header = stored_batch.header
         try:
             batch = stored_batch.decode()
-        except DecodeError as error:  # brokers accept, for example, a batch that decompresses to 1,000 times its size
+        except DecodeError as error:
+            # Brokers accept such batches, for example one that decompresses to 1,000 times its size.
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             unreadable = LogRecord(header.base_offset, writer_identity, value=None)
             self.unreadable_records[producer_id] = (unreadable, error)
             return
         if header.is_control:
-            if batch.columns.num_rows:  # none are left if compaction has removed the marker
+            # The batch is empty if compaction has removed the marker.
+            if batch.columns.num_rows:
                 self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
             return
         for record_key, record in _iterate_records(batch, key):
             prefix, is_claim = split_record_key(record_key)
-            if is_claim and record.value is None:  # the first record of a claim, or the deletion of a prefix's claims
+            # Such a record is the first one of a claim, or it deletes the claims of a prefix.
+            if is_claim and record.value is None:
                 continue
             record = replace(record, is_claim=is_claim)
             if header.is_transactional:
@@ -184,7 +187,8 @@ class DecisionLog:
         self._brokers = config.bootstrap_servers
         self._client = client
         self._log_topic = LogTopic(client, topic)
-        self._partitions_read: set[tuple[object, ...]] = set()  # cache keys of the partitions that this object has read
+        # The cache keys of the partitions that this object has read.
+        self._partitions_read: set[tuple[object, ...]] = set()
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for it. `create_if_missing` uses the response."""

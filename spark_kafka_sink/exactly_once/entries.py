@@ -136,7 +136,8 @@ class Entry:
         predecessors = [digest for digest in map(_digest_driver_name, self.driver_names) if digest != name_digest]
         return dataclasses.replace(
             self,
-            generation=self.generation % MAX_GENERATION + 1,  # wraps: another program may have written the maximum
+            # The generation wraps around, because a program other than the sink may have written the maximum.
+            generation=self.generation % MAX_GENERATION + 1,
             driver_names=(*predecessors, driver_name)[-MAX_DRIVER_NAMES:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,

@@ -99,7 +99,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
-    except (ValueError, KeyError, RecursionError) as error:  # not the DecodeErrors above
+    except (ValueError, KeyError, RecursionError) as error:  # does not catch the DecodeErrors above
         raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 
 

@@ -105,8 +105,10 @@ class LogWriter:
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
-        self._transaction_versions: dict[ProducerIdAndEpoch, int] = {}  # version of each epoch's last transaction
-        self._unconfirmed_ends: set[ProducerIdAndEpoch] = set()  # EndTxn got no response, so it may be executed late
+        # The version of each epoch's last transaction.
+        self._transaction_versions: dict[ProducerIdAndEpoch, int] = {}
+        # The epochs whose EndTxn request got no response. The request may still be executed late.
+        self._unconfirmed_ends: set[ProducerIdAndEpoch] = set()
 
     def begin_transaction(
         self,
@@ -121,7 +123,8 @@ class LogWriter:
         the sequence number is no longer the caller's. The error's `code` shows the reason. The open transaction is then
         left as it is.
         """
-        self._client.wait_for_topic(topic_partition.topic)  # also fetches the finalized features, for the next line
+        # Looking up the topic also fetches the finalized features, which contain the transaction version.
+        self._client.wait_for_topic(topic_partition.topic)
         version = self._client.transaction_version
         state = self._ensure_safe_epoch(transactional_id, state, version)
         self._transaction_versions = {state.id_and_epoch: version}
@@ -225,7 +228,7 @@ class LogTransaction:
 
 
 class AppendBatch(Request[ProduceResponse]):
-    """Append one transactional batch to a partition. Succeeds also if the leader has already stored the batch."""
+    """Append one transactional batch to a partition. The request succeeds even if the batch is already stored."""
 
     api_key = ApiKey.PRODUCE
     action = "append the batch"
@@ -279,7 +282,10 @@ class AppendBatch(Request[ProduceResponse]):
 
 
 def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
-    """Encode the records as one gzip-compressed, transactional batch. `wall_ms`: the timestamp of all records."""
+    """Encode the records as one gzip-compressed, transactional batch.
+
+    `wall_ms`: the timestamp of all records.
+    """
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
     (encoded,) = encode_records(columns, build_consecutive_slices([len(records)]), wall_ms)

@@ -98,7 +98,10 @@ class FinishResult:
 def list_prefixes(
     options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
 ) -> list[PrefixStatus]:
-    """Return the status of this prefix, or of all prefixes if it is None. `options`: producer options."""
+    """Return the status of this prefix, or of all prefixes if it is None.
+
+    `options`: producer options.
+    """
     config = ProducerConfig.parse(options).client_config()
     with lease_client(config) as client:
         log = DecisionLog(config, topic, client)
@@ -182,7 +185,8 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
     since the first read is not fenced. If the same driver has made a decision since then, `check_entry` gets the entry
     with this decision.
     """
-    entry_hints: list[Entry] = []  # the entry read before each try
+    # The entry that was read before each try.
+    entry_hints: list[Entry] = []
 
     def fence_unless_claimed(
         description: TransactionDescription | None, entry_hint: Entry

@@ -107,9 +107,9 @@ class TakeOver(NamedTuple):
 
 
 class QueryTransactions:
-    """The transactions of a prefix, and its entry in the decision log.
+    """The transactions of a prefix, and its entry in the decision log, which is the topic `topic`.
 
-    A context manager that leases a client. Not thread-safe. `topic`: the decision log's topic.
+    A context manager that leases a client. Not thread-safe.
     """
 
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:

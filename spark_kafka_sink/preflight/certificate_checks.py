@@ -47,7 +47,10 @@ def check_certificates(
 
 
 def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s: float) -> Check:
-    """Build the check for a certificate. `wall_time_s`: the current time as a Unix timestamp, in seconds."""
+    """Build the check for a certificate.
+
+    `wall_time_s`: the current time as a Unix timestamp, in seconds.
+    """
     days_left = int((certificate.not_after_s - wall_time_s) // _DAY_S)
     expiry_date = f"{datetime.fromtimestamp(certificate.not_after_s, timezone.utc):%Y-%m-%d}"
     expired_for_s = wall_time_s - certificate.not_after_s

@@ -131,7 +131,8 @@ def _evaluate_message_size(
     name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
 ) -> Check:
     code = request.classify(exchange.response).code
-    if exchange.response.results and code != error_codes.NONE:  # without a result, the code is not a broker's
+    # Without a result, the code does not come from the broker.
+    if exchange.response.results and code != error_codes.NONE:
         detail = f"{lookup_error_code(code).name}: this check requires the DescribeConfigs permission on the topic"
         return Check(name, Outcome.SKIPPED, detail)
     max_batch_bytes = request.parse_values(exchange.response).get(_MAX_MESSAGE_BYTES_CONFIG, "")
@@ -202,7 +203,8 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
         for voter in partition.current_voters
         if voter.replica_id == partition.leader_id
     )
-    controller_time_ms = next(controller_times_ms, -1)  # brokers send -1, too, if they do not know the time
+    # Brokers send -1 if they do not know the time, so -1 is the default here, too.
+    controller_time_ms = next(controller_times_ms, -1)
     if controller_time_ms < 0:
         return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
     skew_ms = controller_time_ms - exchange.wall_ms

@@ -46,7 +46,8 @@ def check_topic_creation(
     name = _build_check_name(new_topic)
     if metadata.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
         yield RequestCheck(name, ValidateTopic(new_topic), partial(_evaluate_validation, new_topic))
-    elif not new_topic.configs or metadata.error_code:  # there are no settings to fetch, or nothing to compare with
+    elif not new_topic.configs or metadata.error_code:
+        # There are no settings to fetch, or no topic to compare them with.
         yield _compare_topic(new_topic, metadata, {})
     else:
         request = DescribeTopicConfigs(new_topic.name, [config_name for config_name, _ in new_topic.configs])
@@ -76,7 +77,10 @@ def _evaluate_configs(
 
 
 def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, config_values: Mapping[str, str]) -> Check:
-    """Compare the topic that exists with the requested one. `config_values`: the existing topic's settings by name."""
+    """Compare the topic that exists with the requested one.
+
+    `config_values`: the existing topic's settings by name.
+    """
     name = _build_check_name(new_topic)
     if metadata.error_code:
         return Check(name, Outcome.SKIPPED, "the topic cannot be compared")

@@ -81,7 +81,10 @@ def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[No
 
 
 def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:
-    """Run the cluster checks that the target requires, one after the other. `topics`: those in the metadata."""
+    """Run the cluster checks that the target requires, one after the other.
+
+    `topics`: those in the metadata.
+    """
     factories = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
     checks = [check for factory in factories for check in factory(probe.target, topics)]
     return [check if isinstance(check, Check) else check.run(probe) for check in checks]

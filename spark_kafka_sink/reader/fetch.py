@@ -91,7 +91,10 @@ class Fetch(Request[FetchResponse]):
         }
 
     def parse_partition_data(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
-        """Return the data of all partitions that were not rejected. `responses`: the responses by key."""
+        """Return the data of all partitions that were not rejected.
+
+        `responses`: the responses by key.
+        """
         return [
             data
             for data in _iterate_partitions(_find_distinct_responses(responses))
@@ -99,7 +102,10 @@ class Fetch(Request[FetchResponse]):
         ]
 
     def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
-        """Return the error of the first partition that was rejected, or None. `responses`: the responses by key."""
+        """Return the error of the first partition that was rejected, or None.
+
+        `responses`: the responses by key.
+        """
         classifications = {
             id(response): self.classify_keys(response) for response in _find_distinct_responses(responses)
         }

@@ -70,7 +70,10 @@ class TopicReader:
         return [partition.index for partition in self._client.wait_for_topic(topic, refresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return the first offset of each partition. `partitions`: None for all partitions of the topic."""
+        """Return the first offset of each partition.
+
+        `partitions`: None for all partitions of the topic.
+        """
         return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST_TIMESTAMP)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
