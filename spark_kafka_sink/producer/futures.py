@@ -244,11 +244,13 @@ class RecordFutures:
 
         Thread-safe.
         """
-        if row_index not in self._outcome_by_row:
+        entry = self._outcome_by_row.get(row_index)
+        if entry is None:
             self._index_new_outcomes()
-        if row_index not in self._outcome_by_row:
+            entry = self._outcome_by_row.get(row_index)
+        if entry is None:
             return None
-        rows_outcome, position = self._outcome_by_row[row_index]
+        rows_outcome, position = entry
         error = rows_outcome.error_at(position)
         return self._build_metadata(rows_outcome, position, row_index) if error is None else error
 

@@ -178,7 +178,7 @@ class TopicMetadataWaiter:
                 "according to the brokers' latest response."
             )
         cause = self._metadata.topic_error(topic)
-        reason = str(cause) if cause is not None else self._metadata.describe_missing_metadata(topic)
+        reason = cause.reason if cause is not None else self._metadata.describe_missing_metadata(topic)
         raise MetadataTimeoutError(
             f"The partitions of {format_partition(topic)} did not become known within max.block.ms "
             f"({self._max_block_ms} ms). {reason}"

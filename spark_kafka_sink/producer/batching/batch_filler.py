@@ -409,8 +409,8 @@ class BatchFiller:
                 for piece_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
                     is_new_batch = pieces.first_offset_deltas[piece_index] == 0
                     if is_new_batch:
-                        # A new batch begins only when the batch before it is full. Only a batch pinned by this thread
-                        # is closed here; any other batch has been closed already.
+                        # If the last batch is still pinned, it is full, because a new batch follows it. Any other batch
+                        # has been closed already.
                         if queue.batches and queue.batches[-1].state is PINNED:
                             full_batches.append(queue.batches[-1])
                         batch.pin()

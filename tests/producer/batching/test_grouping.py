@@ -159,7 +159,7 @@ def test_groups_rows_with_different_header_types_separately_in_order() -> None:
 def test_groups_rows_separately_when_they_exceed_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "MAX_GROUPED_BYTES", 10)
     entries = [staged_rows([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
-    assert [[get_name(rows.call) for rows in run] for run in split_into_row_groups(entries)] == [
+    assert [[get_name(rows.call) for rows in group] for group in split_into_row_groups(entries)] == [
         [0, 1],
         [2],
         [3],
