@@ -1,8 +1,8 @@
 """Call: the interface through which sent rows receive their results.
 
 A call covers the rows of one send_columns() call, or the records of several send() calls. futures.py implements it.
-Each batch remembers from which call and row each of its records came (batching/row_origins.py). When the batch is done,
-each of these calls receives either the ranges of its rows that a broker has stored, or the error of its rows.
+Each batch records the call and the row that each of its records came from (batching/row_origins.py). When the batch is
+done, each of these calls receives either the ranges of its rows that a broker has stored, or the error of its rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class SendCall(Protocol):
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored these ranges, which contain `row_count` rows in total.
 
-        The ranges are parts of one row group. `row_indices`: for each row of the group, its index in the call.
+        The ranges are parts of one row group.
+
+        `row_indices`: for each row of the group, its index in the call.
         """
 
     def fail_rows(self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:

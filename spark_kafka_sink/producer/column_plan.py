@@ -74,7 +74,7 @@ class ColumnPlan:
     def _build_headers_column(
         self, batch: pa.RecordBatch, value_column: ArrowColumn, key_column: ArrowColumn | None
     ) -> pa.Array | None:
-        """Return the headers of each row: those in its column, followed by those that the encoders add.
+        """Return the headers of each row: those in the headers column, followed by those that the encoders add.
 
         Return None if the batch has no headers column and no encoder adds a header. An encoder adds no header for a
         null value or key, because a null has no schema. Confluent's serializers do the same.

@@ -4,6 +4,8 @@ One ConfigurationError reports all invalid options, with one sentence per option
 Unknown options are errors too, because otherwise a misspelled option would go unnoticed until production. Errors show
 invalid values but never secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
 is not shown, because it may be a secret.
+
+The text of a fault is a template: `{linger.ms}` stands for the name of that option as the user spells it.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ class ProducerConfig:
             "delivery_timeout_ms": delivery_timeout_ms,
             "enable_idempotence": is_idempotent,
         }
-        if values["partitioner_class"] == "UniformStickyPartitioner":  # which ignores keys in the Java client, too
+        # UniformStickyPartitioner ignores keys in the Java client, too.
+        if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
         # An option with an effect but without a field raises TypeError here.
         field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
@@ -189,11 +192,11 @@ def _check_rack(parsed_options: ParsedOptions) -> None:
     if not values["partitioner_rack_aware"]:
         return
     if not values["client_rack"] and "client_rack" not in parsed_options.invalid_fields:
-        text = "is true, so {client.rack} must be set to the rack of this client, spelled as broker.rack."
-        parsed_options.faults.add("partitioner.rack.aware", text)
+        problem = "is true, so {client.rack} must be set to the rack of this client, spelled as broker.rack."
+        parsed_options.faults.add("partitioner.rack.aware", problem)
     if values["partitioner_class"] == ROUND_ROBIN_PARTITIONER:
-        text = "has no effect, because {partitioner.class} is RoundRobinPartitioner. Remove one of them."
-        parsed_options.faults.add("partitioner.rack.aware", text)
+        problem = "has no effect, because {partitioner.class} is RoundRobinPartitioner. Remove one of them."
+        parsed_options.faults.add("partitioner.rack.aware", problem)
 
 
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
@@ -208,8 +211,8 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     if has_invalid_field or timeout_ms >= min_timeout_ms:
         return timeout_ms
     if "delivery.timeout.ms" in parsed_options.raw_values:
-        text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {min_timeout_ms}."
-        parsed_options.faults.add("delivery.timeout.ms", text)
+        problem = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {min_timeout_ms}."
+        parsed_options.faults.add("delivery.timeout.ms", problem)
         return timeout_ms
     _log.warning("Increased delivery.timeout.ms to linger.ms + request.timeout.ms, which is %d", min_timeout_ms)
     return min_timeout_ms
@@ -238,8 +241,8 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
         return True
     if _IN_FLIGHT_OPTION in conflicts:
         in_flight = parsed_options.values["max_in_flight_requests_per_connection"]
-        text = f"({in_flight}) {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false."
-        parsed_options.faults.add(_IN_FLIGHT_OPTION, text)
+        problem = f"({in_flight}) {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false."
+        parsed_options.faults.add(_IN_FLIGHT_OPTION, problem)
     elif conflicts:
         requirements = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
         _log.warning(

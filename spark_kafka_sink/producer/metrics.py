@@ -115,8 +115,11 @@ class ProducerMetrics:
     ) -> None:
         """Create metrics without values.
 
-        `window_ms`: the length of a sample window. `num_samples`: the number of recent windows that averages cover.
-        `io`: the counters of the client's selector. `gauges`: additional metrics by name.
+        `window_ms`: the length of a sample window.
+        `num_samples`: the number of recent windows that averages cover.
+        `io`: the counters of the client's selector.
+        `pool`: the buffer pool whose memory and waits are measured.
+        `gauges`: additional metrics by name.
         """
         self._window = (window_ms, num_samples)
         self._lock = threading.Lock()
@@ -142,7 +145,7 @@ class ProducerMetrics:
         self._pool_metrics = PoolMetrics(pool, window_ms, num_samples)
         self._topics: dict[str, _TopicMetrics] = {}
         self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
-        """By topic: what was sent since the last update of the windows."""
+        """Counts of the batches that were sent since the last update of the windows, by topic."""
         self._sent_since_ms = 0.0
         """Time of the last update by record_request, as of which the next update adds _send_counts to the windows."""
         self._requests_sent = 0
@@ -184,7 +187,10 @@ class ProducerMetrics:
             self._meters["record-error"].record(row_count, now_ms)
 
     def record_request(self, batches_by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
-        """Count a produce request that is being sent. `batches_by_topic`: its batches by topic and partition."""
+        """Count a produce request that is being sent.
+
+        `batches_by_topic`: the request's batches by topic and partition.
+        """
         with self._lock:
             if now_ms - self._sent_since_ms >= _UPDATE_INTERVAL_MS:
                 self._update_windows(now_ms)
@@ -194,7 +200,11 @@ class ProducerMetrics:
                 self._send_counts[topic].add(batches.values())
 
     def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
-        """Record a response to a produce request. `throttle_ms`: the throttle time that the response reports."""
+        """Record a response to a produce request.
+
+        `latency_ms`: the time between the request and the response.
+        `throttle_ms`: the throttle time that the response reports.
+        """
         with self._lock:
             self._network.record_latency(node_id, latency_ms, now_ms)
             self._stats["request-latency"].record(latency_ms, now_ms)
@@ -226,7 +236,10 @@ class ProducerMetrics:
             self._meters["batch-split"].record(1, now_ms)
 
     def record_wait(self, name: str, wait_ms: float) -> None:
-        """Add a calling thread's waiting time to the total of a metric. `name`: one of WAIT_TIME_METRICS."""
+        """Add a calling thread's waiting time to the total of a metric.
+
+        `name`: one of WAIT_TIME_METRICS.
+        """
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
 

@@ -226,7 +226,8 @@ def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
 def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_bytes: NDArray[np.int32]) -> None:
     """Mix the last 0 to 3 bytes of each key into its hash, in place. Overwrites `tail_words`.
 
-    `tail_words`: the words at the tails, followed by surplus bytes. `tail_bytes`: the number of bytes of each tail.
+    `tail_words`: for each key, the word that begins with its tail. The remaining bytes of the word are surplus.
+    `tail_bytes`: the number of bytes of each tail.
     """
     surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 if there is no tail: numpy then shifts the word to 0
     tail_words <<= surplus_bits

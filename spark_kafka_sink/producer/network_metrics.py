@@ -77,7 +77,7 @@ class NetworkMetrics:
         self._timers = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMER_ATTRIBUTES}
 
     def update(self, now_ms: float) -> None:
-        """Record by how much each counter has grown since the last call."""
+        """Record the increase of each counter since the last call."""
         self._traffic.update(now_ms)
         selects_before = self._meters["select"].total
         for name, attribute in _COUNTER_ATTRIBUTES.items():

@@ -7,7 +7,7 @@
 
 A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill a batch of one partition before the next
 partition is chosen, because many small batches cost more than a few large ones. Columns are therefore assigned in
-ranges: one partition receives as many rows as fit into batch.size, then another partition is chosen at random.
+ranges: one partition receives as many rows as fit into batch.size, then the next partition is chosen at random.
 
 The candidates are the partitions that have a leader or, with partitioner.rack.aware, only those whose leader is in
 client.rack (KIP-1123). The choice is uniform until all candidates have been written to. After that, each candidate is
@@ -142,9 +142,10 @@ class Partitioner:
     ) -> NDArray[np.int32]:
         """Return the partition of each row.
 
-        `requested_partitions` (see parse_requested_partitions): a partition of the topic for each row, or
-        UNSPECIFIED_PARTITION. The array may be modified in place and returned. Raise MetadataTimeoutError if `snapshot`
-        does not have the topic's partitions.
+        `requested_partitions`: a partition of the topic for each row, or UNSPECIFIED_PARTITION (see
+        parse_requested_partitions). The array may be modified in place and returned.
+
+        Raise MetadataTimeoutError if `snapshot` does not have the topic's partitions.
         """
         topic_state = self._update_topic(topic, snapshot)
         partitions = requested_partitions  # None as long as all rows are unassigned
@@ -186,7 +187,7 @@ class Partitioner:
     def _assign_sticky(
         self, topic_state: _TopicState, sizes: NDArray[np.int64], choose_partition: Callable[[Random], int]
     ) -> NDArray[np.int32]:
-        """Assign rows to the sticky partition until a batch is full, then choose another partition.
+        """Assign rows to the sticky partition until its batch is full, then choose the next sticky partition.
 
         The loop has one iteration per batch, plus one if the first row does not fit into the sticky partition's batch.
         """
@@ -319,8 +320,8 @@ def _create_partition_chooser(
 ) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
-    The function determines the weights at its first choice, because a call whose rows fit into the current sticky
-    partition needs none. Later choices reuse these weights. If `find_loads` is None, the choice is uniform.
+    The weights are determined at the first choice and reused for later choices, because no weights are needed if all
+    rows fit into the batch of the current sticky partition. If `find_loads` is None, the choice is uniform.
     """
     weighted_partitions: _WeightedPartitions | None = None
 
@@ -339,25 +340,29 @@ def _create_partition_chooser(
 def _weigh_partitions(topic_state: _TopicState, find_loads: FindPartitionLoads | None) -> _WeightedPartitions:
     """Return the partitions to choose from, with their weights.
 
-    The Java client uses weights only once all partitions have queues, which never happens while all rows go to one
-    rack. Here, queues for the rack's partitions suffice.
+    The candidates are the partitions whose leader is in the client's rack or, if none of these leaders accepts batches,
+    the partitions of the other racks. If no partition has a leader in the rack, or if rack awareness is off, all
+    partitions are candidates.
+
+    The candidates are weighted by load once each of them has a queue. (The Java client waits until all of the topic's
+    partitions have queues, which never happens while all rows go to one rack.)
     """
-    candidates, uniform_partitions = topic_state.partitions, topic_state.assignable_partitions
+    weighted_candidates, unweighted_fallback = topic_state.partitions, topic_state.assignable_partitions
     if topic_state.rack_partitions:
         rack_loads = None if find_loads is None else find_loads(topic_state.rack_partitions)
         can_use_rack = rack_loads is None or len(rack_loads.partitions) > 0
         if can_use_rack:
             return _weigh_by_load(rack_loads) or _WeightedPartitions(topic_state.rack_partitions)
-        # No leader in the rack accepts batches, so the rows go to the other racks.
+        # None of the leaders in the rack accepts batches, so the rows go to the other racks.
         outside_partitions = sorted(set(topic_state.assignable_partitions) - set(topic_state.rack_partitions))
         if outside_partitions:
-            candidates = uniform_partitions = outside_partitions
-    loads = None if find_loads is None else find_loads(candidates)
-    return _weigh_by_load(loads) or _WeightedPartitions(uniform_partitions)
+            weighted_candidates = unweighted_fallback = outside_partitions
+    loads = None if find_loads is None else find_loads(weighted_candidates)
+    return _weigh_by_load(loads) or _WeightedPartitions(unweighted_fallback)
 
 
 def _weigh_by_load(loads: PartitionLoads | None) -> _WeightedPartitions | None:
-    """Return the partitions with their weights, or None if the choice is uniform."""
+    """Return the available partitions with their weights, or None if the choice should be uniform."""
     if loads is None or not loads.partitions or loads.candidate_count < 2:
         return None
     shortest, longest = min(loads.queue_lengths), max(loads.queue_lengths)

@@ -19,7 +19,7 @@ class PoolMetrics:
         self._exhausted = Meter(WindowedStat(window_ms, num_samples))
 
     def update(self, now_ms: float) -> None:
-        """Record by how much each counter has grown since the last call."""
+        """Record the increase of each counter since the last call."""
         self._wait_ns.record_increase(self._pool.total_wait_ms * NANOSECONDS_PER_MS, now_ms)
         self._exhausted.record_increase(self._pool.exhausted_total, now_ms)
 

@@ -560,9 +560,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         An open transaction is aborted, unless the timeout is 0.
 
-        A signal handler may call this method, but no other, and must pass a timeout, because the sender may be waiting
-        for the very call that the handler interrupted. The records that remain after the timeout then fail as soon as
-        the interrupted call returns.
+        A signal handler may call close(), but no other method. It must pass a timeout, because the sender may be
+        waiting for the very call that the handler interrupted. The records that remain after the timeout then fail as
+        soon as the interrupted call returns.
 
         Example:
 

@@ -23,8 +23,11 @@ class Progress:
     ) -> None:
         """Create a progress display.
 
-        `noun`: a plural noun for what is counted. `total`: the expected count; None if unknown. `prints_total`: whether
-        to print a final line with the total. `delay_s`: how long to wait before showing the bar.
+        `noun`: a plural noun for the counted items.
+        `total`: the expected count; None if it is unknown.
+        `prints_total`: whether to print a final line with the total.
+        `is_shown`: whether to show a bar if stderr is a terminal.
+        `delay_s`: how long to wait before showing the bar.
         """
         self.done_count = 0
         self._prints_total = prints_total

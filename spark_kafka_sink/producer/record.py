@@ -139,10 +139,11 @@ def compute_max_headers_bytes(headers: Headers | None) -> int:
 
 
 def validate_headers(topic: str, headers: object) -> Headers:
-    """Return the headers as a tuple. Raise InvalidRecordError unless each header is a str with bytes or None."""
+    """Return the headers as a tuple. Raise InvalidRecordError unless each is a tuple of a str and bytes or None."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(
-            f"{format_partition(topic)}: headers must be a list of tuples, not {type(headers).__name__}."
+            f"{format_partition(topic)}: headers must be an iterable of (str, bytes | None) tuples, not "
+            f"{type(headers).__name__}."
         )
     header_tuple = tuple(headers)
     for header in header_tuple:

@@ -25,7 +25,10 @@ class DigestCollector:
         """For each topic, an array with one row per partition: the sums of the upper and of the lower hash halves."""
 
     def add(self, result: ColumnsResult, columns: RecordColumns) -> None:
-        """Add the written rows of a call. `columns`: all rows of the call."""
+        """Add the written rows of a call.
+
+        `columns`: all rows of the call, including those that were not written.
+        """
         if not result.rows_written:
             return
         hashes = hash_records(columns)
@@ -53,7 +56,8 @@ class DigestCollector:
     ) -> None:
         """Add stored ranges of one row group.
 
-        `row_indices`: for each row of the group, its index in the call. `hashes`: the hash of each row of the call.
+        `row_indices`: for each row of the group, its index in the call.
+        `hashes`: the hash of each row of the call.
         """
         starts, stops, partitions, _, _ = stored_ranges.T
         row_counts = stops - starts

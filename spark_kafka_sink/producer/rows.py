@@ -209,7 +209,10 @@ def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> Re
 
 
 def build_missing_partition_error(topic: str, partitions: str, partition_count: int | None) -> InvalidRecordError:
-    """Build the error for one or several missing partitions. `partitions`: their numbers as text."""
+    """Build the error for one or several missing partitions.
+
+    `partitions`: the numbers of the missing partitions as text.
+    """
     return InvalidRecordError(
         f"{format_partition(topic)} has no partition {partitions}: it has {partition_count}, numbered from 0."
     )

@@ -100,7 +100,8 @@ class TransactionalProducer:
     def abort_transaction(self) -> None:
         """Abort the transaction and drop its records that have not been sent yet.
 
-        This is also possible after commit_transaction() has timed out, unless its EndTxn request was already sent.
+        The abort is also possible after commit_transaction() has timed out, unless the commit's EndTxn request was
+        already sent.
 
         Example:
 
@@ -222,8 +223,10 @@ class TransactionalProducer:
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
         """Raise if the producer cannot send now.
 
-        In a transaction, return a check that raises if the transaction ends while the call waits; otherwise return
-        None. `transaction_number`: if set, also raise if the open transaction has another number.
+        `transaction_number`: the number that the open transaction must have; None to accept any transaction.
+
+        In a transaction, return a check that raises if the transaction ends while the call waits. Otherwise return
+        None.
         """
         check_open = None
         if self._transactions is not None and not self._is_closed:

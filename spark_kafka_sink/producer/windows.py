@@ -96,16 +96,17 @@ class Meter:
         self.windowed_stat.record(value, now_ms, count)
 
     def record_increase(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Record by how much a running total, which is counted elsewhere, has grown since the previous call.
+        """Record the increase since the previous call of a running total that is counted elsewhere.
 
-        `total`: the current value, which never decreases. `count`: the number of events that caused the increase.
+        `total`: the current value, which never decreases.
+        `count`: the number of events that caused the increase.
         """
         if total != self.total:
             self.record(total - self.total, now_ms, count)
             self.total = total  # the exact total, without the rounding errors of the differences
 
     def read_total(self, now_ms: float) -> float:
-        """Return the total. This is a Gauge, so it takes the time, which does not matter here."""
+        """Return the total. The time is ignored; every Gauge takes it."""
         return self.total
 
     def gauges(self, name: str) -> dict[str, Gauge]:

@@ -15,8 +15,8 @@ encoded form is counted at its upper bound, and twice if compression is enabled,
 allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a
 thread could wait for memory that is released only after its own rows have been sent.
 
-While a thread encodes a stage, its rows exist in both forms, but only one of them is counted against buffer.memory. The
-other form takes
+While a thread encodes a stage, the stage's rows exist in both forms, but only one form is counted against
+buffer.memory. The uncounted form takes
 
     half of buffer.memory           for a stage that has just become full
     more than half                  if new rows joined rows left over from a split of the stage
@@ -112,7 +112,7 @@ class _FillPlan(NamedTuple):
 
 
 class RecordAccumulator:
-    """A producer's staged rows, batches and memory."""
+    """The staged rows and batches of one producer, and the memory reserved for them."""
 
     def __init__(  # noqa: PLR0913 - one parameter per component; most are keyword-only
         self,
@@ -174,8 +174,9 @@ class RecordAccumulator:
     ) -> tuple[int, KafkaSinkError | None]:
         """Stage rows that have already been assigned to partitions.
 
-        `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms. `check_open`: raises
-        KafkaSinkError if rows may no longer be staged. It is called under the lock, after memory has been reserved.
+        `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms.
+        `check_open`: raises KafkaSinkError if rows may no longer be staged. It is called under the lock, after memory
+        has been reserved.
 
         Return the number of staged rows, and the error that kept the remaining rows from being staged, or None.
         """
@@ -187,7 +188,7 @@ class RecordAccumulator:
                 return start, error
         return len(rows), None
 
-    def append_record(  # noqa: PLR0913 - the properties of a record; an object for them would make send() 10 % slower
+    def append_record(  # noqa: PLR0913 - the properties of a record; an object for them would make send() 10% slower
         self,
         topic: str,
         record: SingleRecord,
@@ -202,8 +203,8 @@ class RecordAccumulator:
 
         The record is assigned to a partition later, based on `snapshot` or newer metadata.
 
-        `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait. `check_open`: as
-        for append_columns, but its error is raised here.
+        `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait.
+        `check_open`: as for append_columns, except that this method raises its error.
 
         Raise BufferExhaustedError if the memory does not become available in that time, RecordTooLargeError if the
         record does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
@@ -370,8 +371,8 @@ class RecordAccumulator:
 
         The lock is released while batches are filled, because encoding and compression take a long time. Meanwhile,
         other threads may stage rows, fill batches from full stages and begin flushes. Each of these events wakes the
-        sender, so the next call handles them. A flush in the plan may also end because its caller has stopped waiting,
-        which does no harm.
+        sender, so the next call handles them. It is harmless if a flush in the plan ends because its caller has stopped
+        waiting.
         """
         with self._lock:
             plan = self._plan_fill(snapshot, now_ms)
@@ -422,7 +423,8 @@ class RecordAccumulator:
 
         The result maps each topic to the argument `full_batches_only` of BatchFiller.fill_batches: False if the stage
         is due, True if only the assignment of its single records is due, which may complete full batches. A stage from
-        which another thread is filling batches is marked instead, so that the other thread then wakes the sender.
+        which another thread is filling batches is left out of the result. It is marked, and that thread
+        wakes the sender afterwards.
         """
         full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
@@ -475,7 +477,9 @@ class RecordAccumulator:
         """Remove the next batches from their queues, close them, mark them IN_FLIGHT, and return them by node.
 
         A node gets at most one batch per partition and at most `max_request_size` bytes, unless its first batch alone
-        is larger. `admit`: decides whether a batch may be sent now (see AdmitBatch).
+        is larger.
+
+        `admit`: decides whether a batch may be sent now; see AdmitBatch.
         """
         drained_by_node: dict[int, list[ProducerBatch]] = {}
         with self._lock:
@@ -486,7 +490,9 @@ class RecordAccumulator:
                     drained_by_node[node_id] = batches
         drained_batches = list(itertools.chain.from_iterable(drained_by_node.values()))
         for batch in drained_batches:
-            if batch.state is DRAINED:  # was still open, so it must be closed; compression takes too long for the lock
+            # A DRAINED batch was open when it left its queue. It is closed here, without the lock, because compression
+            # is slow.
+            if batch.state is DRAINED:
                 self._filler.close_batch(batch)
         for batch in drained_batches:
             batch.mark_in_flight(now_ms)
@@ -495,8 +501,8 @@ class RecordAccumulator:
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
         """Unmute a topic-partition's queue, or all queues if it is None, so that `drain` submits their heads again.
 
-        The caller knows that a head that was rejected may be admitted now. `reenqueue`, `split_and_reenqueue` and
-        `remove_completed` unmute the queues of their batches themselves.
+        Call this when a rejected head may be admitted now. `reenqueue`, `split_and_reenqueue` and `remove_completed`
+        unmute the queues of their batches themselves.
         """
         with self._lock:
             now_ms = self._clock()
@@ -509,7 +515,9 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now_ms: float, error: Exception) -> None:
         """Put a batch back into its queue, in sequence order, so that it is sent again after its backoff.
 
-        The batch's request must have ended. `error`: the reason for the retry.
+        The batch's request must have ended.
+
+        `error`: the reason for the retry.
         """
         with self._lock:
             batch.mark_reenqueued(backoff_until_ms=self._backoff.next_attempt_ms(now_ms, batch.attempts), error=error)

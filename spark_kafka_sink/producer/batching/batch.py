@@ -282,9 +282,10 @@ class ProducerBatch:
     def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record_index: int) -> ProducerBatch:
         """Create a smaller batch from some of this batch's records.
 
-        The records have been encoded again as slice `slice_index` of `encoded_slices`. `first_record_index`: index in
-        this batch of the child's first record. The child has the same creation time and deadline, holds the same
-        leases, and its records keep their sequences.
+        The records have been encoded again as slice `slice_index` of `encoded_slices`. The child has the same creation
+        time and deadline as this batch and holds the same leases. Its records keep their sequences.
+
+        `first_record_index`: the index in this batch of the child's first record.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
@@ -332,7 +333,7 @@ class ProducerBatch:
     ) -> None:
         """Set the producer identity and the base sequence, by which brokers detect duplicates.
 
-        The caller must ensure that a batch that a broker may have stored keeps its sequence (see `has_been_sent`).
+        A batch keeps its sequence once a broker may have stored it. The caller must ensure this (see `has_been_sent`).
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -409,7 +410,11 @@ class ProducerBatch:
         return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
-        """Record that the broker has stored the batch. `base_offset`: -1 if unknown (acks=0, or a duplicate)."""
+        """Record that the broker has stored the batch.
+
+        `base_offset`: -1 if it is unknown (acks=0, or a duplicate).
+        `log_append_time`: the timestamp that the broker assigned to the records; -1 if it reported none.
+        """
         self._transition_to(DONE)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -423,7 +428,7 @@ class ProducerBatch:
         self._release_leases_unless_in_flight()
 
     def mark_split(self) -> None:
-        """Record that the batch was replaced with smaller batches, which also hold its leases."""
+        """Record that the batch was replaced with smaller batches. The smaller batches hold its leases, too."""
         self._transition_to(DONE)
         self._release_leases_unless_in_flight()
 

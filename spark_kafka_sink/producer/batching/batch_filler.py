@@ -53,8 +53,8 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 _log = logging.getLogger(__name__)
 _STAGE_DIVISOR = 2
 """A stage is full when its encoded rows fill buffer.memory divided by this number, even if no batch is full. With a
-thousand partitions, this is the limit that stages reach: at a third of the memory a row would cost 10 % more, at a
-quarter 20 % more."""
+thousand partitions, this is the limit that stages reach: at a third of the memory a row would cost 10% more, at a
+quarter 20% more."""
 _COMPRESSED_STAGE_DIVISOR = 3
 """Replaces _STAGE_DIVISOR if compression is enabled, because memory for the encoded form is then reserved twice."""
 _MAX_RESERVED_SHARE = 0.75
@@ -105,7 +105,10 @@ class BatchFiller:
     # -- under the lock -----------------------------------------------------------------------------------------------
 
     def create_stage(self, topic: str, now_ms: float) -> Stage:
-        """Create and return the stage to which a topic's rows are added. `now_ms`: arrival time of the first row."""
+        """Create and return the stage to which a topic's rows are added.
+
+        `now_ms`: arrival time of the first row.
+        """
         buffer_memory = self._config.buffer_memory
         max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
         max_reserved_bytes = int(_MAX_RESERVED_SHARE * buffer_memory)

@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, Pro
 _SPARSE_DIVISOR = 8
 """A lease is sparse if its holders need at most one eighth of its bytes. While their records are being copied, the
 copies take at most that much extra memory. Nothing is copied unless memory is short. With a quarter instead of an
-eighth, copying took 4 % of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
+eighth, copying took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
 """
 
 
@@ -44,7 +44,10 @@ class BufferPool:
     """A producer's limited memory. All methods are thread-safe; `_lock` guards all fields."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
-        """Create a pool whose bytes are all free. `clock`: returns monotonic milliseconds, for `total_wait_ms`."""
+        """Create a pool whose bytes are all free.
+
+        `clock`: returns monotonic milliseconds, for `total_wait_ms`.
+        """
         self.total_bytes = total_bytes
         self.total_wait_ms = 0.0  # total time that calls have waited for memory
         self.exhausted_total = 0  # number of calls that raised BufferExhaustedError

@@ -1,8 +1,8 @@
 """EncodedPieces: records encoded into one buffer, divided into one piece per batch.
 
-With ten thousand partitions, a batch receives a few hundred bytes at a time and ends up with a handful of pieces. If
-each piece were an object, the garbage collector would have to visit it. So a piece is only an index into lists that all
-of the buffer's pieces share.
+A piece is not an object. It is an index into several parallel lists, each of which has one item per piece of the
+buffer. With ten thousand partitions, a batch receives a few hundred bytes at a time and ends up with a handful of
+pieces, and the garbage collector would have to visit an object for each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from spark_kafka_sink.records.encoder import EncodedSlices
 
 
 class EncodedPieces:
-    """The pieces of one buffer. The lease owns the buffer and frees it once no batch needs it."""
+    """Encoded records of one buffer, divided into pieces that each go into one batch.
+
+    The lease owns the buffer and frees it once no batch needs any piece of it.
+    """
 
     __slots__ = (
         "_byte_starts",
@@ -40,11 +43,14 @@ class EncodedPieces:
         row_stops: Sequence[int],
         first_offset_deltas: Sequence[int],
     ) -> None:
-        """Create the pieces of an encoded buffer, and hand the buffer over to its lease.
+        """Divide an encoded buffer into pieces, and give the lease ownership of the buffer.
 
-        Piece i is slice i of `encoded_slices`. It encodes the rows [row_starts[i], row_stops[i]) of `origins`, and
-        first_offset_deltas[i] is the offset delta of its first record in the batch that it belongs to.
-        `lease`: holds the memory reserved for the buffer, and for the row indices and futures of its rows.
+        Piece i is slice i of `encoded_slices`.
+
+        `lease`: the memory reserved for the buffer, and for the row indices and futures of its rows.
+        `origins`: the call and row index of each row in the row group that was encoded.
+        `row_starts`, `row_stops`: piece i encodes the rows [row_starts[i], row_stops[i]) of the row group.
+        `first_offset_deltas`: for each piece, the offset delta of its first record in the batch that the piece goes to.
         """
         self.lease = lease
         lease.buffer = encoded_slices.data
@@ -58,7 +64,7 @@ class EncodedPieces:
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
         self.needed_bytes = origins.compute_needed_bytes(row_starts, row_stops, encoded_slices.sizes)
-        """Number of bytes of the lease that each piece needs, for its records, row indices and futures."""
+        """For each piece, the number of the lease's bytes that its records, row indices and futures need."""
 
     def __len__(self) -> int:
         return len(self.sizes)

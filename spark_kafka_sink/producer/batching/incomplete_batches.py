@@ -26,7 +26,7 @@ class Flush:
 
 
 class IncompleteBatches:
-    """The incomplete batches and the flushes that wait for them."""
+    """The batches that are neither acknowledged nor failed, and the flushes that wait for some of them."""
 
     def __init__(self) -> None:
         self._deadline_ms_by_batch: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
@@ -54,7 +54,8 @@ class IncompleteBatches:
     def remove(self, *batches: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
         """Remove completed batches, and complete the flushes that have no batch left to wait for.
 
-        `successors`: the batches into which the removed batch was split. Flushes wait for these instead.
+        `successors`: the batches into which the removed batch was split. Flushes that were waiting for the removed
+        batch then wait for its successors.
         """
         for batch in batches:
             self._deadline_ms_by_batch.pop(batch, None)

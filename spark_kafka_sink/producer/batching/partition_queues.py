@@ -12,10 +12,10 @@ one of two indexes, or to neither:
 A node's ready queues are drained in turn. A drained queue moves to the end. If a queue's head does not fit into the
 request, the queue stays at the front.
 
-Idempotence may reject a head for now (`AdmitBatch`). The Java client then stops draining the node and begins with the
-same partition in the next round, so the node's other partitions wait and the sender spins. Here only that queue is
-muted, and the others are drained. The completion or retry of one of its batches unmutes it, and so does idempotence
-(`unmute`).
+Idempotence may reject a head for now (`AdmitBatch`). Only the head's queue is then muted, and the node's other queues
+are still drained. The muted queue is unmuted when one of its batches is completed or retried, or when idempotence calls
+`unmute`. (The Java client stops draining the node and begins with the same partition in the next round, so the node's
+other partitions wait and the sender spins.)
 
 The accumulator's lock guards everything in this module. Times are in milliseconds on the producer's monotonic clock.
 """

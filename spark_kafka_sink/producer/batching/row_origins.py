@@ -1,18 +1,21 @@
-"""RowOrigins: the call and row index of each row in a batch, which identify the future to complete for the row.
+"""RowOrigins: for each encoded row, the SendCall that it was passed with and its index in that call.
 
-Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call with ten
-thousand rows has ten rows in each batch; with ten thousand partitions, it has one. Creating an object for each call's
-rows in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows. The ranges
-are split by call only once the batches are acknowledged or have failed. When many batches are acknowledged together,
-all their ranges of one row group are split as one array.
+The call and the index identify the future to complete once the row is acknowledged or has failed.
+
+Rows of many calls are grouped together and then split into batches. A batch refers to a row group and to a range of the
+group's rows. The ranges are split by call only when the batches are acknowledged or have failed. When many batches are
+acknowledged together, all their ranges of one row group are split as one array.
+
+With a thousand partitions, a call with ten thousand rows has ten rows in each batch; with ten thousand partitions, it
+has one. Creating an object for each call's rows in each batch would therefore be too expensive.
 
 Vocabulary of this module:
 
     row group         rows that were encoded together, sorted by partition
     range             rows [start, stop) of a row group
-    run               range of consecutive rows that came with one call, numbered from 0 in each row group
+    run               longest range of consecutive rows of one call; runs are numbered from 0 in each row group
     stored range      range that a broker has stored at consecutive offsets (StoredRange)
-    row index         index of a row in the call that it came with; arrays are named row_indices
+    row index         index of a row in its call; arrays are named row_indices
     call index        index of a call in the calls of a row group; arrays are named call_indices
     offset delta      index of a record in its batch, as in the record format
 """
@@ -46,9 +49,9 @@ class StoredRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Consecutive records of a batch that came with one call.
+    """The rows of one call that consecutive records of a batch encode.
 
-    `first_offset_delta`: offset delta of the first of these records.
+    `first_offset_delta`: the offset delta of the first of these records.
     """
 
     call: SendCall
@@ -68,16 +71,17 @@ class RowOrigins:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """Create the origins of a row group whose rows came with `calls`, in append order.
+        """Create the origins of a row group.
 
-        `row_indices`: for each row of the group, its index in the call that it came with.
+        `row_indices`: for each row of the group, its index in its call.
+        `calls`: the calls that the rows belong to, in append order.
         `call_indices`: for each row of the group, the index of its call in `calls`; None if there is only one call.
         `group_number`: the number of the row group; defaults to a new number.
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Row groups are numbered in the order of their creation, in which their results are reported. A group whose
-        rows were copied out of several groups has the number of the newest of these groups."""
+        """Row groups are numbered in the order of their creation, and their results are reported in this order. A group
+        whose rows were copied out of several groups has the number of the newest of these groups."""
         self._calls = calls
         self._reserves_futures = any(call.future_bytes_per_row for call in calls)
         if call_indices is None:
@@ -86,11 +90,11 @@ class RowOrigins:
             starts = _find_run_starts(call_indices)
             self._run_call_indices = call_indices[starts]
         self._run_starts = np.append(starts, len(row_indices))
-        """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]). They came with the call at index
+        """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]). They belong to the call at index
         _run_call_indices[i] of `calls`."""
 
     def compute_overhead_bytes(self, start: int, stop: int) -> int:
-        """Return the number of bytes that the row indices and futures of rows [start, stop) take."""
+        """Return the memory that the row indices and futures of rows [start, stop) occupy, in bytes."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._reserves_futures:
             return index_bytes
@@ -102,7 +106,7 @@ class RowOrigins:
     def compute_needed_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """Return the number of bytes of buffer.memory that each range [starts[i], stops[i]) needs.
 
-        Range i needs sizes[i] bytes for its encoded records, and more for its row indices and futures.
+        `sizes`: the encoded size of each range. Its row indices and futures are added to this size.
         """
         ranges = zip(starts, stops, sizes, strict=True)
         if self._reserves_futures:
@@ -214,20 +218,21 @@ class BatchRows(NamedTuple):
 
     @property
     def overhead_bytes(self) -> int:
-        """Number of bytes that the row indices and futures of these rows take."""
+        """Memory that the indices and futures of these rows occupy, in bytes."""
         return self.origins.compute_overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
-        """Split the rows into runs, each of which came with one call."""
-        origins = self.origins
-        return [
-            CallRows(call, origins.row_indices[run_start:run_stop], run_start - self.start + self.first_offset_delta)
-            for call, run_start, run_stop in origins.split_by_call(self.start, self.stop)
-        ]
+        """Split the rows into runs of consecutive rows that belong to the same call."""
+        call_rows: list[CallRows] = []
+        for call, run_start, run_stop in self.origins.split_by_call(self.start, self.stop):
+            run_row_indices = self.origins.row_indices[run_start:run_stop]
+            run_first_offset_delta = self.first_offset_delta + (run_start - self.start)
+            call_rows.append(CallRows(call, run_row_indices, run_first_offset_delta))
+        return call_rows
 
 
 def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Build the BatchRows for a new row group whose rows all came with one call."""
+    """Build the BatchRows of a new row group whose rows all belong to one call."""
     return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 

@@ -214,7 +214,8 @@ class Stage:
     ) -> SendFuture:
         """Append a single record for which the caller has reserved `reserved_bytes`, and return its future.
 
-        `size`: upper bound of the encoded size. `snapshot`: the current metadata.
+        `size`: upper bound of the encoded size.
+        `snapshot`: the current metadata.
         """
         last_entry = self.entries[-1] if self.entries else None
         if not isinstance(last_entry, StagedRecords):
