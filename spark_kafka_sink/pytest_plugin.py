@@ -5,8 +5,8 @@
     kafka_topic            a topic for one test on the session's broker, with three partitions
     new_kafka_topic        a function that creates more such topics: new_kafka_topic(partitions=12)
 
-Each fixture imports the broker when a test requests it, because pytest loads this module in every project of the
-environment.
+Each fixture imports the broker only when a test requests the fixture, because pytest loads this module in every project
+of the environment.
 """
 
 from __future__ import annotations

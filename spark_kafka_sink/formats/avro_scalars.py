@@ -116,8 +116,8 @@ def _build_fixed_writer(
 ) -> ColumnWriter | None:
     """Build a writer for Avro's fixed type, or return None if the column does not fit.
 
-    The logical type decimal requires a decimal column, and any other a binary column. The writer of a binary column
-    raises InvalidRecordError if a selected value does not have the schema's size.
+    With the logical type decimal, the column must contain decimals; otherwise it must be binary. The writer of a binary
+    column raises InvalidRecordError if a selected value does not have the schema's size.
     """
     size = schema["size"]
     if logical_type == "decimal":

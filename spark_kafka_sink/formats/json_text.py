@@ -151,7 +151,7 @@ def _encode_objects(
     """Return one JSON object per row, preceded by `prefix`. Fields that are null in all rows are skipped."""
     builder = _ObjectBuilder(prefix + b"{")
     for name, field in zip(names, fields, strict=True):
-        is_null_in_all_rows = field.values.null_count == row_count  # also if there are no rows
+        is_null_in_all_rows = field.values.null_count == row_count  # True if there are no rows
         if not is_null_in_all_rows:
             builder.add_field(_escape_name(name), field)
     return builder.build(row_count)

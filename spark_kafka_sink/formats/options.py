@@ -115,7 +115,7 @@ def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | Non
     option_values = parsed_options.values
     format_option = f"{part}Format"
     if format_option not in parsed_options.raw_values and f"{part}Columns" in parsed_options.raw_values:
-        format_option = "valueFormat"  # also the format of key columns without a format of their own
+        format_option = "valueFormat"  # the default format of key columns
     if format_option in parsed_options.invalid_fields:
         return None
     format_name: str | None = option_values[format_option]

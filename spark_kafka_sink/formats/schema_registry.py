@@ -291,7 +291,7 @@ class SchemaRegistryClient:
         raise SchemaRegistryError(
             f"The request to the schema registry failed after {format_count(attempt, 'attempt')} ({message}). The "
             f"timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check schema.registry.url, "
-            "and that the driver can reach it."
+            "and that the driver can reach the registry."
         )
 
     def _try_request(
@@ -401,7 +401,7 @@ def find_write_rules(rule_set: object) -> list[str]:
     if isinstance(rule_set, Mapping):
         rule_lists = [rule_set.get(name) or [] for name in _WRITE_RULE_LISTS]
     else:
-        rule_lists = [rule_set]  # of unknown form, so reported as a rule
+        rule_lists = [rule_set]  # report a rule set of unknown form as a rule
     rules: list[object] = []
     for rule_list in rule_lists:
         rules += rule_list if isinstance(rule_list, list) else [rule_list]

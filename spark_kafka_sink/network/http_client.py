@@ -64,8 +64,8 @@ class _Response(http.client.HTTPResponse):
 def find_url_error(url: str) -> str | None:
     """Return why a URL is not allowed, or None if it is allowed.
 
-    The reason follows the name of an option or an argument, as in "... must begin with https:// or http://". It does
-    not quote the URL, which may contain a password.
+    The reason follows the name of an option or an argument, as in "... must begin with https:// or http://". The
+    reason does not quote the URL, which may contain a password.
     """
     try:
         parts = urllib.parse.urlsplit(url)

@@ -93,7 +93,7 @@ class Selector:
         self._closing_channels: dict[str, KafkaChannel] = {}
         self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels that were given a send
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
-        self._deadline_bound_ms = math.inf  # no deadline is earlier; raised only after it has passed
+        self._deadline_bound_ms = math.inf  # lower bound of all deadlines; raised only once it has passed
         self._poller = system.create_poller()
         self._wake_reader, self._wake_writer = system.create_waker_pair()
         self._poller.register(self._wake_reader, EVENT_READ)
@@ -172,7 +172,7 @@ class Selector:
 
         Most wakeups arrive while no thread is waiting, and only set a flag. No wakeup is lost: `wakeup` sets
         `_is_wakeup_requested` and then reads `_may_be_waiting`, while a poll sets `_may_be_waiting` and then reads
-        `_is_wakeup_requested`. So at least one of them sees what the other has set.
+        `_is_wakeup_requested`. So at least one of the two threads sees the flag that the other has set.
         """
         if self._is_wakeup_requested:
             return  # the thread that set the flag writes the byte

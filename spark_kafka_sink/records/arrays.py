@@ -21,7 +21,7 @@ _NUMPY_TYPES = {
     data_type: np.dtype(str(data_type))
     for data_type in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 }
-"""Used instead of `to_pandas_dtype`, which imports pandas in pyarrow 18."""
+"""Numpy type by Arrow type. Arrow's own `to_pandas_dtype` imports pandas in pyarrow 18."""
 
 
 def integers_to_numpy(array: pa.Array, null: int = 0) -> NDArray[Any]:
@@ -57,8 +57,8 @@ def build_null_mask(array: pa.Array) -> NDArray[np.bool_]:
 def bytes_to_arrow(values: Sequence[bytes | None], data_type: pa.DataType | None = None) -> pa.Array:
     """Convert bytes to an Arrow array. `data_type` must have 32-bit offsets; it defaults to binary.
 
-    If the bytes need 64-bit offsets, the default becomes large_binary. With an explicit `data_type`, raise
-    OverflowError instead.
+    If the bytes need 64-bit offsets, the default becomes large_binary, and an explicit `data_type` raises
+    OverflowError.
     """
     nulls = None
     if None in values:

@@ -130,8 +130,8 @@ def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordR
 def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the header and the bytes of each batch in `buffer`. The bytes include the header.
 
-    Raise DecodeError if a batch is malformed, as `parse_batches` does. With `allow_partial_last`, skip a truncated last
-    batch instead.
+    Raise DecodeError if a batch is malformed, as `parse_batches` does. With `allow_partial_last`, a truncated last
+    batch is skipped and raises no error.
     """
     view, position = memoryview(buffer), 0
     while position < len(view):
@@ -385,7 +385,7 @@ def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) 
     current_bytes = data.take(positions, mode="clip")
     zigzag_values = (current_bytes & 0x7F).astype(np.uint64)
     next_positions = positions + 1
-    unfinished_indices = np.nonzero(current_bytes > 0x7F)[0]  # of the varints that have more bytes
+    unfinished_indices = np.nonzero(current_bytes > 0x7F)[0]  # varints that have more bytes
     for group in range(1, max_bytes):
         if not len(unfinished_indices):
             break

@@ -268,7 +268,7 @@ def _parse_file_url(url: str, faults: OptionFaults) -> str:
     The file is read later, in the process that connects.
     """
     path, is_valid = "", False
-    with contextlib.suppress(ValueError):  # an unclosed bracket
+    with contextlib.suppress(ValueError):  # urlsplit rejects an unclosed bracket
         parts = urllib.parse.urlsplit(url)
         path = urllib.parse.unquote(parts.path)
         is_local = parts.netloc in ("", "localhost")

@@ -160,7 +160,7 @@ class TokenSource:
                     self._store(response, request_time_s)
 
     def _store(self, response: _TokenResponse, request_time_s: float) -> None:
-        """Cache the token. Its lifetime counts from the request, so that it never seems valid for too long."""
+        """Cache the token. The lifetime counts from the request, so that the token never seems valid for too long."""
         lifetime_s = self._compute_lifetime_s(response, request_time_s)
         self._token, self._expires_at_s = response.token, request_time_s + lifetime_s
         self._renewal_due_at_s = request_time_s + lifetime_s * self._config.refresh_window_factor
@@ -199,8 +199,8 @@ class TokenSource:
             except (OSError, http.client.HTTPException) as error:
                 reason = describe_http_error(error)
                 if attempt == max_attempts or isinstance(error, ssl.SSLCertVerificationError):
-                    # `from None`, because a traceback would show the message of an HTTPException, which may repeat
-                    # what the server sent.
+                    # Raise from None, because the traceback would otherwise show the message of the HTTPException,
+                    # which may quote the server's response.
                     raise AuthenticationError(f"OAUTHBEARER: the token request failed: {reason}") from None
             delay_s = min(backoff_ms, self._config.retry_backoff_max_ms) / 1000
             _log.warning("OAUTHBEARER: the token request failed: %s. Retrying in %.1f s.", reason, delay_s)
