@@ -16,7 +16,7 @@ JITTER = 0.2
 class ExponentialBackoff:
     """A backoff with random jitter that doubles with each consecutive failure, up to a maximum.
 
-    The caller counts the failures. It also passes the random generator, so that tests are repeatable.
+    The caller counts the failures, and passes the random generator, so that tests are repeatable.
     """
 
     def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:

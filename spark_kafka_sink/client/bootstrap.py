@@ -1,7 +1,7 @@
 """Resolve bootstrap.servers to nodes, which have negative ids because the brokers' real ids are not known yet.
 
 Every host name is resolved at startup, so that a misspelt name raises ConfigurationError immediately instead of timing
-out later. If at least one name can be resolved, failures to resolve the others are only logged as warnings, because a
+out later. If at least one name can be resolved, failures to resolve other names are only logged as warnings, because a
 decommissioned broker may have lost its DNS entry.
 """
 
@@ -90,7 +90,8 @@ def resolve_servers(
             continue
         if dns_lookup == RESOLVE_CANONICAL:
             resolved_hosts.extend((system.find_canonical_name(address), port) for address in addresses)
-        else:  # the addresses are not kept, because each connection attempt resolves the name again
+        else:
+            # The addresses are not kept, because each connection attempt resolves the name again.
             resolved_hosts.append((host, port))
     distinct_hosts = dict.fromkeys(resolved_hosts)
     # Negative ids cannot be confused with the brokers' real ids.

@@ -171,7 +171,7 @@ class Connections:
                 self._nodes_without_routing_check.add(node_id)
             self._pending_api_versions[node_id] = choose_lower_api_versions_version(response, version)
             return None
-        # A broker responds with this code if the request names another cluster or node than its own (KIP-1242).
+        # A broker responds with this code if the request names a different cluster or node (KIP-1242).
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED and request.cluster_id is not None:
             return ConnectionLoss(
                 f"the connection is for {self.describe(node_id)} of cluster {request.cluster_id}, but a broker with "

@@ -53,7 +53,7 @@ class InFlightRequest:
         )
 
     def decode(self, frame: memoryview) -> Message:
-        """Decode the response. Raise DecodeError if the frame is invalid or belongs to another request."""
+        """Decode the response. Raise DecodeError if the frame is invalid or belongs to a different request."""
         request = self.request
         correlation_id = peek_correlation_id(frame)
         if correlation_id != request.correlation_id:
@@ -84,7 +84,7 @@ class InFlightRequests:
         self._deadline_bound_ms = min(self._deadline_bound_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
-        """Return whether another request may be sent to the node.
+        """Return whether a further request may be sent to the node.
 
         The newest request must have been written, because a channel writes one request at a time. The node must also
         have fewer requests in flight than the limit.

@@ -143,7 +143,7 @@ class Metadata:
             return topic in self._topic_expiry_ms
 
     def add_topic(self, topic: str, now_ms: float) -> None:
-        """Record that the topic is in use, so that its metadata is kept for another metadata.max.idle.ms.
+        """Record that the topic is in use, so that its metadata is kept for metadata.max.idle.ms from now.
 
         A new topic makes an update due at once. Raise InvalidRecordError if the name cannot be encoded.
         """

@@ -58,14 +58,14 @@ Epochs = dict[tuple[str, int], KnownEpoch]
 
 @dataclass
 class MetadataMerge:
-    """The result of merge_response: the new snapshot and epochs, and whether another update is needed."""
+    """The result of merge_response: the new snapshot and epochs, and whether a further update is needed."""
 
     snapshot: ClusterSnapshot
     epochs: Epochs = field(default_factory=dict)
     has_changes: bool = False
     """Whether a partition of the response is new, has a different epoch, or has no epoch to compare."""
     needs_refresh: bool = False
-    """Whether a topic or partition has an error that requires another update."""
+    """Whether a topic or partition has an error that requires a further update."""
 
 
 def merge_response(

@@ -270,7 +270,7 @@ class NetworkClient:
         if (node := choice.node) is None:
             return min(self._states.poll_delay_ms(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.is_awaiting_response(node.id):
-            return UNRESPONSIVE_AFTER_MS  # no other node is more likely to respond
+            return UNRESPONSIVE_AFTER_MS  # the query was already sent to the best choice
         if self._can_send(node.id, now_ms):
             self._send_metadata_request(node, now_ms)
         elif self._states.can_connect(node.id, now_ms):
@@ -438,7 +438,7 @@ class NetworkClient:
     def _cancel_requests(
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
     ) -> None:
-        """End the node's requests. Only those of the client's callers get a result in `responses`."""
+        """End the node's requests. Add results to `responses` only for requests of the client's callers."""
         for in_flight in self._in_flight.clear(node_id):
             if not in_flight.internal:
                 responses.append(in_flight.build_disconnect_response(loss, now_ms))

@@ -1,6 +1,6 @@
 """Suggest options for unknown option names, including names from librdkafka and kafka-python.
 
-For an option of another client, the Java option with the most similar spelling is often the wrong suggestion. For
+For a name from a different client, the Java option with the most similar spelling is often the wrong suggestion. For
 example, the Java producer option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So names of other
 clients are recognized first, in two steps. If a name becomes an option when its underscores are replaced with dots,
 that option is suggested. Otherwise the name is looked up in the tables below. As in the text of an OptionFault, braces
@@ -98,7 +98,7 @@ def suggest_option_name(name: str, known_names: Collection[str]) -> str:
 
 
 def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> str | None:
-    """Return a suggestion if the name is an option of another client, and None otherwise."""
+    """Return a suggestion if the name is an option of librdkafka or kafka-python, and None otherwise."""
     dotted_name = name.replace("_", ".")
     if dotted_name != name and dotted_name in known_names:
         return f"Option names have dots here: {{{dotted_name}}}."

@@ -36,9 +36,9 @@ from spark_kafka_sink.requests.routing import Routing
 _MIN_WAIT_MS = 1.0
 _MAX_TIMEOUT_DOUBLINGS = 30
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
-"""Effectively no timeout for a single request, because it may have to wait for many others on the same connection.
+"""Effectively no timeout for a single request, because many earlier requests on the connection may delay its response.
 
-Unresponsive nodes are timed out instead.
+Timeouts apply to unresponsive nodes, not to requests.
 """
 
 
@@ -269,7 +269,7 @@ class BlockingClient:
         for queue in self._queues.values():
             self._send_next(queue, now_ms)
         if self._ended_attempt_count != initial_count:
-            return  # without polling, so that the caller handles the ended attempts at once
+            return  # Do not poll, so that the caller handles the ended attempts at once.
         self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms))))
 
     def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:

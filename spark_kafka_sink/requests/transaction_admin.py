@@ -111,7 +111,7 @@ class TransactionListing:
     def __init__(self, client: BlockingClient, *states: str) -> None:
         """Send requests to the brokers that are known already, without waiting for the responses.
 
-        This also requests a metadata update, in which `wait_for_transactions` finds all other brokers.
+        This also requests a metadata update, in which `wait_for_transactions` finds the remaining brokers.
         """
         self._client = client
         self._states = states

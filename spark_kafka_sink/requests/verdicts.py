@@ -79,7 +79,7 @@ def classify(code: int, verdict_table: VerdictTable, default_verdict: Verdict, i
 
 
 def select_most_severe(classifications: Iterable[Classification]) -> Classification:
-    """Return the classification of a request, given those of its parts: the most severe one.
+    """Return the most severe classification among those of a request's parts.
 
     Return MISSING_IN_RESPONSE if there are no parts.
     """

@@ -130,7 +130,8 @@ class Deliveries:
             self._metrics.record_acknowledged_batches(batches, self._last_response_ms)
         finally:
             complete_futures(stored_rows)
-            self._accumulator.remove_completed(*batches)  # after the futures: flush() returns when they are complete
+            # Removed only now, because flush() returns once the batches are removed, and the futures must be complete.
+            self._accumulator.remove_completed(*batches)
 
     def fail_stored_batches(self, error: KafkaSinkError) -> None:
         """Fail the futures of stored batches, if the sender has failed before it could complete them.
@@ -145,7 +146,7 @@ class Deliveries:
     def _apply_outcomes(
         self, response: ClientResponse, sent_batches: SentBatches, now_ms: float
     ) -> KafkaSinkError | None:
-        """Collect the stored batches; retry, split or fail the others.
+        """Collect the stored batches, and retry, split or fail all other batches.
 
         Return the error that ends the producer, if any.
         """
@@ -264,7 +265,7 @@ class Deliveries:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
 
             fail_transaction(self._transactions, batch, error, record_errors)
-        if not batch.is_done:  # batches aborted by the accumulator have already failed
+        if not batch.is_done:  # the accumulator marks the batches that it aborts as failed
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)

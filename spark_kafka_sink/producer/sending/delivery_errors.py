@@ -72,8 +72,8 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
     """Find the reason why a batch was not acknowledged before its timeout, or return None if it is unknown.
 
-    The topic's error comes first, then the leader's authentication and connection errors, then the last attempt's
-    error. If the batch was never attempted, the reason is failed connections or a missing leader.
+    In order of preference, the reason is the topic's error, the leader's authentication or connection error, or the
+    last attempt's error. If the batch was never attempted, the reason is failed connections or a missing leader.
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)

@@ -65,7 +65,7 @@ _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 
 
 def can_pipeline(partition_state: PartitionState, connection: NodeApiVersions | None) -> bool:
-    """Return whether a request may be sent while others are in flight.
+    """Return whether a request may be sent while requests to the same partition are in flight.
 
     Rule 1: only after a request on the same connection has succeeded under the current epoch.
     """
@@ -73,7 +73,7 @@ def can_pipeline(partition_state: PartitionState, connection: NodeApiVersions | 
 
 
 def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
-    """Return whether another request may be sent to a leader.
+    """Return whether a further request may be sent to a leader.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """

@@ -133,7 +133,8 @@ class Sender:
         try:
             while not self.is_finished:
                 self.run_once(self._system.now())
-        except BaseException as error:  # otherwise the records would wait forever for this thread
+        except BaseException as error:
+            # If the error were not caught, the records would wait forever for this thread.
             self.fatal_error = DeliveryError(f"The producer's sender thread has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
@@ -172,7 +173,8 @@ class Sender:
         # The requests end only after the connections are closed, because until then a socket may read their bytes.
         self.client.close()
         self.idempotence.end_in_flight_requests()
-        self.accumulator.complete_flushes()  # last, so that no flush returns before all batches are removed
+        # The flushes are completed last, so that none of them returns before all batches are removed.
+        self.accumulator.complete_flushes()
         if (failures := self._deliveries.unobserved_failures) is not None:
             _log.warning(
                 "KafkaProducer %s was dropped, or the program exited, without close(). No acknowledgement was received "
@@ -196,7 +198,7 @@ class Sender:
         self._fail_batches_dropped_by_transaction(now_ms)
         ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now_ms)
         # These steps follow the filling, which reveals rows that cannot be encoded, and precede the drain. Abandoned
-        # batches come last, because after a batch has failed, later ones may be unable to keep their sequences.
+        # batches come last, because the failure of a batch may make later batches unable to keep their sequences.
         self._fail_unencoded_batches(now_ms)
         self._fail_expired_batches(now_ms)
         self._fail_abandoned_batches(now_ms)
@@ -214,8 +216,8 @@ class Sender:
         for node_id, batches in batches_by_node.items():
             self._send(node_id, batches, snapshot, now_ms)
         request_delay_ms = min(request_delay_ms, self._send_requests(now_ms))
-        # `ready_check` is stale by now: expiring or draining a batch exposes the next one, which may be in backoff, and
-        # a queue that became ready just after `now_ms` was not drained.
+        # `ready_check` is stale by now. Expiring or draining a batch exposes the next batch of its queue, which may be
+        # in backoff. A queue that became ready just after `now_ms` was not drained.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
         timeout_ms = min(
             request_delay_ms,
@@ -228,7 +230,7 @@ class Sender:
         try:
             for response in responses:
                 self._handle_response(response)
-        finally:  # even if handling another response raises
+        finally:  # even if handling one of the responses raises
             self._deliveries.complete_stored_batches()
 
     # --- steps of a round
@@ -338,7 +340,7 @@ class Sender:
     def _find_sendable_nodes(
         self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now_ms: float
     ) -> tuple[list[int], float]:
-        """Return the ready nodes that can accept a request now, and the delay until another node may be able to."""
+        """Return the ready nodes that can accept a request now, and the delay until a further node may accept one."""
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:

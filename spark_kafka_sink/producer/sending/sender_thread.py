@@ -88,7 +88,7 @@ class SenderThread:
         Every thread that finds that the sender has ended calls this method, even if it has not acquired the lock
         itself: a thread may be interrupted after `acquire` has locked the lock and before `acquire` has returned.
         """
-        with suppress(RuntimeError):  # another thread has unlocked it
+        with suppress(RuntimeError):  # a different thread has unlocked it
             self._running_lock.release()
 
     # --- interpreter exit

@@ -92,7 +92,7 @@ class TransactionManager:
         self._needs_producer_id = False
         self._id_and_epoch_to_send: ProducerIdAndEpoch
         """Sent with InitProducerId: the current identity to get its next epoch (KIP-360), or NO_PRODUCER_ID."""
-        self._transaction_count = 0  # number of transactions that were begun, taken-over ones excluded
+        self._transaction_count = 0  # number of transactions that `begin` has begun
         self._has_delayable_request = False  # whether a request under this epoch got no response and may run late
 
     @property

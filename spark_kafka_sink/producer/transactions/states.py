@@ -185,7 +185,7 @@ class TransactionLifecycle:
     def reject_while_pending(self, call: str) -> None:
         """Raise IllegalStateError if an operation is pending.
 
-        After a fatal error, the pending operation no longer matters, and callers raise the fatal error instead.
+        After a fatal error, the pending operation no longer matters, and callers raise the fatal error.
         """
         pending_operation = self.pending_operation
         if pending_operation is not None and self.state is not _State.FATAL_ERROR:
