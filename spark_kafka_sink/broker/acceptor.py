@@ -33,7 +33,7 @@ BACKLOG = 128
 POLL_SECONDS = 10.0
 """How long to wait for a connection. Other threads end the wait by writing to the wakeup socket."""
 _MAX_WAKEUP_BYTES = 64
-"""The most bytes to read after a wakeup. If any are left, they only end the next wait early."""
+"""Maximum number of bytes to read after a wakeup. Unread bytes only end the next wait early."""
 PAUSE_SECONDS = 0.5
 """How long to accept no connections after resources have run out."""
 MAX_TASK_WAIT_SECONDS = 10.0
@@ -53,9 +53,10 @@ class Acceptor:
         assign_connection: Callable[[int, socket.socket, SocketAddress], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`assign_connection` is called with the node, socket and client address of each accepted connection.
+        """Create the thread and its wakeup sockets, without starting the thread.
 
-        `on_failure` is called on the acceptor's thread if an error ends it.
+        `assign_connection`: called with the node, socket and client address of each accepted connection.
+        `on_failure`: called on the acceptor's thread if an error ends it.
         """
         self._host = host
         self._assign_connection = assign_connection

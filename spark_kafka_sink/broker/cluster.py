@@ -149,7 +149,8 @@ class EmbeddedCluster:
         if store is not None:
             # A fixed seed would generate the topic ids of previous runs in the same directory again.
             self._random = Random()
-            with self.lock:  # required because loading aborts open transactions
+            # Loading aborts open transactions, which requires the lock.
+            with self.lock:
                 store.load(self)
         loaded_names = set(self.topics)
         missing_topics = [
@@ -369,7 +370,7 @@ class EmbeddedCluster:
     def find_coordinator(self, key: str) -> BrokerNode | None:
         """Return the node that coordinates a transactional id or group, or None if no node is running.
 
-        If the coordinator's node stops, another node takes over.
+        If the coordinator's node stops, one of the running nodes takes over.
         """
         with self.lock:
             running_nodes = self.list_running_nodes()

@@ -15,14 +15,14 @@ APIs and errors may be given by their Kafka name or number. These are the faults
     cut(at=0.5)               close the connection in the middle of the response
     garbage(data)             send these bytes instead of the response
     announce_length(n)        send a frame length of n and nothing else
-    wrong_correlation_id()    respond with another correlation id
+    wrong_correlation_id()    respond with a correlation id that does not match the request
     throttle(ms)              respond with a throttle time
 
-With `execute_first=True`, the first three execute the request before the fault. With `execute_first=False`, `delay`
-delays the execution instead of the response.
+With `execute_first=True`, `fail`, `drop` and `never_respond` execute the request before the fault. With
+`execute_first=False`, `delay` delays the execution instead of the response.
 
-`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. Each of
-these methods returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
+`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. Each fault
+method returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
 `rule.remove()` ends it. `clear()` removes all rules.
 
 These methods change the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections,
@@ -88,7 +88,8 @@ class Control:
         if partition is not None and topic is None:
             raise ValueError("partition requires topic")
         if node is not None:
-            self._cluster.node(node)  # raises KeyError for an unknown node, whose rule would never match a request
+            # Raises KeyError for an unknown node. Its rule would never match a request.
+            self._cluster.node(node)
         if isinstance(api, str):
             handled_apis = {key.name: int(key) for key in list_handled_api_keys()}
             api = ApiKey(_resolve_number(api, "request", handled_apis))
@@ -114,7 +115,7 @@ class Control:
     ) -> FaultEffects:
         """Count a request in each rule that accepts it, and return the effects of the rules that affect it.
 
-        Filters run without the lock, so that a filter that blocks does not delay the requests of other connections.
+        Filters run without the lock, so that a blocking filter does not delay requests on other connections.
         """
         effects = FaultEffects()
         with self._lock:
@@ -166,7 +167,7 @@ class Control:
         self._cluster.create_topic(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic. A new topic of the same name gets another id and has no records."""
+        """Delete a topic. A new topic of the same name gets a new id and has no records."""
         self._cluster.delete_topic(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:
@@ -181,7 +182,7 @@ class Control:
         self._cluster.topic(topic).hidden = False
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Delete the records before an offset, as retention does, and the state of producers without other records."""
+        """Delete the records before an offset, as retention does. Forget producers that have no other records."""
         self._cluster.log(topic, partition).delete_records(before_offset)
 
     def forget_producers(self, topic: str, partition: int) -> None:
@@ -252,7 +253,7 @@ class FaultBuilder:
         return self.garbage(struct.pack(">i", length))
 
     def wrong_correlation_id(self) -> FaultRule:
-        """Respond with a correlation id that is higher by one."""
+        """Respond with a correlation id one higher than the request's."""
         return self._add_response_fault(ResponseFault.WRONG_CORRELATION_ID, should_execute=True)
 
     def never_respond(self, *, execute_first: bool = False) -> FaultRule:

@@ -1,8 +1,7 @@
 """Fault rules: filters that select requests, and the effects of injected faults on them.
 
-A rule counts the requests that its filter accepts. It affects the `nth` of them and the `times - 1` after it, and then
-no more. If several rules affect a request, their effects are combined in its FaultEffects, which kafka_apis.py and the
-handlers carry out.
+A rule counts the requests that its filter accepts. It affects `times` of them, beginning with the `nth`. If several
+rules affect a request, their effects are combined in its FaultEffects, which kafka_apis.py and the handlers carry out.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ResponseFault(Enum):
     DROP = "close the connection instead of responding"
     CUT = "close the connection in the middle of the response"
     RAW_BYTES = "send other bytes instead of the response"
-    WRONG_CORRELATION_ID = "respond with the correlation id of another request"
+    WRONG_CORRELATION_ID = "respond with a correlation id that does not match the request"
     NEVER = "keep the connection open and never respond"
 
 
@@ -108,10 +107,12 @@ class FaultRule:
         probability: float,
         add_fault: Callable[[FaultEffects, Random], None],
     ) -> None:
-        """From the `nth` accepted request on, the rule affects each request with the given `probability`.
+        """Create a rule for the requests that `request_filter` accepts.
 
-        After `times` affected requests (None: no limit), it affects no more. `add_fault` adds the fault to the effects
-        of an affected request.
+        `nth`: number of the first accepted request that the rule may affect.
+        `times`: maximum number of affected requests; None for no limit.
+        `probability`: probability that the rule affects a request, from the `nth` on.
+        `add_fault`: adds the fault to the effects of an affected request.
         """
         self.affected_count = 0
         """Number of requests affected so far."""
@@ -140,7 +141,8 @@ class FaultRule:
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
         """Count an accepted request. If the rule affects it, add the fault to its `effects`."""
-        if self._is_removed:  # another thread removed the rule after it had accepted the request
+        # Another thread may remove the rule after it has accepted the request.
+        if self._is_removed:
             return
         self.request_count += 1
         if self.request_count < self._nth or (self._times is not None and self.affected_count >= self._times):

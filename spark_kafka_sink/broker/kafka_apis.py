@@ -46,9 +46,12 @@ def handle_request(
 ) -> RequestOutcome:
     """Handle a request frame that a client sent to `node`.
 
-    Return what the transport must do now, or a DelayedRequest to resume later. `now_ms`: monotonic time.
+    Return a response for the transport to send now, or a DelayedRequest to resume later.
+
+    `now_ms`: monotonic time.
     """
-    cluster.tick(now_ms)  # so that the handler does not see a transaction that has timed out
+    # Abort timed-out transactions first, so that the handler does not see them.
+    cluster.tick(now_ms)
     try:
         header, _ = decode_request_header(frame)
         if not _is_version_supported(cluster, header):
@@ -75,7 +78,7 @@ def _delay(
     """Delay the execution of a request.
 
     Thousands of requests may be delayed at once. Therefore a delayed request keeps its frame and is decoded again
-    later. The decoded request would need ten times the memory.
+    later. A decoded request would need ten times the memory.
     """
     return DelayedRequest(deadline_ms, lambda now_ms: _execute(context, frame, _decode(frame), now_ms), change_count)
 

@@ -7,7 +7,7 @@
 The log validates batches (batch_validation.py), checks their sequence numbers and recognizes duplicates
 (producer_state.py), assigns offsets, and tracks transactions. The last stable offset is the first offset of the
 earliest open transaction, or the log end offset if none is open. read_committed consumers receive only batches before
-it. A rejected batch leaves the log unchanged.
+the last stable offset. A rejected batch leaves the log unchanged.
 
 With `discard`, the log stores nothing. It only parses headers, advances offsets, and counts batches, records and bytes.
 """
@@ -166,7 +166,8 @@ class PartitionLog:
         Return the marker's offset. Raise ApiError if it cannot be stored.
         """
         if self.config.discard:
-            return self.log_end_offset  # no batch was stored, so there is no transaction to end
+            # Without stored batches, there is no transaction to end.
+            return self.log_end_offset
         record = _encode_marker_record(_COMMIT_MARKER_TYPE if commit else _ABORT_MARKER_TYPE)
         header = encode_header(
             [record],
@@ -276,8 +277,8 @@ class PartitionLog:
     ) -> LogReadResult:
         """Read whole batches, beginning with the one that contains `offset`, which must be within the log.
 
-        `committed`: stop at the last stable offset and return the aborted transactions. `min_one_batch`: return the
-        first batch even if it is larger than `max_bytes`.
+        `committed`: stop at the last stable offset and return the aborted transactions.
+        `min_one_batch`: return the first batch even if it is larger than `max_bytes`.
         """
         with self._lock:
             end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset

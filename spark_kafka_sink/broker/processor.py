@@ -81,7 +81,8 @@ class Processor:
         self._selector = Selector(system, channel_builder=channel_builder, timeouts=TIMEOUTS, frame_memory=frame_memory)
         self._handle_request = handle_request
         self._on_failure = on_failure
-        self._nodes_by_channel_id: dict[str, int] = {}  # node that each registered channel belongs to
+        self._nodes_by_channel_id: dict[str, int] = {}
+        """The node that each registered channel belongs to."""
         self._new_connections: deque[_AcceptedConnection] = deque()
         self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
         self._nodes_to_close: deque[tuple[int, threading.Event]] = deque()
@@ -188,7 +189,7 @@ class Processor:
                 self._close(channel_id)
 
     def _process_response(self, channel_id: str, response: ChannelResponse) -> None:
-        """Start to write a response and carry out its action.
+        """Start writing a response and carry out its action.
 
         If the response is a frame, the channel is unmuted once the frame has been written, whatever the action.
         """

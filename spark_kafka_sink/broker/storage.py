@@ -64,7 +64,8 @@ class ClusterFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._is_loading = False  # if True, existing log files are expected and nothing is saved
+        # While loading, existing log files are expected and nothing is saved.
+        self._is_loading = False
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
@@ -140,7 +141,8 @@ class ClusterFiles:
                 partition.log.recover(recover_batches(self._directory / f"{topic.name}-{partition.index}.log"))
                 for producer_id in partition.log.list_open_producer_ids():
                     transactions_by_producer[producer_id].partitions.add((topic.name, partition.index))
-        coordinator.abort_timed_out(math.inf)  # at this time, every open transaction has timed out
+        # At an infinite time, every open transaction has timed out.
+        coordinator.abort_timed_out(math.inf)
 
 
 class LogFile:
@@ -165,7 +167,8 @@ class LogFile:
             self._valid_end = os.lseek(descriptor, 0, os.SEEK_END)
             view = memoryview(data)
             try:
-                while view:  # os.write may write only a part of the bytes
+                # os.write may write only some of the bytes.
+                while view:
                     view = view[os.write(descriptor, view) :]
             except OSError:
                 os.ftruncate(descriptor, self._valid_end)
@@ -179,7 +182,7 @@ class LogFile:
 
 
 def recover_batches(path: Path) -> list[memoryview]:
-    """Truncate a log file at the first incomplete or corrupt batch, and return the batches before that.
+    """Truncate a log file at the first incomplete or corrupt batch, and return the batches before it.
 
     A crash leaves an incomplete batch at the end. A corrupt batch in the middle means that the file was damaged. The
     batches after it are dropped as well, as in Kafka's own log recovery.

@@ -133,8 +133,10 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Assign a producer id and epoch. The new epoch fences other producers with the same transactional id.
 
+        Return the new identity, or one with an error code.
+
         `expected_identity`: the current identity of a producer that requests its next epoch (KIP-360), or None for a
-        producer that has just started. Return the new identity, or one with an error code.
+        producer that has just started.
         """
         if transactional_id is None:  # an idempotent producer without transactions
             return ProducerIdentity(self.allocate_producer_id(), 0)
@@ -198,7 +200,8 @@ class TransactionCoordinator:
     ) -> int:
         """Add partitions to the transaction, and begin it if it has not begun. Return 0 or an error code.
 
-        `now_ms`: monotonic time, which the timeout is measured by. `wall_ms`: start time to show to clients.
+        `now_ms`: monotonic time, from which the timeout is measured.
+        `wall_ms`: start time to show to clients.
         """
         transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
         if transaction is None:

@@ -84,7 +84,8 @@ class UuidCodec:
         return _parse_uuid(bytes(reader.read_view(_UUID_BYTES)))
 
 
-@lru_cache(_UUID_CACHE_SIZE)  # responses keep repeating the ids of a few topics, and UUID() is slow
+# Responses repeat the ids of a few topics, and UUID() is slow.
+@lru_cache(_UUID_CACHE_SIZE)
 def _parse_uuid(data: bytes) -> UUID:
     return UUID(bytes=data)
 
@@ -96,7 +97,7 @@ MAX_STRING_BYTES = 2**15 - 1
 def is_encodable_string(text: str) -> bool:
     """Return whether the text can be encoded as a string in every protocol version.
 
-    A text cannot be encoded if it is too long or contains a lone surrogate, as some file names do.
+    Text cannot be encoded if it is too long or contains a lone surrogate, as some file names do.
     """
     try:
         return len(text.encode()) <= MAX_STRING_BYTES

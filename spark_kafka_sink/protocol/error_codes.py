@@ -85,8 +85,10 @@ def build_broker_error(
 ) -> BrokerError:
     """Build the exception for an error code in a response.
 
-    `context`: the failed operation, which begins the message. `advice`: replaces the table's advice. `broker_message`:
-    the error message in the response. `destination`: the topic or topic-partition of the failed records.
+    `context`: the failed operation, which begins the message.
+    `advice`: replaces the table's advice.
+    `broker_message`: the error message in the response.
+    `destination`: the topic or topic-partition of the failed records.
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
@@ -338,7 +340,7 @@ UNKNOWN_PRODUCER_ID = _define_error(
 )
 REASSIGNMENT_IN_PROGRESS = _define_error(60, "REASSIGNMENT_IN_PROGRESS")
 DELEGATION_TOKEN_AUTH_DISABLED = _define_error(
-    61, "DELEGATION_TOKEN_AUTH_DISABLED", OTHER, "Delegation tokens are not enabled at the broker."
+    61, "DELEGATION_TOKEN_AUTH_DISABLED", OTHER, "Delegation tokens are not enabled on the broker."
 )
 DELEGATION_TOKEN_NOT_FOUND = _define_error(
     62, "DELEGATION_TOKEN_NOT_FOUND", OTHER, "The delegation token does not exist, or it has expired and was removed."

@@ -51,8 +51,8 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     """Decode a request header. Return the header and the bytes after it. Raise DecodeError if it is malformed.
 
-    The API or its version need not be supported. For a supported API, the header's tagged fields are skipped. For other
-    APIs it is unknown whether there are any, so the returned bytes may begin with them.
+    The API and its version may be unsupported. For a supported API, the header's tagged fields are skipped. For an
+    unsupported API it is unknown whether the header has tagged fields, so the returned bytes may begin with them.
     """
     reader = Reader(frame)
     header = _read_request_header(reader)
@@ -125,7 +125,8 @@ def _find_request_type(api_key: int) -> type[Message] | None:
     return load_request_type(ApiKey(api_key)) if api_key in list_supported_api_keys() else None
 
 
-@lru_cache(64)  # a client sends the same id in every request
+# A client sends the same id in every request.
+@lru_cache(64)
 def _encode_request_header_tail(client_id: str | None, flexible: bool) -> bytes:
     """Encode the end of a request header: the client id and, in a flexible header, an empty list of tagged fields."""
     writer = Writer()

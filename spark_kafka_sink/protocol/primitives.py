@@ -6,7 +6,7 @@ copied, unless it is so small that copying is cheaper.
 A Reader reads bytes from a peer. It checks each length against the remaining bytes before allocating anything, so
 memory and time stay proportional to the input. It raises no error other than DecodeError.
 
-    unsigned varint   7 bits per byte, least significant group first; the high bit is set if another byte follows
+    unsigned varint   7 bits per byte, least significant group first; the high bit is set if more bytes follow
 
 Signed varints are used only in records (records/fields.py).
 """

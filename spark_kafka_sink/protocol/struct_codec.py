@@ -85,7 +85,8 @@ class StructCodec:
                 default = getattr(self._defaults, name)
                 builder.add_check(name, "!=", default, self._build_error_message(f"{name} does not exist"))
             return
-        if spec.nullable is not None and self._version not in spec.nullable:  # null is allowed in other versions only
+        # Null is allowed, but not in this version.
+        if spec.nullable is not None and self._version not in spec.nullable:
             builder.add_check(name, "is", None, self._build_error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))
@@ -143,7 +144,7 @@ class StructCodec:
 
 
 _codecs: dict[tuple[type[Struct], int, bool], StructCodec] = {}
-"""Codecs by struct type, version and whether the version is flexible. If two threads build the same codec concurrently,
+"""Codecs by (struct type, version, whether the version is flexible). If two threads build the same codec concurrently,
 either result may be kept."""
 
 
@@ -198,8 +199,9 @@ class _SourceBuilder:
     ) -> None:
         """Add the tagged fields at the end of the struct. Must be called last.
 
-        `defaults`: the default values, by field name, which are not written. `write` and `read` are called only if a
-        struct has tagged fields.
+        `defaults`: default values by field name. A field with its default value is not written.
+        `write`: writes the tagged fields. Called only if there are any to write.
+        `read`: reads the tagged fields. Called only if the encoded struct has any.
         """
         self._end_fixed_size_run()
         self.min_bytes += 1

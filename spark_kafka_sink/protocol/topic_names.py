@@ -14,7 +14,8 @@ TOPIC_NAME_RULE = (
 _TOPIC_NAME_PATTERN = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_TOPIC_NAME_LENGTH}}}")
 
 
-@lru_cache(1024)  # a producer checks every record's topic but writes to few topics
+# A producer checks the topic of every record, but writes to few topics.
+@lru_cache(1024)
 def is_topic_name(name: str) -> bool:
     """Return whether Kafka allows this topic name."""
     return name not in (".", "..") and _TOPIC_NAME_PATTERN.fullmatch(name) is not None

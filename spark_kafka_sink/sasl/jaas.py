@@ -67,7 +67,8 @@ def parse_jaas_config(text: str) -> LoginModule:
         option_name = token
         if next(tokens, "") != "=":
             raise _build_invalid_error(f"must have name=value pairs after {module_name} {control_flag}.")
-        options[option_name] = _unquote(next(tokens, ";"))  # the end of the text counts as a missing value
+        # The end of the text counts as a missing value.
+        options[option_name] = _unquote(next(tokens, ";"))
     else:
         raise _build_invalid_error("must end with a semicolon.")
     if next(tokens, None) is not None:

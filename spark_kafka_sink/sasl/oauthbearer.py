@@ -78,7 +78,8 @@ class OauthBearerClient:
             self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
-        return _SEPARATOR.encode()  # acknowledges the error so that the broker ends the authentication
+        # Acknowledge the error, so that the broker ends the authentication.
+        return _SEPARATOR.encode()
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class OauthBearerServer:
             accepted_token = self._validate_token(bearer_token)
         except AuthenticationError as error:
             _log.warning("Rejected an OAUTHBEARER token: %s", error)
-            self._is_rejected = True  # the exchange fails with the client's next message, which acknowledges the error
+            # The exchange fails with the client's next message, which acknowledges the error.
+            self._is_rejected = True
             return _INVALID_TOKEN_MESSAGE.encode()
         if authorization_id and authorization_id != accepted_token.principal:
             raise AuthenticationError("OAUTHBEARER: the authorization id does not match the token's principal")

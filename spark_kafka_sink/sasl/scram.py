@@ -6,9 +6,9 @@
     server  v=<signature>   or   e=<error>
 
 The client proves that it knows the password without sending it, and the server proves that it knows the user's
-credential. The client rejects a server if the server's nonce does not extend the client's, if its iteration count is
-out of bounds, or if its signature is wrong. Too few iterations would make the proof easy to crack; too many would waste
-CPU time. Like Kafka's brokers, we do not normalize user names (SASLprep).
+credential. The client rejects a server if the server's nonce does not extend the client's, if the iteration count is
+out of bounds, or if the server's signature is wrong. Too few iterations would make the proof easy to crack; too many
+would waste CPU time. Like Kafka's brokers, we do not normalize user names (SASLprep).
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class ScramServer:
         self._has_received_proof = False
 
     def step(self, token: bytes) -> bytes:
-        if self._has_received_proof:  # a nonce allows only one attempt, whether the proof is valid or not
+        # A nonce allows only one attempt, whether the proof is valid or not.
+        if self._has_received_proof:
             raise AuthenticationError(f"{self.name}: the client sent a message after authentication had ended")
         message = decode_message(self.name, token)
         if self._first_messages is None:

@@ -39,10 +39,11 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
 
     Only the columns of `expected` are compared. Their types define how the topic's columns are converted. A string
     column compares bytes as text. A struct, array or map column compares a key or value as JSON. A map column compares
-    headers as a map, and a bigint column compares the timestamp in milliseconds. With `in_order`, the topic's rows are
-    sorted by partition and offset, and the order of rows matters.
+    headers as a map, and a bigint column compares the timestamp in milliseconds.
 
     JSON must have exactly the fields of the struct; a null field equals a missing one.
+
+    `in_order`: whether the order of rows matters. If True, the topic's rows are sorted by partition and offset.
     """
     try:
         from chispa import DataFramesNotEqualError, assert_df_equality
@@ -85,11 +86,12 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
 
 
 def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> None:
-    """Raise DataFramesNotEqualError if a JSON value has fields that the expected type lacks, which Spark would drop."""
+    """Raise DataFramesNotEqualError if a JSON value has fields that the expected type lacks. Spark would drop them."""
     from chispa import DataFramesNotEqualError
 
     for row_index, value in enumerate(records.column(field.name).to_pylist()):
-        with contextlib.suppress(ValueError):  # invalid JSON is reported later, by the comparison in Spark
+        # The comparison in Spark reports invalid JSON.
+        with contextlib.suppress(ValueError):
             json_value = json.loads(value or "null")
             unexpected_field = next(_find_unexpected_fields(json_value, field.dataType, field.name), None)
             if unexpected_field is not None:

@@ -45,7 +45,8 @@ class EmbeddedBroker:
             self._client_options = client_options or {}
             self._server = SocketServer(self.cluster, self.control, listener_config)
             self._server.start_threads()
-            self._resources = resources.pop_all()  # from now on, `close` releases them
+            # From now on, `close` releases the resources.
+            self._resources = resources.pop_all()
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"

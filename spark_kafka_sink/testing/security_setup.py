@@ -51,10 +51,12 @@ def set_up_security(
 ) -> Iterator[SecuritySetup]:
     """Generate the certificates and options for a listener and its clients.
 
-    Create the listener inside the `with` block, because its certificate files are deleted at the end. Its certificate
-    is valid for localhost, 127.0.0.1 and `host_names`. The client options contain certificates as text rather than
-    file paths, so that they also work on Spark's executors. `users` are passwords by user name, and the client options
-    contain the login of the first user.
+    Create the listener inside the `with` block, because its certificate files are deleted at the end of the block. The
+    client options contain certificates as text rather than file paths, so that the options also work on Spark's
+    executors.
+
+    `users`: passwords by user name. The client options contain the login of the first user.
+    `host_names`: names for which the certificate is valid, in addition to localhost and 127.0.0.1.
     """
     if mechanism not in PASSWORD_MECHANISMS:
         raise ConfigurationError(f"mechanism must be one of {', '.join(PASSWORD_MECHANISMS)}, not {mechanism}.")
@@ -96,7 +98,8 @@ def _write_certificates(directory: Path, host_names: Iterable[str], *, mutual: b
     options: dict[str, object] = {"ssl.truststore.certificates": authority.cert_pem.bytes().decode()}
     if not mutual:
         return _CertificateFiles(certificate_path, None, options)
-    authority.cert_pem.write_to_path(str(client_ca_path))  # the same authority signs the client's certificate
+    # The same authority signs the client's certificate.
+    authority.cert_pem.write_to_path(str(client_ca_path))
     client_certificate = authority.issue_cert("client.embedded", common_name="client")
     options["ssl.keystore.key"] = client_certificate.private_key_pem.bytes().decode()
     options["ssl.keystore.certificate.chain"] = "".join(

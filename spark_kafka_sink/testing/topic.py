@@ -49,8 +49,10 @@ def read_topic(
 ) -> pa.Table:
     """Read all current records of a topic into a table with the columns of Spark's Kafka source.
 
-    The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. `isolation` is
-    read_committed or read_uncommitted. `options` are client options, such as security settings. Raise DataError if the
-    records need more than `max_bytes` of memory.
+    The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. Raise DataError if
+    the records need more than `max_bytes` of memory.
+
+    `isolation`: read_committed or read_uncommitted.
+    `options`: client options, such as security settings.
     """
     return read_topic_table(bootstrap, topic, isolation=isolation, options=options, max_bytes=max_bytes)

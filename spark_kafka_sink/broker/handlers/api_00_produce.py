@@ -79,7 +79,8 @@ def _append_partition(
     result = PartitionProduceResponse(index=index, base_offset=-1)
     partition, result.error_code = context.get_partition_or_error_code(topic, index)
     if topic is not None and 0 <= index < len(topic.partitions):
-        result.log_start_offset = topic.partitions[index].log.log_start_offset  # also if the batch is rejected
+        # The response has the log start offset even if the batch is rejected.
+        result.log_start_offset = topic.partitions[index].log.log_start_offset
     if topic is None or partition is None:
         # After a change of leader, the client can retry without requesting metadata.
         if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:

@@ -18,8 +18,8 @@ TRANSACTION_VERSION_FEATURE = "transaction.version"
 FIRST_VERSION_WITH_MIN_LEVEL_0 = 4
 """The first request version whose response contains supported features with minimum level 0.
 
-Java clients before 3.9 request older versions. Some of these clients cannot connect if a response contains such a
-feature (KAFKA-17011), so brokers omit it.
+Java clients before 3.9 request older versions. Some of these clients cannot connect if a response contains a feature
+with minimum level 0 (KAFKA-17011), so brokers omit such features.
 """
 
 

@@ -97,7 +97,8 @@ def _find_error(
         return error_codes.INVALID_PARTITIONS, message
     replication_factor, node_count = requested_topic.replication_factor, len(cluster.nodes)
     is_factor_valid = replication_factor == -1 or 1 <= replication_factor <= node_count
-    if not is_factor_valid and not requested_topic.assignments:  # assignments to nodes replace the replication factor
+    # Assignments to nodes replace the replication factor.
+    if not is_factor_valid and not requested_topic.assignments:
         nodes = format_count(node_count, "node")
         message = f"Replication factor {replication_factor} is invalid in a cluster of {nodes}."
         return error_codes.INVALID_REPLICATION_FACTOR, message

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
 )
 
 FIRST_MULTI_TRANSACTION_VERSION = 4
-FIRST_FENCED_ERROR_VERSION = 2
+FIRST_PRODUCER_FENCED_VERSION = 2
 
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> HandlerResult:
@@ -76,7 +76,7 @@ def _add_partitions(
                 transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
             )
             cluster.save_transactions()
-    common_error_code = to_known_error_code(common_error_code, context.version, FIRST_FENCED_ERROR_VERSION)
+    common_error_code = downgrade_error_code(common_error_code, context.version, FIRST_PRODUCER_FENCED_VERSION)
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
-FIRST_FENCED_ERROR_VERSION = 2
+FIRST_PRODUCER_FENCED_VERSION = 2
 
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
@@ -21,5 +21,5 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerR
             )
             cluster.save_transactions()
     return AddOffsetsToTxnResponse(
-        error_code=to_known_error_code(error_code, context.version, FIRST_FENCED_ERROR_VERSION)
+        error_code=downgrade_error_code(error_code, context.version, FIRST_PRODUCER_FENCED_VERSION)
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error_code
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
 from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
-FIRST_FENCED_ERROR_VERSION = 2
+FIRST_PRODUCER_FENCED_VERSION = 2
 FIRST_TRANSACTIONS_V2_VERSION = 5
 
 
@@ -26,7 +26,7 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
         )
         cluster.save_transactions()
     return EndTxnResponse(
-        error_code=to_known_error_code(next_identity.error_code, context.version, FIRST_FENCED_ERROR_VERSION),
+        error_code=downgrade_error_code(next_identity.error_code, context.version, FIRST_PRODUCER_FENCED_VERSION),
         producer_id=next_identity.producer_id,
         producer_epoch=next_identity.epoch,
     )

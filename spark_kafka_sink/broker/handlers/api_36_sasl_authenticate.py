@@ -1,4 +1,4 @@
-"""SaslAuthenticate: reject the request. Valid ones are part of a login, which the network layer handles itself."""
+"""SaslAuthenticate: reject the request. Valid requests are part of a login, which the network layer handles itself."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Clients use at most v3; later versions are for requests between brokers.
 
-v4 several transactions in one request (KIP-890)
+v4: allows several transactions in one request (KIP-890)
 """
 
 from __future__ import annotations

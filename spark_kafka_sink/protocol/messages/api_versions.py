@@ -1,7 +1,8 @@
 """ApiVersions: look up the APIs and versions that a broker supports.
 
-v3 name and version of the client software (KIP-511), features of the cluster (KIP-584)
-v5 cluster id and node id that the client expects; any other broker responds with REBOOTSTRAP_REQUIRED (KIP-1242)
+v3: adds the client's software name and version (KIP-511), and the cluster's features (KIP-584)
+v5: adds the cluster id and node id that the client expects; a broker with a different id responds with
+    REBOOTSTRAP_REQUIRED (KIP-1242)
 """
 
 from __future__ import annotations

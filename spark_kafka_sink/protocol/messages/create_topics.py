@@ -1,7 +1,7 @@
 """CreateTopics: create topics, or validate their settings only.
 
-v5 partitions, replication factor and configs in the response (KIP-525)
-v7 topic id in the response
+v5: adds partitions, replication factor and configs to the response (KIP-525)
+v7: adds the topic id to the response
 """
 
 from __future__ import annotations

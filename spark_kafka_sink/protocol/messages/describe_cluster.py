@@ -1,7 +1,7 @@
 """DescribeCluster: look up brokers, controller and cluster id (KIP-700).
 
-v1 controllers as endpoints
-v2 fenced brokers
+v1: adds the endpoint type, to look up controllers instead of brokers
+v2: adds fenced brokers
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeConfigs: look up the configuration of topics and brokers.
 
-v1 synonyms
-v3 documentation and types (KIP-569)
+v1: adds synonyms
+v3: adds documentation and types (KIP-569)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Timestamps are from the active controller's clock.
 
-v1 timestamps of the last fetch (KIP-836)
-v2 directory ids and listeners of the controllers (KIP-853)
+v1: adds the time of each replica's last fetch (KIP-836)
+v2: adds the directory ids and listeners of the controllers (KIP-853)
 """
 
 from __future__ import annotations

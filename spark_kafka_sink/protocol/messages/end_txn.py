@@ -1,6 +1,6 @@
 """EndTxn: commit or abort a transaction.
 
-v5 transactions v2 (KIP-890): the response has the next epoch of the producer
+v5: supports transactions v2, and adds the producer's next epoch to the response (KIP-890)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fetch: read record batches from partition leaders or followers.
 
-v7 incremental fetch sessions (KIP-227)
-v11 rack id, to fetch from the closest replica (KIP-392)
-v13 topic ids instead of names (KIP-516)
+v7: adds incremental fetch sessions (KIP-227)
+v11: adds the rack id, to fetch from the closest replica (KIP-392)
+v13: replaces topic names with topic ids (KIP-516)
 """
 
 from __future__ import annotations

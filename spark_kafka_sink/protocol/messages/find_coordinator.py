@@ -1,7 +1,7 @@
 """FindCoordinator: look up the coordinator of a consumer group or a transactional id.
 
-v1 key types
-v4 several keys in one request (KIP-699)
+v1: adds the key type, to look up coordinators of transactional ids
+v4: allows several keys in one request (KIP-699)
 """
 
 from __future__ import annotations

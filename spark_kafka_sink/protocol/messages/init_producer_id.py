@@ -1,7 +1,7 @@
 """InitProducerId: obtain a producer id and epoch for idempotence and transactions.
 
-v3 the request can contain the current id and epoch, to obtain the next epoch (KIP-360)
-v6 two-phase commit (KIP-939)
+v3: adds the current producer id and epoch to the request, to obtain the next epoch (KIP-360)
+v6: adds two-phase commit (KIP-939)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ListOffsets: look up the earliest offset, the latest offset or the offset for a timestamp of topic-partitions.
 
-v2 isolation level
-v4 leader epochs
-v7 to v11 additional special timestamps
-v10 timeout
+v2: adds the isolation level
+v4: adds leader epochs
+v7, v8, v9, v11: add special timestamps
+v10: adds a timeout
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ListTransactions: list the transactions of a coordinator (KIP-664).
 
-v1 filter by minimum duration (KIP-994)
-v2 filter by a pattern of transactional ids (KIP-1152)
+v1: adds a filter by minimum duration (KIP-994)
+v2: adds a filter by transactional id pattern (KIP-1152)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Metadata: look up brokers, topics and the leaders of their partitions.
 
-v4 automatic topic creation can be disabled
-v10 topic ids (KIP-516)
-v12 topics can be looked up by id
-v13 error code for the whole response (KIP-1102)
+v4: lets the client disable automatic topic creation
+v10: adds topic ids (KIP-516)
+v12: lets the client look up topics by id
+v13: adds a top-level error code (KIP-1102)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OffsetCommit: commit the offsets of a consumer group.
 
-v5 without retention time
-v7 static members (KIP-345)
-v10 topic ids instead of names
+v5: removes the retention time
+v7: adds static members (KIP-345)
+v10: replaces topic names with topic ids
 """
 
 from __future__ import annotations

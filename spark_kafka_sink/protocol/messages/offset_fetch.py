@@ -1,8 +1,8 @@
 """OffsetFetch: look up the committed offsets of consumer groups.
 
-v7 stable offsets only, on request (KIP-447)
-v8 several groups in one request (KIP-709)
-v10 topic ids instead of names
+v7: lets the client request only stable offsets (KIP-447)
+v8: allows several groups in one request (KIP-709)
+v10: replaces topic names with topic ids
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Produce: write record batches to the leaders of their partitions.
 
-v3 transactional id and record format v2 (KIP-98)
-v8 errors of single records (KIP-467)
-v10 current leader in the response (KIP-951)
-v13 topic ids instead of names (KIP-516)
+v3: adds the transactional id, and requires record format v2 (KIP-98)
+v8: adds the errors of individual records (KIP-467)
+v10: adds the current leader to the response (KIP-951)
+v13: replaces topic names with topic ids (KIP-516)
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from spark_kafka_sink.protocol.schema import (
 )
 
 
-@dataclass(slots=True)  # not kw_only, because one is created for each batch, and positional arguments are faster
+# Not keyword-only: one instance is created for each batch, and positional arguments are faster.
+@dataclass(slots=True)
 class PartitionProduceData(Struct):
     index: int = int32("0+")
     records: Records = record_batches("0+")

@@ -1,6 +1,6 @@
 """SaslAuthenticate: exchange one token of a SASL mechanism.
 
-v1 session lifetime (KIP-368)
+v1: adds the session lifetime (KIP-368)
 """
 
 from __future__ import annotations

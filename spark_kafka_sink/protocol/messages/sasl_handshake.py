@@ -1,6 +1,6 @@
 """SaslHandshake: select a SASL mechanism.
 
-v1 tokens are sent in SaslAuthenticate instead of frames without a header (KIP-152)
+v1: sends tokens in SaslAuthenticate requests, rather than in frames without a header (KIP-152)
 """
 
 from __future__ import annotations

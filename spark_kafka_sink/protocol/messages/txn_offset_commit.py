@@ -1,7 +1,7 @@
 """TxnOffsetCommit: commit the offsets of a consumer group within a transaction.
 
-v3 adds the group's generation and member ids (KIP-447)
-v5 supports transactions v2 (KIP-890)
+v3: adds the group's generation and member ids (KIP-447)
+v5: supports transactions v2 (KIP-890)
 
 Version 6 (KIP-1319) replaces topic names with topic ids. It is not declared here: a producer has no metadata of the
 topics that its consumer group reads, and Kafka 4.4 brokers still accept version 5.
