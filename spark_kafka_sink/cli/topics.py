@@ -139,7 +139,7 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
 def _fetch_offsets(
     config: ClientConfig, topic: str, partitions: Sequence[int]
 ) -> tuple[Mapping[int, int], Mapping[int, int]]:
-    """Return the first offset and the end offset of each partition, including records of open transactions."""
+    """Return each partition's first offset and end offset. The end offset includes records of open transactions."""
     from spark_kafka_sink.reader.reader import TopicReader
 
     if not partitions:

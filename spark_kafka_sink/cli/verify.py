@@ -84,7 +84,7 @@ def _verify_topic(
         }
         if readable_ranges:
             end_offsets = reader.end_offsets(topic, readable_ranges)
-            # These ranges end after the last readable record: later records are gone, or a transaction hides them.
+            # These ranges extend beyond the last readable record: the records are gone, or a transaction hides them.
             truncated_partitions = [
                 partition
                 for partition, written_range in readable_ranges.items()

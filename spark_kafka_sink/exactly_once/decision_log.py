@@ -10,9 +10,9 @@ transactional batches with such a producer id from nobody else.
     by the producer id of a driver id        valid. The entry is the record of the driver id with the greatest number,
                                              because the last record under a driver id names the next one, and nothing
                                              is written under an id after that
-    by another producer id, and the log      not valid
+    by any other producer id, and the log    not valid
     has a record of the driver
-    by another producer id, and the log      the newest is valid, unless its producer id belongs to another
+    by any other producer id, and the log    the newest is valid, unless its producer id belongs to another
     has no record of the driver              transactional id, or brokers report that the driver has written records.
                                              An earlier driver may have written it, because brokers forget an id after
                                              a week. It may also come from another user, whose ids this user may not
@@ -25,9 +25,9 @@ newer than that offset. If a driver read from a stale partition leader and misse
 valid.
 
 Claims have their own record key. If they shared the key of decisions, compaction could keep an invalid claim as the
-only record of its prefix, and delete the decision before it. With their own key, compaction keeps the newest claim,
-which may have missed another claim, but no decision. A process that reads the compacted log takes this claim as valid,
-whereas a process that has read the other claim takes it as invalid. Both take the next claim as valid, because its
+only record of its prefix, and delete the decision before it. With their own key, compaction keeps the newest claim and
+the newest decision. The newest claim may have missed an earlier claim. It is then valid to a process that reads only
+the compacted log, and invalid to a process that has read the missed claim. The next claim is valid to both, because its
 driver has read the newest record, whether valid or not.
 
 The reader reads the topic to its end, past the open transactions of other producers, and learns from the transaction

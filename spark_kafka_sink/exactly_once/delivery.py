@@ -30,7 +30,7 @@ class DeliveryOptions:
     checkpoint: str | None = None
     """The location of a stream's checkpoint, as the user specified it."""
     tolerate_mismatch: bool = False
-    """Whether to skip a batch that was decided with different rows and log a warning, instead of raising an error."""
+    """Whether to log a warning, rather than raise an error, if a batch was already decided with different rows."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Checks for late task attempts, whose batch is decided or aborted before they begin or while they write.
 
-Spark kills attempts that another attempt has superseded, but not immediately. An attempt therefore checks twice whether
-the driver is still waiting for it:
+Spark kills superseded attempts, but not immediately. An attempt therefore checks twice whether the driver is still
+waiting for the attempt:
 
     1. Before it initializes its transactional id, because a task of the next batch may already own the id.
-    2. After that, before it begins its transaction. If the driver is still waiting at this point, it lists the open
-       transactions later and finds the id, with or without a transaction. So nothing stays open, whatever happens to
-       the attempt.
+    2. After it has initialized the id, before it begins its transaction. If the driver is still waiting at this point,
+       the driver lists the open transactions later and finds the id, with or without a transaction. So nothing stays
+       open, whatever happens to the attempt.
 
 The first check also detects whether another attempt of the same task is using the id. When Spark reruns a stage, both
 attempts have the same number, and InitProducerId would abort what the other attempt has written and perhaps reported.

@@ -1,7 +1,7 @@
 """Operations of `pykafka transactions`: list prefixes, finish or give up a decided batch, abort open transactions.
 
 Listing changes nothing. Finishing or giving up a batch commits its decided transactions and records that the batch is
-done. Aborting takes over from the driver, as another driver would:
+done. Aborting takes over from the driver, as a newly started driver would:
 
     1. Fence the driver.
     2. List the open transactions.

@@ -123,7 +123,7 @@ def _describe_resolution(host: str, addresses: list[str]) -> str:
 def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
     """Fail if no bootstrap server is reachable, and warn if some are not.
 
-    A server that rejects the login is reachable; `_check_security` reports it.
+    A server that rejects the login counts as reachable. `_check_security` reports the rejection.
     """
     rejected_ids = {
         node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
@@ -163,8 +163,8 @@ def _check_security(probe: Probe, config: ClientConfig) -> Check:
 def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
     """Return the remedy for a failed login.
 
-    The remedy is empty for TLS errors and for listeners that expect no SASL or another mechanism, because the messages
-    of these errors already contain a remedy.
+    The remedy is empty for TLS errors and for listeners that expect a different mechanism or no SASL, because the
+    messages of these errors already contain a remedy.
     """
     if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
         return ""

@@ -76,7 +76,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
         Raise BrokerError if a partition was rejected.
         """
         # A leader's response appears in `responses` once per partition that it leads, so index each object only once.
-        # The responses stay separate, because one may also contain the error of a partition that was then retried.
+        # The responses stay separate, because a response may contain the error of a partition that was retried later.
         distinct_responses = {id(response): response for response in responses.values()}
         indexed_results = {
             object_id: {str(result.partition_index): result for result in _iterate_partitions(response)}
