@@ -190,13 +190,13 @@ PRODUCER_BRANCHES = (
     Branch(
         "sequences restart when a broker has assigned a producer id",
         f"{_IDEMPOTENCE}.set_producer_id_and_epoch",
-        "self._restart_sequences(partition)",
+        "self._restart_sequences(partition_state)",
     ),
     Branch("pending batches get new sequences", f"{_PARTITION}.start_sequences", "self._assign_sequence(batch)"),
     Branch(
         "a new epoch waits for batches of the previous one",
         f"{_IDEMPOTENCE}._try_assign_sequence",
-        "if partition.pending_batches or partition.in_flight_batches:",
+        "if partition_state.pending_batches or partition_state.in_flight_batches:",
     ),
     Branch(
         "a retry meets batches of another epoch in its queue",
@@ -238,7 +238,9 @@ PRODUCER_BRANCHES = (
         "self.extend_gap(first_unacked_sequence)",
     ),
     Branch(
-        "batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "partition.transition_to(REPAIRING)"
+        "batches before a gap are sent first",
+        f"{_IDEMPOTENCE}._update_phase",
+        "partition_state.transition_to(REPAIRING)",
     ),
     Branch(
         "a batch behind a gap is abandoned because it may be stored",
@@ -249,7 +251,7 @@ PRODUCER_BRANCHES = (
     Branch(
         "a batch waits for requests to the previous leader",
         f"{_IDEMPOTENCE}.admit",
-        "partition.in_flight_batches and (not can_send_to(partition, leader_id, self._max_in_flight))",
+        "partition_state.in_flight_batches and (not can_send_to(partition_state, leader_id, self._max_in_flight))",
     ),
     Branch(
         "a retry is inserted behind an earlier batch",
@@ -342,10 +344,12 @@ TRANSACTION_BRANCHES = (
     Branch(
         "batches behind a gap are abandoned until the transaction ends",
         f"{_IDEMPOTENCE}._await_transaction_end",
-        "self._abandoned_batches += partition.pending_batches",
+        "self._abandoned_batches += partition_state.pending_batches",
     ),
     Branch(
-        "batches before a gap are sent first", f"{_IDEMPOTENCE}._update_phase", "partition.transition_to(REPAIRING)"
+        "batches before a gap are sent first",
+        f"{_IDEMPOTENCE}._update_phase",
+        "partition_state.transition_to(REPAIRING)",
     ),
     Branch("a batch fails after EndTxn was sent", f"{_MANAGER}.handle_failed_batch", "transaction.is_end_sent"),
     Branch(
