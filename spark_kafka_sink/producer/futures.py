@@ -272,7 +272,8 @@ class RecordFutures:
         if rows_outcome.error is not None:  # only the topic and perhaps the partition are known
             return RecordMetadata(self._topic, rows_outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = rows_outcome.log_append_time >= 0
-        return RecordMetadata(  # without keywords, which would take longer, once per record
+        # The arguments are positional because keywords would take longer for every record.
+        return RecordMetadata(
             self._topic,
             rows_outcome.partition,
             rows_outcome.base_offset + position if rows_outcome.base_offset >= 0 else -1,
@@ -317,7 +318,7 @@ def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception
     try:
         callback(metadata, error)
     except BaseException as raised:
-        with suppress(BaseException):  # a log handler is user code, too
+        with suppress(BaseException):  # a log handler is user code and may raise, too
             name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
             _log.exception(
                 "%s raised an exception for a record of topic %s. Other records are not affected.", name, metadata.topic

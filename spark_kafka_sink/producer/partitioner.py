@@ -82,11 +82,14 @@ class _TopicState:
     )
 
     def __init__(self) -> None:
-        self._topic_info: TopicInfo | None = None  # as of the last update
-        self._nodes: Mapping[int, Node] | None = None  # as of the last update
+        # The topic and the nodes as of the last update; None before the first update.
+        self._topic_info: TopicInfo | None = None
+        self._nodes: Mapping[int, Node] | None = None
         self.partitions: list[int] = []
-        self.assignable_partitions: list[int] = []  # those with a leader, or all partitions if none has a leader
-        self.rack_partitions: list[int] = []  # those whose leader is in client.rack; empty if rack awareness is off
+        self.assignable_partitions: list[int] = []  # partitions with a leader; all if none has a leader
+        self.rack_partitions: list[
+            int
+        ] = []  # partitions whose leader is in client.rack; empty if rack awareness is off
         self.sticky_partition = INVALID_PARTITION
         self.sticky_bytes = 0  # number of bytes assigned to the sticky partition since it was chosen
         self.next_position = 0  # index into `assignable_partitions`, for the round-robin partitioner
@@ -113,7 +116,8 @@ class _TopicState:
         self.rack_partitions = [
             partition.index for partition in partitions_with_leader if partition.leader in rack_node_ids
         ]
-        if self.sticky_partition not in self.partitions:  # a topic that was deleted and created again may be smaller
+        # A topic that was deleted and created again may have fewer partitions.
+        if self.sticky_partition not in self.partitions:
             self.sticky_partition = INVALID_PARTITION
 
 
@@ -203,7 +207,7 @@ class Partitioner:
             remaining_bytes = self._batch_body_bytes - topic_state.sticky_bytes
             stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + remaining_bytes, "right"))
             if stop == start and not topic_state.sticky_bytes:
-                stop = start + 1  # a row that is larger than a batch gets a batch of its own, so the loop ends
+                stop = start + 1  # a row that is larger than a batch gets a batch of its own
             if stop > start:
                 partitions.append(topic_state.sticky_partition)
                 row_counts.append(stop - start)

@@ -283,7 +283,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             callbacks = (*callbacks, callback)
         try:
             return self._send(record, callbacks, check_open)
-        except (ProducerClosedError, IllegalStateError):  # misuse of the producer, not a failure of this record
+        except (ProducerClosedError, IllegalStateError):  # the caller misused the producer; the record did not fail
             raise
         except KafkaSinkError as error:
             self._record_rejection(1, error, check_open)
@@ -575,7 +575,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()
         is_callback = self._loop.is_current()  # a callback runs on the sender thread, so waiting would never end
-        is_immediate = timeout == 0  # the remaining records fail on purpose
+        is_immediate = timeout == 0  # the caller wants the remaining records to fail
         remaining_seconds = timeout
         try:
             if self._transactions is not None and not is_callback and not is_immediate:

@@ -88,7 +88,8 @@ class TableCalls:
 
         Reading stops after more than `failed_rows_max` rows have failed. An exception, including one that the stream
         raises, has the attribute `table_result`: the result of the rows that were read before the exception. After a
-        KeyboardInterrupt it covers only the rows that were completed by then; other sent rows may complete later.
+        KeyboardInterrupt, the result covers only the rows that were completed by then. The remaining sent rows may
+        complete later.
         `progress` draws a progress bar if standard error is a terminal.
 
         In a transaction, any exception that this method raises, even a KeyboardInterrupt, prevents the commit, because
@@ -244,7 +245,7 @@ def _prepare_table(
 
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:
-    """Create the error for a table that was not sent completely because of an exception of another library."""
+    """Create the error for a table that was not sent completely because of an exception that is no KafkaSinkError."""
     cause_text = sanitize(str(cause)).removesuffix(".")
     details = f": {cause_text}" if cause_text else ""
     error = DeliveryError(

@@ -115,7 +115,8 @@ def plan_table(
         validate_topic(topic)
     table_options = {name: value for name, value in table_options.items() if value is not None}
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
-        mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy integers are not int
+        # A numpy integer is not an instance of int.
+        mapping = replace(mapping, partition=operator.index(mapping.partition))
     _raise_faults(_find_argument_faults(mapping))
     formats, registry, option_faults = _parse_formats(topic, mapping, table_options)
     encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in table_options}

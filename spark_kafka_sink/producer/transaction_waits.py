@@ -154,7 +154,7 @@ class ProducerTransactions:
         Return what remains of `timeout`, in seconds; None if there is no timeout.
         """
         if self._loop.join(0):
-            return timeout  # the producer is already closed, and no sender could end the transaction
+            return timeout  # the sender has ended, so it cannot end the transaction
         started_ms = self._system.now()
         operation = self.manager.abort_if_open()
         if operation is not None:

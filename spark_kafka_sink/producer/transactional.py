@@ -125,7 +125,7 @@ class TransactionalProducer:
         return self._require_transactions().transaction()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Add offsets of a consumer group, {(topic, partition): offset}, to the transaction, which commits them.
+        """Add offsets of a consumer group, {(topic, partition): offset}, to the transaction, to be committed with it.
 
         Call this method at most once per transaction for each group and partition: if the response to a first request
         is lost, brokers may execute that request after the second one.

@@ -213,7 +213,8 @@ class RecordAccumulator:
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, None if get_max_block_ms is None else get_max_block_ms())
         with self._lock:
-            if self._is_closed or check_open is not None:  # saves the call for most records
+            # This condition saves the call for most records.
+            if self._is_closed or check_open is not None:
                 self._ensure_open_or_release(reserved_bytes, check_open)
             stage = self._filler.stages.get(topic)
             is_new_stage = stage is None
@@ -412,7 +413,8 @@ class RecordAccumulator:
             if not full_batches_only:
                 with self._lock:
                     self._queues.begin_fill_pause(topic, started_ms, self._clock())
-            elif should_recheck:  # single records staged in the meantime may have to be assigned
+            elif should_recheck:
+                # Single records that were staged in the meantime may have to be assigned to partitions.
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 
@@ -423,13 +425,14 @@ class RecordAccumulator:
 
         The result maps each topic to the argument `full_batches_only` of BatchFiller.fill_batches: False if the stage
         is due, True if only the assignment of its single records is due, which may complete full batches. A stage from
-        which another thread is filling batches is left out of the result. It is marked, and that thread
-        wakes the sender afterwards.
+        which another thread is filling batches is left out of the result. It is marked, and that thread wakes the
+        sender afterwards.
         """
         full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._filler.list_stages():
-            due_ms = now_ms  # a flush and the close make every stage due, regardless of linger and fill pauses
+            # A flush and the close make every stage due, regardless of linger and fill pauses.
+            due_ms = now_ms
             if not is_flushing:
                 due_ms = self._compute_stage_due_ms(stage, now_ms, is_linger_suspended=is_linger_suspended)
             is_due = due_ms <= now_ms
@@ -537,7 +540,8 @@ class RecordAccumulator:
         children = split_batch(batch, max_bytes)
         for child in children:
             self._filler.close_batch(child)
-            child.copy_to_own_memory()  # otherwise the parent's memory would be kept until all children are done
+            # If the children shared the parent's memory, it could not be freed before all of them are done.
+            child.copy_to_own_memory()
         with self._lock:
             for child in children:
                 self._incomplete.add(child)
@@ -583,7 +587,8 @@ class RecordAccumulator:
 
         The caller must fail the futures and then call remove_completed.
         """
-        if not self._filler.has_failed_batches:  # read without the lock: a fill that fails wakes the sender afterwards
+        # This is read without the lock, because a fill that fails wakes the sender afterwards.
+        if not self._filler.has_failed_batches:
             return []
         with self._lock:
             return self._filler.take_failed_batches()
@@ -619,7 +624,8 @@ class RecordAccumulator:
         try:
             with self._lock:
                 self._incomplete.begin_flush(flush)
-                if not self._filler.has_rows:  # otherwise the sender does this once all rows are in batches
+                # If rows are staged, the sender sets the flush's batches once all of these rows are in batches.
+                if not self._filler.has_rows:
                     self._incomplete.set_flush_batches([flush])
             self._wakeup()
             return wait(flush.done_event)
@@ -664,7 +670,8 @@ class RecordAccumulator:
         """
         aborted_batches: list[ProducerBatch] = []
         for topic in self._filler.list_topics():
-            with self._filler.fill_lock(topic):  # so that no other thread fills this topic's batches or pins them
+            # While this thread holds the fill lock, no other thread fills this topic's batches or pins them.
+            with self._filler.fill_lock(topic):
                 staged_rows_as_batches = self._filler.fail_staged_rows(topic, error)
                 aborted_batches += self._abort_topic_batches(topic, error, include_in_flight=include_in_flight)
                 # Staged rows were appended after the rows that are in batches, so they also fail after them.

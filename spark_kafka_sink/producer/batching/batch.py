@@ -442,7 +442,8 @@ class ProducerBatch:
             return
         leases = self.leases
         if self._owned.leases:
-            self._owned = OwnedRecords(rows=self._owned.rows)  # the rows are still needed, to complete their futures
+            # The rows are still needed to complete their futures.
+            self._owned = OwnedRecords(rows=self._owned.rows)
         for lease in leases:
             lease.remove_holder(self)
 

@@ -330,7 +330,7 @@ class BatchFiller:
         with self._lock:
             queues = self._queues.get_many(stage.topic, grouped_rows.partitions)
             open_batches = [queue.pin_open_batch() for queue in queues]
-        timestamp_ms = self._wall_clock_ms()  # for rows without a timestamp of their own
+        timestamp_ms = self._wall_clock_ms()  # the timestamp of rows that have none
         slices = split_into_batches(
             grouped_rows.sizes,
             grouped_rows.build_partition_slices(open_batches),
@@ -361,7 +361,8 @@ class BatchFiller:
             slices.partition_indices, slices.first_offset_deltas, strict=True
         ):
             batch = last_batches[partition_index]
-            if batch is None or first_offset_delta == 0:  # offset delta 0 begins a new batch
+            # An offset delta of 0 begins a new batch.
+            if batch is None or first_offset_delta == 0:
                 batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_ms, deadline_ms)
                 last_batches[partition_index] = batch
             slice_batches.append(batch)
@@ -384,7 +385,8 @@ class BatchFiller:
             next_slice = slice_range.stop
             row_starts, row_stops = slices.starts[slice_range], slices.stops[slice_range]
             lease = stage_lease.create_empty()
-            lease.add_holder(stage, 0)  # keeps the memory reserved until _finish_stage, even before any batch holds it
+            # The stage keeps the memory reserved until _finish_stage, even before any batch holds the lease.
+            lease.add_holder(stage, 0)
             stage.leases.append(lease)
             overhead_bytes = origins.compute_overhead_bytes(row_starts[0], row_stops[-1])
             stage_lease.transfer(encoded_copies * encoded_slices.data.nbytes + overhead_bytes, lease)

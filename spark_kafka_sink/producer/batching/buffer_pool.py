@@ -109,7 +109,7 @@ class BufferPool:
                     self._serve_waiters()  # the calls behind this one may need less memory
                 self.total_wait_ms += self._clock() - started_ms
         if self._is_closed:
-            if waiter.is_served:  # shortly before the pool was closed
+            if waiter.is_served:  # the bytes were reserved shortly before the pool was closed
                 self.release(nbytes)
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
         if not waiter.is_served:
@@ -167,7 +167,7 @@ class MemoryLease:
     def __init__(self, pool: BufferPool, nbytes: int) -> None:
         """Take over `nbytes` that are already reserved in `pool`. The new lease has no holders."""
         self._pool = pool
-        self.buffer: memoryview | None = None  # the encoder's buffer that the holders share, until its release
+        self.buffer: memoryview | None = None  # the holders' shared buffer; None before it is set and after its release
         self._lock = threading.Lock()  # guards the fields below
         self._reserved_bytes = nbytes
         self._needed_bytes = 0  # total over all holders

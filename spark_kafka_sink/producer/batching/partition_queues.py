@@ -241,8 +241,10 @@ class PartitionQueues:
         `batches`: in sequence order.
         """
         queue = self.get(batches[0].topic_partition)
-        for batch in reversed(batches):  # batches without a sequence are inserted at the front, so the last goes first
-            if batch.leader_epoch != queue.leader_epoch:  # the leader has changed since the batch was drained (KIP-951)
+        # Batches without a sequence are inserted at the front, so the last batch is inserted first.
+        for batch in reversed(batches):
+            # KIP-951: the retry need not wait if the leader has changed since the batch was drained.
+            if batch.leader_epoch != queue.leader_epoch:
                 batch.skip_backoff()
             queue.insert_in_sequence_order(batch)
         self._muted_queues.discard(queue)
@@ -314,7 +316,8 @@ class PartitionQueues:
             batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
             if drained_batches and drained_bytes + batch_bytes > max_bytes:
                 break
-            del ready_queues[queue]  # added again, behind the other queues, if its next batch is ready
+            # The queue is added again below, behind the node's other queues, if its next batch is ready.
+            del ready_queues[queue]
             queue.is_ready = False
             # A closed batch is due unless it is backing off, so the due time is computed only for other heads.
             may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.attempts > 0

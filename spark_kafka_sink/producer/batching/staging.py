@@ -168,7 +168,7 @@ class Stage:
         self.oldest_row_ms = oldest_row_ms
         self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
         self._max_reserved_bytes = max_reserved_bytes
-        self._split_count = 0  # number of splits that left this stage's rows behind
+        self._split_count = 0  # number of splits after which these rows remained staged
         self.entries: list[StageEntry] = []  # rows that are not encoded yet, oldest first
         self.pending_appends = BatchAppends()  # records that were moved from `entries` to be appended to batches
         self.reserved_bytes = 0  # in the buffer pool, for all entries
@@ -180,14 +180,16 @@ class Stage:
         self._cached_sparse_remainder: tuple[int, bool] | None = None
         """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
         then."""
-        self._has_decided_record_assignment = False  # schedule_record_assignment decides once for each stage
+        self._has_decided_record_assignment = False
+        """Whether `schedule_record_assignment` has made its decision, which it makes once for each stage."""
         self.record_assignment_due_ms = math.inf
         """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
         assignment is scheduled."""
         self.should_recheck = False
         """Whether the sender must check the topic again: it found the stage due while another thread was filling
         batches from it, or rows that were returned to the stage are due earlier than the sender knows."""
-        self.leases: list[MemoryLease] = []  # own the reserved memory while batches are being filled from the stage
+        self.leases: list[MemoryLease] = []
+        """Leases that own the reserved memory while batches are being filled from the stage."""
 
     def __repr__(self) -> str:
         size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
