@@ -8,6 +8,7 @@ text, in which `add_kafka_prefix` adds the prefix.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from spark_kafka_sink.errors import OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -22,10 +23,6 @@ KAFKA_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
 
 _DOTTED_NAMES = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
 _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
-_UNPREFIXED_OPTION_PATTERN = re.compile(
-    # The pattern must not match inside kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
-    rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_NAMES))})(?![\w-]|\.\w)"
-)
 
 JAVA_CLASS_OPTION_REMEDIES = {
     "interceptor.classes": (
@@ -62,4 +59,12 @@ def add_kafka_prefix(text: str) -> str:
 
     Option names without a dot, such as `acks`, are left alone because they may be ordinary words.
     """
-    return _UNPREFIXED_OPTION_PATTERN.sub(lambda match: KAFKA_PREFIX + match[0], text)
+    return _compile_unprefixed_option_pattern().sub(lambda match: KAFKA_PREFIX + match[0], text)
+
+
+@cache
+def _compile_unprefixed_option_pattern() -> re.Pattern[str]:
+    """Compile the pattern on first use, because a worker imports this module but rarely renders an error."""
+    names = "|".join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_NAMES))
+    # The pattern must not match inside kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
+    return re.compile(rf"(?<![\w.-])(?:{names})(?![\w-]|\.\w)")
