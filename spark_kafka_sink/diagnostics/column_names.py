@@ -14,8 +14,9 @@ MAX_NAME_CHARACTERS = 60
 def describe_missing_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
     """List the existing columns, and suggest a similar one for a name that was not found.
 
-    If an existing name differs only in case, the sentence says so instead. `kind`: what the sentence calls the columns,
-    in the plural.
+    If an existing name differs from `name` only in case, return a sentence about that column instead of the list.
+
+    `kind`: what to call the columns, in the plural.
     """
     for existing_name in names:
         if existing_name.lower() == name.lower():
@@ -27,7 +28,7 @@ def describe_missing_column(name: str, names: Sequence[str], kind: str = "column
 
 
 def describe_columns(names: Sequence[str], kind: str = "columns") -> str:
-    """List the first columns in a sentence, followed by the number of the others."""
+    """List the first columns in a sentence, followed by the number of omitted columns."""
     listed_names = ", ".join(sanitize(name, MAX_NAME_CHARACTERS) for name in names[:MAX_LISTED_COLUMNS])
     remainder = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
     return f"The {kind} are {listed_names}{remainder}." if names else f"There are no {kind}."

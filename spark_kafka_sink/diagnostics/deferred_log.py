@@ -51,7 +51,7 @@ def defer_log(exempt: str = "") -> Iterator[None]:
     deferred_records: list[logging.LogRecord] = []
 
     def filter_record(record: logging.LogRecord) -> bool:
-        """Return whether to emit the record now. A record of this thread is kept for later instead."""
+        """Return whether to emit the record now. Records of this thread are held back."""
         if record.thread != thread_id:
             return True
         deferred_records.append(record)
@@ -77,7 +77,8 @@ def defer_log(exempt: str = "") -> Iterator[None]:
 
 def _find_loggers(package: str) -> list[logging.Logger]:
     """Return the existing loggers of the package and its modules."""
-    loggers = list(logging.root.manager.loggerDict.values())  # a copy, because other threads may create loggers
+    # Copy the values, because other threads may create loggers.
+    loggers = list(logging.root.manager.loggerDict.values())
     return [logger for logger in loggers if isinstance(logger, logging.Logger) and _is_in_package(logger.name, package)]
 
 

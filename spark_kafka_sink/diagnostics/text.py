@@ -25,7 +25,7 @@ def sanitize(text: str | None, max_characters: int = MAX_CHARACTERS) -> str:
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """Replace secrets with asterisks in text from a server, which may quote the request."""
-    # The longest secret comes first, because it may contain another one.
+    # Replace longer secrets first, because a longer secret may contain a shorter one.
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -10,7 +10,7 @@ def align_columns(rows: Sequence[Sequence[str]], left_aligned: Collection[int]) 
 
     There must be at least one row, and all rows must have the same number of cells.
 
-    `left_aligned`: the indexes of the columns to align to the left. The others are aligned to the right.
+    `left_aligned`: the indexes of the columns to align to the left. All other columns are aligned to the right.
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [

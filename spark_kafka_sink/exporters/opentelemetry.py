@@ -3,7 +3,7 @@
     observe_producer(producer)          exports producer metrics, which are read when OpenTelemetry collects them
     WriteInstruments().record           exports metrics of Spark writes from their reports; usable as a `reportCallback`
 
-Both accept a MeterProvider, which defaults to the global one.
+`observe_producer` and `WriteInstruments` accept a MeterProvider. The default is OpenTelemetry's global provider.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _QUANTILES = (0.5, 0.95, 0.99)
 def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = None) -> None:
     """Create an observable instrument for each producer metric in docs/metrics.md.
 
-    For example, `record-send-total` becomes `kafka.producer.record_send`. The names of topic metrics begin with
-    `kafka.producer.topic.`, those of node metrics with `kafka.producer.node.`. Times are in seconds. Averages and
-    maxima are omitted if they have no samples.
+    For example, `record-send-total` becomes `kafka.producer.record_send`. Topic metrics have the prefix
+    `kafka.producer.topic.`, and node metrics have the prefix `kafka.producer.node.`. Times are in seconds. Averages
+    and maxima are omitted if they have no samples.
     """
     meter = _get_meter(provider)
     metric_names = [parse_metric_name(name) for name in producer.metrics()]
@@ -59,8 +59,11 @@ _TAGGED_METRICS = {
         "request-latency-max",
     ],
 }
-"""Names of the topic metrics and node metrics. They are listed here because a producer has them only once it knows a
-topic or node, which is usually after the instruments have been created."""
+"""Names of the topic metrics and node metrics.
+
+They are listed here because a producer has no such metrics until it knows a topic or node. The instruments are usually
+created before that.
+"""
 
 _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -113,7 +116,8 @@ class WriteInstruments:
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self._provider = provider if provider is not None else get_meter_provider()
         meter = _get_meter(self._provider)
-        self._counters = {  # keyed like WriteReport.counts()
+        # The keys are those of WriteReport.counts().
+        self._counters = {
             count_name: meter.create_counter(f"pykafka.{_to_instrument_name(metric.name)}", metric.unit)
             for count_name, metric in WRITE_METRICS.items()
         }

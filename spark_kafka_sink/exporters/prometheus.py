@@ -46,10 +46,10 @@ _UNIT_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
 class ProducerCollector(Collector):
     """A collector for the producer metrics in docs/metrics.md, such as `kafka_producer_record_send_total`.
 
-    All metrics have the label `client_id`. The names of topic metrics begin with `kafka_producer_topic_`, and these
-    metrics also have the label `topic`. The names of node metrics begin with `kafka_producer_node_`, and these metrics
-    also have the label `node_id`. Times are in seconds, and the names include the unit. Averages and maxima are omitted
-    if they have no samples.
+    All metrics have the label `client_id`. Topic metrics have the name prefix `kafka_producer_topic_` and the
+    additional label `topic`. Node metrics have the name prefix `kafka_producer_node_` and the additional label
+    `node_id`. Times are in seconds, and metric names include the unit. Averages and maxima are omitted if they have no
+    samples.
 
     A registry accepts only one ProducerCollector, which must collect from all of the program's producers. Use `add` for
     producers that are created later. Producers that have been garbage-collected are omitted.
@@ -68,7 +68,7 @@ class ProducerCollector(Collector):
         for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
             client_id = producer.config.client_id
             if (client_id,) in latencies_by_labels:
-                # Another producer has the same client.id, but Prometheus rejects two series with the same labels.
+                # A previous producer has the same client.id. Prometheus rejects two series with the same labels.
                 client_id = f"{client_id} ({len(latencies_by_labels) + 1})"
             latencies_by_labels[(client_id,)] = producer.totals().latencies
             for name, value in producer.metrics().items():
@@ -103,7 +103,7 @@ def _add_sample(families_by_name: dict[str, Metric], client_id: str, metric: str
 def _add_unit(metric: str) -> tuple[str, float]:
     """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to that unit.
 
-    Names that already mention bytes get no suffix, and neither do counts and ratios.
+    Counts, ratios, and names that already mention bytes get no suffix.
     """
     if metric == "connection-count":
         return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
@@ -118,7 +118,10 @@ def _add_unit(metric: str) -> tuple[str, float]:
 
 
 def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
-    """Create a counter for a name that ends with `-total`, or else a gauge. `stem` is the producer's metric name."""
+    """Create a counter for a name that ends with `-total`, or else a gauge.
+
+    `stem`: the producer's name for the metric.
+    """
     full_name = f"kafka_producer_{name.replace('-', '_')}"
     family_type = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
     return family_type(full_name, f"{stem} of KafkaProducer.metrics()", labels=labels)
@@ -147,7 +150,10 @@ class _QueryTotals:
 
 
 def _build_counter_name(count_name: str) -> str:
-    """Return the Prometheus name of a write counter. `count_name`: its name in WriteReport.counts()."""
+    """Return the Prometheus name of a write counter.
+
+    `count_name`: the counter's name in WriteReport.counts().
+    """
     metric = WRITE_METRICS[count_name]
     return f"pykafka_{metric.name}_seconds" if metric.unit == SECONDS else f"pykafka_{metric.name}"
 
@@ -174,7 +180,7 @@ _GAUGE_DOCUMENTATION = {
 """Documentation of the write gauges by metric name."""
 
 _MAX_QUERIES = 1_000
-"""Maximum number of queries in a collector. To make room for a new query, the one that was added first is removed."""
+"""Maximum number of queries in a collector. When it is full, the query that was added first is removed."""
 
 
 class WriteCollector(Collector):
@@ -213,7 +219,7 @@ class WriteCollector(Collector):
                 query.last_dead_letter_at = ended_at
 
     def _get_or_add_query(self, query_id: str) -> _QueryTotals:
-        """Return a query's totals, which are created on first use. The caller must hold the lock."""
+        """Return a query's totals, creating them on first use. The caller must hold the lock."""
         if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
             oldest_query_id = next(iter(self._queries))
             del self._queries[oldest_query_id]
@@ -284,9 +290,9 @@ def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
 def _build_histogram(
     name: str, latencies_by_labels: dict[tuple[str, ...], LatencyHistogram], label_names: list[str]
 ) -> HistogramMetricFamily:
-    """Build a latency histogram with one series for each entry, whose key contains the series' label values.
+    """Build a latency histogram with one series for each entry of `latencies_by_labels`.
 
-    Each record is counted with the upper end of its bucket in the producer, so the sum is at most a sixteenth too high.
+    A latency is rounded up to the end of its bucket in the producer, so the sum is at most a sixteenth too high.
     """
     family = HistogramMetricFamily(name, _LATENCY_DOCUMENTATION, labels=label_names)
     for label_values, histogram in latencies_by_labels.items():

@@ -42,12 +42,12 @@ class ExportedMetric(NamedTuple):
 
 
 def to_exported_metric(metric: str) -> ExportedMetric:
-    """Return a producer metric's exported name and unit. `metric`: its name in docs/metrics.md.
+    """Return a producer metric's exported name and unit.
 
-    The prefixes of counters come last, because some of them are also prefixes of other metrics: `request` counts
-    requests, but `request-latency-avg` is a time.
+    `metric`: the metric's name in docs/metrics.md.
     """
-    stem, _, kind = metric.rpartition("-")  # the kind of `record-send-total` is `total`
+    # For example, the kind of `record-send-total` is `total`.
+    stem, _, kind = metric.rpartition("-")
     if stem.endswith("-ns"):
         return ExportedMetric(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
     if metric.startswith(_MILLISECOND_PREFIXES):
@@ -60,6 +60,8 @@ def to_exported_metric(metric: str) -> ExportedMetric:
         return ExportedMetric(metric, BYTES, 1)
     if metric.startswith(_RATIO_PREFIXES):
         return ExportedMetric(metric, "1", 1)
+    # Counters come last, because their prefixes may match other metrics: `request` counts requests, but
+    # `request-latency-avg` is a time.
     counter_unit = BYTES if metric.startswith(_BYTE_COUNTER_PREFIXES) else _find_counter_unit(metric)
     return ExportedMetric(metric, f"{counter_unit}/s" if kind == "rate" else counter_unit, 1)
 

@@ -24,10 +24,11 @@ def read_regular_file(
 ) -> bytes:
     """Read a whole file.
 
-    Only regular files are read, because reading a device or a pipe may never end. `allow_pipe` also allows pipes. It is
-    meant for command-line arguments, where a shell may pass the output of another command as a pipe.
+    Only regular files are read, because reading a device or a pipe may never end. Raise OSError if the path is not a
+    regular file or the file is too long. The error's `strerror` contains the reason.
 
-    Raise OSError if the path is not a regular file or the file is too long. Its `strerror` contains the reason.
+    `allow_pipe`: whether to read pipes, too. This is meant for command-line arguments, where a shell may pass the
+    output of a command as a pipe.
     """
     try:
         _require_regular_file(os.stat(path).st_mode, allow_pipe)

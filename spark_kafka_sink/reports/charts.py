@@ -30,6 +30,14 @@ _CHARACTER_WIDTH = 8
 """Approximate width of a character in a label of the x axis."""
 _LABEL_GAP = 6
 """Minimum gap between two labels of the x axis."""
+_BAR_CHART_TOP = 8
+"""Distance from the top of a chart of horizontal bars to the first bar's row."""
+_BASELINE_OFFSET = 13
+"""Distance from the top of a bar's row to the baseline of its label and number."""
+_BAR_CHART_PADDING = 34
+"""Height above and below the rows of a bar chart, including the label of the reference line."""
+_REFERENCE_LABEL_OFFSET = 15
+"""Distance from the lower end of the reference line to the baseline of its label."""
 _MIN_COLUMN_WIDTH = 1.0
 _MAX_COLUMN_WIDTH = 40
 _COLUMN_WIDTH_SHARE = 0.8
@@ -48,7 +56,7 @@ _MIN_NAME_DISTANCE = 13
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """The times of a chart's points, in ascending order and in any unit, and the label of each time."""
+    """A chart's x axis: the times of its points in ascending order, in any unit, with a label for each time."""
 
     times: Sequence[float]
     labels: Sequence[str]
@@ -62,7 +70,7 @@ class Line:
     values: Sequence[float]
     """One value for each time on the axis. The line is interrupted where the value is nan."""
     css_class: str
-    """s1, s2 or s3."""
+    """The class that selects the line's color and dash pattern: s1, s2 or s3."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ def draw_line_chart(
 ) -> str:
     """Return an SVG chart of lines over time. The y axis starts at 0.
 
-    A cross marks each write in `failed_indices`, which are indices into the times.
+    `failed_indices`: the indices of the times at which to draw a cross, which marks a failed write.
     """
     values = [value for line in lines for value in line.values if not math.isnan(value)]
     if not values:
@@ -111,7 +119,7 @@ def draw_column_chart(
 ) -> str:
     """Return an SVG chart of vertical bars.
 
-    The bars are placed at `times`, which must be ascending, or spaced evenly if there are no times.
+    `times`: the positions of the bars on a time axis, in ascending order; if None, the bars are spaced evenly.
     """
     if not bars:
         return _build_empty_chart(title)
@@ -135,22 +143,23 @@ def draw_bar_chart(
     values = [bar.value for bar in bars]
     if reference_line is not None:
         values.append(reference_line.value)
-    max_value = max(values) or 1.0  # 1.0 avoids a division by 0
+    # If all values are 0, any other divisor will do.
+    max_value = max(values) or 1.0
     bar_area_width = WIDTH - _LABEL_WIDTH - _NUMBER_WIDTH
-    height = len(bars) * _BAR_SPACING + 34  # with room for the label of the reference line
+    height = len(bars) * _BAR_SPACING + _BAR_CHART_PADDING
     elements = []
     for index, bar in enumerate(bars):
-        y = 8 + index * _BAR_SPACING
+        y = _BAR_CHART_TOP + index * _BAR_SPACING
         width = bar_area_width * bar.value / max_value
-        elements.append(_draw_text(_LABEL_WIDTH - 8, y + 13, _shorten_label(bar.label), "end"))
+        elements.append(_draw_text(_LABEL_WIDTH - 8, y + _BASELINE_OFFSET, _shorten_label(bar.label), "end"))
         elements.append(_draw_bar(_LABEL_WIDTH, y + 2, width, _BAR_SPACING - 6, bar))
-        elements.append(_draw_text(WIDTH - 4, y + 13, format_number(bar.value), "end"))
+        elements.append(_draw_text(WIDTH - 4, y + _BASELINE_OFFSET, format_number(bar.value), "end"))
     if reference_line is not None:
         x = _LABEL_WIDTH + bar_area_width * reference_line.value / max_value
-        line_end = 10 + len(bars) * _BAR_SPACING
+        line_start, line_end = _BAR_CHART_TOP - 2, _BAR_CHART_TOP + len(bars) * _BAR_SPACING + 2
         label = f"{reference_line.label} {format_number(reference_line.value)}"
-        elements.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{line_end}"/>')
-        elements.append(_draw_text(x, line_end + 15, label, "middle"))
+        elements.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{line_start}" y2="{line_end}"/>')
+        elements.append(_draw_text(x, line_end + _REFERENCE_LABEL_OFFSET, label, "middle"))
     return _build_svg(title, height, elements)
 
 
@@ -195,7 +204,7 @@ def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterat
 
 
 def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
-    """Draw the last label, and each earlier label that overlaps neither the last one nor the one drawn before it."""
+    """Draw the last label, and each earlier label that overlaps neither the last one nor the previously drawn one."""
     label_width = _CHARACTER_WIDTH * max(map(len, labels)) + _LABEL_GAP
     previous_x, last_x = -math.inf, x_positions[-1]
     for index, (x, label) in enumerate(zip(x_positions, labels, strict=True)):
@@ -208,7 +217,8 @@ def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Itera
 def _find_pauses(x_positions: Sequence[float]) -> set[int]:
     """Return the index of the first point after each pause (a gap much larger than the median gap)."""
     gaps = [after - before for before, after in pairwise(x_positions)]
-    if len(gaps) < 3:  # the median of so few gaps is not the usual distance
+    # The median of one or two gaps does not show what gap is usual.
+    if len(gaps) < 3:
         return set()
     median_gap = statistics.median(gaps)
     return {index for index, gap in enumerate(gaps, 1) if gap > _PAUSE_FACTOR * median_gap}
@@ -220,7 +230,8 @@ def _draw_line(
     """Draw a line that is interrupted at nan and at pauses, and a point with a tooltip for each value."""
     path_commands = []
     pauses = _find_pauses(x_positions)
-    command = "M"  # in SVG, M moves to a point without drawing, and L draws a line to it
+    # In an SVG path, M moves to a point without drawing, and L draws a line to it.
+    command = "M"
     for index, value in enumerate(line.values):
         if math.isnan(value):
             command = "M"
@@ -230,7 +241,8 @@ def _draw_line(
         path_commands.append(f"{command}{x_positions[index]:.1f} {_to_y(value, max_value):.1f}")
         command = "L"
     yield f'<path class="line {line.css_class}" d="{"".join(path_commands)}"/>'
-    radius = 5 if len(line.values) == 1 else 2.4  # a single point has no line and would be hard to see
+    # A single point is larger, because there is no line that leads to it.
+    radius = 5 if len(line.values) == 1 else 2.4
     for index, value in enumerate(line.values):
         if not math.isnan(value):
             tooltip = escape(f"{line.name}, {labels[index]}: {format_number(value)}")

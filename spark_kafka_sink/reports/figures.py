@@ -74,7 +74,7 @@ def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
 
 
 def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
-    # A write without rows leaves a gap in the line instead of a throughput of 0.
+    # Leave a gap in the line for a write without rows, instead of showing a throughput of 0.
     rates = [report.rows_per_second if report.rows else math.nan for report in reports]
     known_rates = [rate for rate in rates if not math.isnan(rate)]
     caption = "No write has both rows and a duration."
@@ -99,15 +99,15 @@ def _build_latency_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -
         for name, quantile, css_class in _LATENCY_LINES
     ]
     latencies = merge_latencies(reports)
-    caption = "No record was acknowledged."
+    caption = "No records were acknowledged."
     if latencies.counts:
         caption = (
-            f"Half of all records were acknowledged within {format_milliseconds(latencies.percentile(0.5))}, 99 % "
-            f"within {format_milliseconds(latencies.percentile(0.99))}. The latency begins when the producer receives "
-            "the first record of a batch."
+            f"Half of all records were acknowledged within {format_milliseconds(latencies.percentile(0.5))}, 99% "
+            f"within {format_milliseconds(latencies.percentile(0.99))}. Latency is measured from the moment the "
+            "producer receives the first record of a batch."
         )
     return Figure(
-        "Latency until acknowledgement",
+        "Acknowledgement latency",
         draw_line_chart("latency percentiles of each write", lines, time_axis, format_milliseconds),
         caption,
     )
@@ -132,7 +132,8 @@ def _build_latency_distribution_figure(reports: Sequence[WriteReport]) -> Figure
 
 def _build_retries_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     retries = sum(report.retries for report in reports)
-    bars: list[Bar] = []  # without retries, the chart says "no data"
+    # Without retries, there are no bars, and the chart says "no data".
+    bars: list[Bar] = []
     if retries:
         bars = [
             Bar(label, report.retries, f"{label}: {format_count(report.retries, 'record')} retried")
@@ -140,8 +141,8 @@ def _build_retries_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -
         ]
     error_counts = sum_errors(report.errors for report in reports)
     dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(error_counts.items()))
-    caption = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
-    caption += f"Dead letters: {dead_letters}." if dead_letters else "No record became a dead letter."
+    caption = f"{format_count(retries, 'record')} retried. " if retries else "No records were retried. "
+    caption += f"Dead letters: {dead_letters}." if dead_letters else "There were no dead letters."
     svg = draw_column_chart("retried records of each write", bars, format_number, time_axis.times)
     return Figure("Retried records", svg, caption)
 
@@ -169,7 +170,7 @@ def _build_task_rows_figure(reports: Sequence[WriteReport]) -> Figure:
         Bar(_format_task(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}")
         for task in tasks
     ]
-    caption = "No task was reported."
+    caption = "No tasks were reported."
     mean = 0.0
     if longest_write is not None:
         caption = describe_task_skew(longest_write) + _describe_omitted(bars)
@@ -188,7 +189,7 @@ def _build_task_durations_figure(reports: Sequence[WriteReport]) -> Figure:
     title = "Tasks of the longest write"
     longest_write = find_longest_write(reports)
     if longest_write is None:
-        return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No task was reported.")
+        return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No tasks were reported.")
     bars = [
         Bar(
             _format_task(task),

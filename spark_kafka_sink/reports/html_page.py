@@ -97,7 +97,7 @@ def _render_tiles(reports: Sequence[WriteReport]) -> str:
     totals = ReportTotals.from_reports(reports)
     rows_text = format_number(totals.rows)
     failed_text = f"{totals.failed_count:,} failed" if totals.failed_count else "none failed"
-    rejected_text = f"{totals.dead_letters:,} rejected" if totals.dead_letters else "no row was rejected"
+    rejected_text = f"{totals.dead_letters:,} rejected" if totals.dead_letters else "no rows were rejected"
     tiles = (
         _render_tile("rows", rows_text, f"{totals.rows:,} acknowledged"),
         _render_tile("writes", f"{totals.write_count:,}", failed_text),

@@ -14,7 +14,7 @@ def format_number(value: float) -> str:
     if math.isnan(value):
         return NO_VALUE
     for factor, prefix in _SI_PREFIXES:
-        # With three significant digits, 999.5 rounds to 1e+03, so it gets the next prefix, as 1000 does.
+        # With three significant digits, 999.5 would become 1e+03, so use the next prefix.
         if abs(value) >= factor * 0.9995:
             return f"{value / factor:.3g}{prefix}"
     return f"{value:.3g}"
@@ -31,8 +31,8 @@ def format_milliseconds(value: float) -> str:
 
 
 def format_percentage(part: float, total: float) -> str:
-    """Format `part` as a percentage of `total`, rounded to a whole number: `12 %`."""
-    return NO_VALUE if not total else f"{100 * part / total:.0f} %"
+    """Format `part` as a percentage of `total`, rounded to a whole number: `12%`."""
+    return NO_VALUE if not total else f"{100 * part / total:.0f}%"
 
 
 def format_ratio(value: float) -> str:

@@ -1,9 +1,11 @@
 """Compare a receipt with the records in a topic, to find records that are missing, duplicated, altered or moved.
 
 A receipt consists of a report's offset ranges and a digest for each range. The digest is the sum of the written
-records' hashes, so if records were added, the difference between the two digests is the sum of their hashes.
-A partition that differs from its receipt is detected, except with a probability of about 2^-64. The records that make
-the difference can be found only if all written records are still there and others were added.
+records' hashes. If records were added to a range, the digest of its records now exceeds the receipt's digest by the sum
+of the added records' hashes.
+
+A partition that differs from its receipt goes undetected with a probability of about 2^-64. The records that make the
+difference can be located only if all written records are still present and other records were added.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class ReceiptOutcome(Enum):
     DUPLICATED = "duplicated"
     """All written records are there, some of them more than once."""
     ALTERED = "altered"
-    """The number of records is right, but not their content."""
+    """The number of records is right, but their content differs."""
     MOVED = "moved"
     """Records are in a different partition of the topic than the one they were written to."""
     EXTRA = "extra"
@@ -64,11 +66,11 @@ class ExtraRecords(NamedTuple):
 
     offsets: NDArray[np.int64]
     are_copies: bool
-    """Whether each of them is a copy of a written record."""
+    """Whether each extra record is a copy of a written record."""
 
 
 class FoundRecords:
-    """The records that one partition has in the receipt's offset range."""
+    """The records found in one partition within the receipt's offset range: their count, digest and hashes."""
 
     def __init__(self) -> None:
         self.record_count = 0
@@ -95,7 +97,7 @@ class FoundRecords:
             self._chunks.clear()
 
     def find_extra_records(self, count: int, digest: int) -> ExtraRecords | None:
-        """Find `count` records whose hashes add up to `digest`. The other records in the range are those written.
+        """Find `count` records whose hashes add up to `digest`. The remaining records are the written ones.
 
         Two cases are tried: `count` consecutive records, and all records that are copies of an earlier record. Return
         None if neither case applies, or if the range has more than MAX_LOCATED_RECORDS.
@@ -116,7 +118,7 @@ class FoundRecords:
 
 def _find_consecutive_run(hashes: UInt64Array, count: int, digest: int) -> NDArray[np.int64] | None:
     """Return the positions of the last run of `count` records whose hashes add up to `digest`, or None."""
-    # A digest is a sum modulo 2^128, but numpy computes sums modulo 2^64. These find the candidates.
+    # A digest is a sum modulo 2^128, but numpy computes sums modulo 2^64, so these sums only find candidates.
     cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])
     run_sums = cumulative_sums[count:] - cumulative_sums[:-count]
     candidate_starts = np.flatnonzero(run_sums == np.uint64(digest % (1 << 64)))
@@ -138,7 +140,7 @@ def compare_topic(
 ) -> dict[int, PartitionResult]:
     """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition.
 
-    If the partitions that differ contain exactly the written records when taken together, their outcome is MOVED.
+    If the partitions that differ from their receipts together contain exactly the written records, they are MOVED.
     """
     results = {
         partition: compare_partition(written_range, records_by_partition[partition])
@@ -162,7 +164,7 @@ def compare_topic(
                     ReceiptOutcome.MOVED,
                     written_ranges[partition],
                     records_by_partition[partition].record_count,
-                    "records are in another partition than they were written to: the partitions "
+                    "records are in a different partition than the one they were written to: the partitions "
                     f"{sorted(failed_partitions)} together contain exactly the written records",
                 )
     return results
@@ -171,7 +173,8 @@ def compare_topic(
 def compare_partition(written_range: OffsetRange, found_records: FoundRecords) -> PartitionResult:
     """Compare a partition's receipt with the records found in its offset range.
 
-    Rows whose offset is unknown may lie outside of the range, so they turn MISSING and ALTERED into UNKNOWN.
+    Rows whose offset is unknown may lie outside the range. If there are any, the outcomes MISSING and ALTERED become
+    UNKNOWN.
     """
     outcome, detail = _determine_outcome(written_range, found_records)
     if written_range.rows_without_offset and outcome in (ReceiptOutcome.MISSING, ReceiptOutcome.ALTERED):

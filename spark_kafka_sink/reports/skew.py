@@ -29,7 +29,8 @@ def compute_skew(row_counts: Collection[int], mean: float | None = None) -> floa
 def describe_skew(noun: str, row_counts: Mapping[str, int]) -> str:
     """Describe in one sentence how rows are distributed over partitions or other units.
 
-    `noun`: what a unit is called, in the singular, such as "partition". `row_counts`: the row count by unit name.
+    `noun`: what a unit is called, in the singular, such as "partition".
+    `row_counts`: the row count by unit name.
     """
     return _describe_distribution(noun, row_counts, total_count=len(row_counts))
 
@@ -87,4 +88,4 @@ def describe_largest_partition(report: WriteReport) -> str:
     if not total_rows:
         return ""
     largest = max(row_counts, key=lambda name: row_counts[name])
-    return f"{sanitize(largest)} has {100 * row_counts[largest] / total_rows:.0f} % of the rows."
+    return f"{sanitize(largest)} has {100 * row_counts[largest] / total_rows:.0f}% of the rows."

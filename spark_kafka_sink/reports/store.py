@@ -45,13 +45,13 @@ _ARROW_SCHEMES = {
 _REMEDIES = {
     "s3": (
         "The credentials are those of the environment, ~/.aws or the machine's role; Spark's fs.s3a settings are not "
-        "used. Set the region or another endpoint in the path: "
+        "used. Set the region or a custom endpoint in the path: "
         "?region=...&endpoint_override=host:port&scheme=http."
     ),
     "hdfs": (
         "Set JAVA_HOME, HADOOP_HOME with lib/native/libhdfs.so in it (or ARROW_LIBHDFS_DIR, the directory of "
         "libhdfs.so) and CLASSPATH=$(hadoop classpath --glob) in the environment before the driver starts. If Hadoop "
-        "is not installed there, use the option reportTopic to write reports to Kafka."
+        "is not installed on the driver, use the option reportTopic to write reports to Kafka."
     ),
     "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
     "abfs": "The credentials are those of Azure's environment variables or of the machine.",
@@ -82,7 +82,8 @@ def find_path_error(path: str) -> str | None:
     url = urlsplit(path)
     if scheme in _ARROW_SCHEMES and url.password is not None:
         return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
-    is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES  # in a path without a scheme, ? and # are ordinary
+    # In a path without a scheme, `?` and `#` are ordinary characters.
+    is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
     has_host = url.netloc not in ("", "localhost")
     if is_local_uri and (has_host or url.query or url.fragment):
         return f"the path of {scheme}: must not have a host, and '?' and '#' must be written as %3F and %23."
@@ -113,7 +114,8 @@ def save_report(path: str, report: WriteReport) -> None:
     local_path = _find_local_path(path)
     if local_path is not None and not _is_directory(local_path):
         with _open_private_file(local_path, os.O_APPEND) as file:
-            file.write(line)  # in one write() call, so that two streams can share a file
+            # Write the line with a single call, so that several streams can share the file.
+            file.write(line)
         return
     file_system, directory = _open_file_system(path)
     file_path = f"{directory}/{build_file_name(report)}"
@@ -147,7 +149,7 @@ def read_reports(path: str, max_reports: int | None = None) -> list[WriteReport]
         # Do not show a path that contains a password.
         raise ConfigurationError(path_error if urlsplit(path).password else f"{path}: {path_error}")
     try:
-        # A directory has one report per file, but a file may have any number of lines, of which the last ones are kept.
+        # A directory has one report per file, but a file may have any number of lines, so keep only the last lines.
         lines = deque(_read_lines(path, max_reports), maxlen=max_reports)
     except (OSError, ValueError, NotImplementedError) as error:
         raise _build_error(path, "cannot be read", error) from error
@@ -171,7 +173,7 @@ def build_file_name(report: WriteReport) -> str:
 
 
 def _build_file_suffix(batch: str) -> str:
-    """Return the end of the names of a batch's report files. Long batch names may share a suffix."""
+    """Return the suffix of a batch's report file names. Batches with long names may have the same suffix."""
     return f"-{_to_file_name_part(batch)}.json"
 
 
@@ -218,12 +220,13 @@ def _read_latest_reports(path: str, suffix: str) -> list[str]:
     if file_info.type == FileType.Directory:
         file_paths = _list_files(file_system, path_in_system, suffix)[-_MAX_SEARCHED_REPORTS:]
         return [_read_text(file_system, file_path) for file_path in file_paths]
-    if file_info.type != FileType.File:  # opening a FIFO would block until another process writes to it
+    # Opening a FIFO would block until a process writes to it.
+    if file_info.type != FileType.File:
         return []
     with file_system.open_input_file(path_in_system) as file:
         start = max(0, file_info.size - _MAX_SEARCHED_BYTES)
         file.seek(start)
-        # If the file is not read from its beginning, the first line may be incomplete, even within a character.
+        # If reading starts within the file, the first line may be incomplete and may even begin within a character.
         lines = file.read().decode(errors="replace").split("\n")
     complete_lines = lines[1:] if start else lines
     return [line for line in complete_lines if line.strip()][-_MAX_SEARCHED_REPORTS:]

@@ -92,7 +92,7 @@ class WriteFigures(WriteTotals):
 
     @property
     def latencies(self) -> LatencyHistogram:
-        """Histogram of record latencies. A latency runs from the first record of the batch to its acknowledgement."""
+        """Histogram of record latencies, measured from the first record of a batch to the batch's acknowledgement."""
         return self.producer.latencies
 
     @property

@@ -143,8 +143,7 @@ def test_checks_rows_by_task_of_latest_write(capsys: Output, bootstrap: str, tmp
     skewed = rows_by_task(10, 90, 10, 10)
     assert skewed["outcome"] == "warning"
     assert skewed["detail"] == (
-        "latest write: 4 tasks; the largest (1) has 3.0 times the mean, which is skewed. "
-        "orders-0 has 100 % of the rows."
+        "latest write: 4 tasks; the largest (1) has 3.0 times the mean, which is skewed. orders-0 has 100% of the rows."
     )
     assert "use a more selective key" in skewed["remedy"]
     even = rows_by_task(10, 11)

@@ -44,7 +44,7 @@ def test_write_without_rows_interrupts_line_of_throughput() -> None:
 
 def test_tasks_have_no_bars_if_no_report_lists_tasks() -> None:
     figure = find_figure([dataclasses.replace(make_report(), task_list=())], "Tasks of the longest write")
-    assert figure.caption == "No task was reported."
+    assert figure.caption == "No tasks were reported."
     assert "no data" in figure.svg
 
 

@@ -178,7 +178,7 @@ def test_marks_failed_write() -> None:
 def test_page_describes_partition_skew() -> None:
     text = render_page(make_micro_batches(5), "reports.jsonl")
     assert re.search(r"6 partitions; the largest \(orders-5\) has 2\.\d times the mean, which is skewed", text)
-    assert "99 % within" in text
+    assert "99% within" in text
 
 
 def test_single_partition_is_not_called_balanced() -> None:

@@ -35,7 +35,7 @@ def test_formats_milliseconds(value: float, text: str) -> None:
 
 def test_formats_percentages_and_ratios() -> None:
     assert (format_percentage(1, 8), format_percentage(1, 0), format_ratio(0.3333), format_ratio(NAN)) == (
-        "12 %",
+        "12%",
         "-",
         "0.33",
         "-",

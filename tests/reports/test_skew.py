@@ -70,6 +70,6 @@ def test_describes_share_of_largest_partition() -> None:
     partitions = {"orders": {0: OffsetRange(0, 0, 10), 4: OffsetRange(0, 0, 30)}}
     assert (
         describe_largest_partition(dataclasses.replace(make_report(), partitions=partitions))
-        == "orders-4 has 75 % of the rows."
+        == "orders-4 has 75% of the rows."
     )
     assert describe_largest_partition(make_micro_batches(1)[0]).startswith("orders-5 has ")
