@@ -43,9 +43,11 @@ def to_struct_type(schema: types.StructType | pa.Schema) -> types.StructType:
 
 
 def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
-    """Convert a Spark type to its Arrow type. `path` names the column in errors, for example `address.city`.
+    """Convert a Spark type to its Arrow type.
 
     Raise SchemaError if no format can write the type: intervals, variants, and types of future Spark versions.
+
+    `path`: the name of the column in errors, for example `address.city`.
     """
     atomic_type = _ATOMIC_TYPES.get(type(data_type))
     if atomic_type is not None:
@@ -58,7 +60,7 @@ def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
     if isinstance(data_type, types.MapType):
         value_type = to_arrow_type(data_type.valueType, f"{path}.value")
         key_type = to_arrow_type(data_type.keyType, f"{path}.key")
-        # Arrow does not support null as the type of map keys. Only the empty `map()` has it, so any key type will do.
+        # Arrow map keys cannot have the type null. In Spark, only the empty `map()` has such keys, so use any key type.
         key_type = pa.string() if pa.types.is_null(key_type) else key_type
         return pa.map_(key_type, _build_field("value", value_type, data_type.valueContainsNull))
     if isinstance(data_type, types.StructType):

@@ -1,9 +1,9 @@
 """Check the options, the schema and the connection to Kafka before any row is read.
 
 Spark asks a Python data source for its writer only after all stages before the write have run. The methods that
-`register` installs therefore run the checks earlier, before Spark plans the write. In classic Spark the driver is the
-process that calls them. With Spark Connect the driver is another process, which runs the checks for its client
-(connect_checks.py).
+`register` installs therefore run the checks earlier, before Spark plans the write. In classic Spark, the process that
+calls these methods is the driver, so it runs the checks itself. With Spark Connect, that process is a client, for which
+the driver runs the checks (connect_checks.py).
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def check_and_plan_write(
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Check a write before any row is read, and return its parsed options and its column plan.
 
-    Check the options and the schema. If `check_servers`, also check the connection to Kafka and the report's
-    destinations, and add the registry's schema ids to the plan. Raise an error if a check fails.
+    Raise an error if a check fails. Log messages are held back until the checks end, and dropped if a check fails, so
+    that the error is not accompanied by warnings.
 
     `stream_start`: identifies the start of a stream; None for a batch write.
-
-    Log messages are deferred and are dropped if a check fails, so that the error is not accompanied by warnings.
+    `check_servers`: whether to check the connection to Kafka and the report's destinations as well, and to add the
+    registry's schema ids to the plan.
     """
-    with defer_log(exempt="spark_kafka_sink.formats"):  # log immediately while waiting for the schema registry
+    # Messages about waiting for the schema registry are exempt, because they must appear while the checks wait.
+    with defer_log(exempt="spark_kafka_sink.formats"):
         sink_options, plan = check_options_and_schema(options, schema)
         return sink_options, run_server_checks(sink_options, plan, stream_start) if check_servers else plan
 
@@ -71,7 +72,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
     """
-    # If the options turn out to be invalid, the schema is still checked, with these values from the unparsed options.
+    # These values come from the unparsed options, so that the schema is checked even if the options are invalid.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_parts(options)}
     schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
@@ -101,8 +102,8 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
 def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
     """Check the connection to Kafka and the report's destinations. Return the plan with the registry's schema ids.
 
-    `stream_start`: identifies the start of a stream, which looks up the latest version of each schema only once; None
-    for a batch write.
+    `stream_start`: identifies the start of a stream; None for a batch write. A stream looks up the latest version of
+    each schema only once.
     """
     check_connection(options, stream_start)
     check_report_options(options)
@@ -113,7 +114,7 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
     """Raise PreflightError if this process cannot write to Kafka. A connection that has passed is not checked again.
 
     With createTopic, a missing topic is created. Each batch write checks whether the topic exists, because it may have
-    been deleted since the last check. A stream's micro-batch, which has a `stream_start`, does not.
+    been deleted since the last check. A micro-batch of a stream (`stream_start` is set) does not repeat this check.
 
     The client's log messages about its connections are shown only if the check passes.
     """
@@ -130,7 +131,8 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
         # The first run could not check the topic, because it did not exist yet.
         _run_preflight(options, replace(target, new_topic=None))
     if len(_checked_connections) >= _MAX_CHECKED_CONNECTIONS:
-        _checked_connections.clear()  # a long-lived driver with many jobs must not collect targets forever
+        # The set must not grow without limit in a long-lived driver with many jobs.
+        _checked_connections.clear()
     _checked_connections.add(connection_key)
 
 
@@ -145,7 +147,7 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
         checks = preflight(options.producer_config().client_config(), target)
         error = build_preflight_error(checks)
         if error is not None:
-            # Turning the check off helps only if the driver does not need Kafka and the executors can reach it. With
+            # Turning the check off helps only if the executors can reach Kafka and the driver does not need it. With
             # exactly-once delivery, the driver needs Kafka in order to commit. If Kafka responded to the driver, the
             # executors would get the same response.
             only_connectivity_failed = all(

@@ -14,8 +14,8 @@ from spark_kafka_sink.spark.worker_log import LOGGER
 def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
     """Return a task's producer options, including its executor's rack if `clientRackEnv` is set.
 
-    If the environment variable is not set, log a warning; the task then writes rows without a key to the partitions of
-    all racks. This is not an error, because such rows are valid in any partition.
+    If the environment variable is not set, log a warning. The task then writes rows without a key to partitions of all
+    racks. This is not an error, because rows without a key are valid in any partition.
     """
     if options.client_rack_env is None:
         return options.producer_options

@@ -9,10 +9,10 @@
 | headers   | array<struct<key:string,value:binary>>, map<string,binary>, map<string,string> | no headers      |
 | timestamp | timestamp, or bigint milliseconds                                        | the current time      |
 
-As in Spark's own sink, column names are case-sensitive and other columns are ignored. Error messages use that sink's
-wording. The schema is checked on the driver and needs no broker. Tasks then select columns by position. With
-`valueFormat` or `keyFormat`, an encoder builds the value or the key from other columns (`value_formats.py`), and the
-`value` or `key` column has no special meaning.
+As in Spark's own sink, column names are case-sensitive, and columns with different names are ignored. Error messages
+have the wording of Spark's own sink. The schema is checked on the driver, without a broker. Tasks then select columns
+by position. With `valueFormat` or `keyFormat`, an encoder builds the value or the key from other columns
+(`value_formats.py`), and the `value` or `key` column has no special meaning.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def plan_columns(
     """
     names = schema.fieldNames()
     encoders = encoders or {}
-    # If the option topic or an encoder provides a field, the column of this name has no special meaning.
+    # If the option topic or an encoder provides a field, the column of the same name has no special meaning.
     unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
     relevant_names = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
     faults = []
@@ -121,7 +121,7 @@ def _is_allowed(column: str, data_type: DataType) -> bool:
 
 
 def _is_header_type(data_type: DataType) -> bool:
-    """Return whether this is one of the header types in the module's docstring, including the names of the fields."""
+    """Return whether this is one of the header types in the module's docstring. Names of struct fields must match."""
     if isinstance(data_type, MapType):
         return isinstance(data_type.keyType, _STRING_TYPES) and isinstance(
             data_type.valueType, (*_STRING_TYPES, BinaryType)
@@ -152,7 +152,7 @@ def _suggest_value_column(names: Sequence[str]) -> str:
 
 
 def _suggest_cast(name: str, sql_type: str) -> str:
-    """Return the hint that names a cast to the expected type, or an empty string if no cast leads to this type."""
+    """Suggest a cast to the expected type. Return an empty string if there is no such cast."""
     if name not in _CAST_TYPES or sql_type.upper() not in _CASTABLE_TYPES:
         return ""
     return f"; use CAST({name} AS {_CAST_TYPES[name]})"

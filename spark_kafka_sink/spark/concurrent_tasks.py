@@ -1,9 +1,11 @@
 """Finds the maximum number of concurrent tasks in a session. These tasks share the limit `maxBytesPerSecond`.
 
-`sparkContext.defaultParallelism` is not that number: it returns `spark.default.parallelism` if that is set, and it
-ignores `spark.task.cpus`. This module instead uses the number of tasks that Spark's scheduler can run on the registered
-executors. On YARN and Kubernetes, some executors may register only after the write has started, so the number of
-executors that the job requested is taken into account, too.
+The maximum is the number of tasks that Spark's scheduler can run on the registered executors. On YARN and Kubernetes,
+some executors may register only after the write has started. The maximum is therefore at least the number of tasks that
+the requested executors can run.
+
+`sparkContext.defaultParallelism` cannot be used, because it returns `spark.default.parallelism` if that is set, and
+ignores `spark.task.cpus`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ _DYNAMIC_ALLOCATION_CONF = "spark.dynamicAllocation.enabled"
 def find_max_concurrent_tasks(session: Any) -> int | None:
     """Return how many of the session's tasks can run concurrently, or None if the number is unknown.
 
-    It is unknown with Spark Connect, with dynamic allocation, and, if the job did not request a number of executors,
-    until the first executor has registered.
+    The number is unknown:
+
+    - with Spark Connect
+    - with dynamic allocation
+    - before the first executor has registered, unless the job requested a number of executors
     """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         return None

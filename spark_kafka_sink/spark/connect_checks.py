@@ -1,10 +1,10 @@
 """Runs the checks before a write on the driver if the program that calls `save` is a Spark Connect client.
 
-The driver may be in another network and have other packages than the client, so it must run the checks itself. Spark
-Connect has no call for that. Instead, the client *reads* a DataFrame from `pykafka` with the option CHECK_OPTION. The
-DataFrame has no rows and one column, whose name contains the result as JSON. (Column metadata would be the natural
-place, but not every engine keeps it.) The driver determines the schema when it analyzes the DataFrame, and runs no
-task.
+The driver may be in a different network and have different packages than the client, so it must run the checks itself.
+Spark Connect has no request for running checks. Instead, the client *reads* a DataFrame from `pykafka` with the option
+CHECK_OPTION. The DataFrame has no rows and one column, whose name contains the result as JSON. (Column metadata would
+be the natural place, but not every engine keeps it.) The driver determines the schema when it analyzes the DataFrame,
+and runs no task.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def run_checks_on_driver(
 ) -> tuple[list[int], Distribution | None]:
     """Have the driver run all checks, and raise the error of a failed check in this process, the client.
 
-    Return the positions of the columns that the sink uses, and the distribution of the rows, or None if they stay in
-    their tasks.
+    Return the positions of the columns that the sink uses, and the distribution of the rows. The distribution is None
+    if the rows stay in their tasks.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     # `run_checks_for_client` on the driver returns its result as the name of the schema's only field.

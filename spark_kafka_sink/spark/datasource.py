@@ -46,8 +46,8 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
-        # A planning worker first creates the data source. pyspark's daemon has just collected the garbage, so this is
-        # the time to freeze the objects that are left.
+        # A planning worker creates the data source right after pyspark's daemon has collected the garbage, so the
+        # remaining objects can be frozen now.
         freeze_gc()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -76,8 +76,8 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
-        # Check the servers even on an unpickled data source, because Sail calls this method on one. Spark calls it once
-        # per job.
+        # Check the servers even if this data source has been unpickled, because Sail calls this method on an unpickled
+        # data source. Spark calls the method once per job.
         options, plan = self._check(schema, stream_start, check_servers=True)
         return begin_batch_write(options, plan, self.options)
 
@@ -121,7 +121,9 @@ class KafkaDataSource(DataSource):
 def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBatchWriter:
     """Plan a batch write in the user's program. Return the writer that `KafkaDataSource.writer` returns in a worker.
 
-    This also begins exactly-once delivery. `options`: as checked by `register`, with lowercase names.
+    This also begins exactly-once delivery.
+
+    `options`: as checked by `register`, with lowercase names.
     """
     sink_options, plan = check_and_plan_write(options, schema, options.get(STREAM_START_OPTION))
     sink_options = dataclasses.replace(sink_options, registry=None)
@@ -133,8 +135,8 @@ def begin_batch_write(
 ) -> KafkaBatchWriter:
     """Create the writer of a batch write, and begin exactly-once delivery if the options require it.
 
-    `internal_options`: a mapping that includes the options set by `register` (constants.py). `driver_process_id`: None
-    in a planning worker, which looks up its driver.
+    `internal_options`: a mapping that includes the options set by `register` (constants.py).
+    `driver_process_id`: None in a planning worker, which looks up its driver.
     """
     micro_batch = _find_micro_batch(internal_options)
     if options.exactly_once is None:

@@ -36,8 +36,9 @@ def build_dead_letters(
 ) -> RecordColumns:
     """Build the dead letters for failed records.
 
-    `topic` and `partition` are the records' destination. `partition` is an array if it is not the same for all records,
-    and None if it is unknown. `batch`: the batch's name in reports.
+    `topic`: the records' topic; None if they have none.
+    `partition`: the records' partition; an array if it is not the same for all records, None if it is unknown.
+    `batch`: the batch's name in reports.
     """
     num_rows = columns.num_rows
     error_name = error.name if isinstance(error, BrokerError) else type(error).__name__
@@ -85,11 +86,14 @@ def _numbers_to_bytes(column: pa.Array) -> pa.Array:
 def _append_headers(
     headers: pa.Array | pa.ChunkedArray | None, new_headers: Mapping[str, pa.Array], num_rows: int
 ) -> pa.Array:
-    """Append new headers to the original headers of each record. `new_headers`: one value per record, by header key."""
+    """Append new headers to the original headers of each record.
+
+    `new_headers`: arrays of one value per record, by header key.
+    """
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
-        # Headers without a key get an empty one, because a missing key may be the error that the dead letter reports.
+        # Headers without a key get an empty key, because a missing key may be the error that the dead letter reports.
         original_headers = replace(
             original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
         )

@@ -191,7 +191,9 @@ def distribute_rows(
     """Repartition the rows so that each is in the task that writes it, and keep only the columns at `positions`.
 
     With BY_PARTITION, the result has an extra last column with the row's partition. `split_off_target_partition`
-    removes this column from the schema. `max_tasks`: the option maxTasks, or None for no limit.
+    removes this column from the schema.
+
+    `max_tasks`: the option maxTasks, or None for no limit.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
         # pyspark.sql.functions reads this variable to choose between classic columns and Connect columns. A Connect
@@ -276,8 +278,8 @@ def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
 def _read_shuffle_partition_count(session: Any) -> int:
     """Return the number of shuffle partitions, or Spark's default if it is not a number (Databricks uses `auto`).
 
-    `get` is called without a default. If nothing is set, Spark returns its own default, and it rejects a default that
-    is not a number.
+    `get` is called without a default argument, so that Spark returns its own default if nothing is set. Spark would
+    reject a default argument that is not a number.
     """
     value = session.conf.get(_SHUFFLE_PARTITIONS_CONF).strip()
     return int(value) if value.isdecimal() else _DEFAULT_SHUFFLE_PARTITIONS
@@ -299,7 +301,7 @@ def _fetch_partition_count(options: SinkOptions) -> int:
 
 
 def split_off_target_partition(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
-    """Return the schema without the target partition column, and the position of that column, if there is one."""
+    """Return the schema without the target partition column, and the column's position; None if there is no column."""
     if distributed_by != BY_PARTITION:
         return schema, None
     return StructType(schema.fields[:-1]), len(schema.fields) - 1

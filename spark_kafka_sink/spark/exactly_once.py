@@ -80,7 +80,7 @@ class ExactlyOnceWrite:
     def build_producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options for the tasks' producers.
 
-        A producer is reused by one task after another, whatever their jobs. Each task sets its own transactional id.
+        One producer serves many tasks in turn, even of different jobs. Each task sets its own transactional id.
         """
         return {
             **options,
@@ -133,7 +133,7 @@ class ExactlyOnceWrite:
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports.
 
-        Raise ExactlyOnceError if the decision is rejected or in doubt, a commit fails or the rows differ, and
+        Raise ExactlyOnceError if the decision is rejected or in doubt, if a commit fails, or if the rows differ. Raise
         DeliveryError if the reports contradict each other. Any other KafkaSinkError means that nothing was decided.
         """
         batch = self._require_single_batch(reports)
@@ -269,8 +269,8 @@ def build_start_name(stream_start: str | None) -> str:
     """Build a name that identifies one start of the query.
 
     Without `register`, all starts within a Spark application share a name, because Spark creates a new data source for
-    each micro-batch and does not tell it which start it belongs to. The application is identified by Spark's local
-    directories, or by the driver's process id if SPARK_LOCAL_DIRS is not set.
+    each micro-batch without passing it anything that identifies the start. The application is identified by Spark's
+    local directories, or by the driver's process id if SPARK_LOCAL_DIRS is not set.
     """
     if stream_start is None:
         directories = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
@@ -279,7 +279,7 @@ def build_start_name(stream_start: str | None) -> str:
 
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
-    """Build the Delivery of a stream. Every process that plans or commits its batches builds an equal one."""
+    """Build the Delivery of a stream. Every process that plans or commits its batches builds an equal Delivery."""
     delivery_options = _require_delivery_options(options)
     if delivery_options.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
@@ -291,7 +291,7 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
-    """Build the Delivery of a batch job. Its prefix is the user's, or derived from the key, or else unique."""
+    """Build the Delivery of a batch job. Its prefix is set by the user, derived from the key, or else unique."""
     delivery_options = _require_delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)

@@ -60,7 +60,8 @@ class Failures:
         group = self._groups.setdefault(key, _FailureGroup(error, _describe_first_key(rows)))
         group.count += rows.num_rows
         if error.possibly_stored:
-            group.error = error  # its message warns that records of the group may have been stored
+            # The message of this error warns that records of the group may have been stored.
+            group.error = error
 
     def build_error(self, options: SinkOptions) -> DeliveryError:
         """Build the task's error. Its first line contains the first reason; then there is one line per group.
@@ -103,7 +104,7 @@ def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> lis
     Exactly-once delivery does not support dead letters, because a rejected record aborts the transaction.
     """
     can_add_dead_letters = options.exactly_once is None and options.dead_letter_topic is None
-    # A BatchRefusedError, too, is due to a record, although to another one of the same batch.
+    # A BatchRefusedError, too, is due to a record: a different record of the same batch.
     are_due_to_records = all(is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors)
     if can_add_dead_letters and are_due_to_records:
         return [

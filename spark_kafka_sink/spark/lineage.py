@@ -7,7 +7,8 @@ interrupted, even before Spark plans the write. The credentials of the lineage s
     start    START, RUNNING while micro-batches are committed, then COMPLETE, FAIL or ABORT when the query ends
 
 The number of written rows is in the report, which is created in another process (report_publishing.py). That process
-saves the report in a temporary directory that this program created and passed to it as an internal option of the write.
+saves the report in a temporary directory. This program creates the directory and passes its path as an internal option
+of the write.
 
 No write waits for an event (lineage_sender.py). When the program exits, it waits a few seconds for unsent events.
 """
@@ -55,7 +56,8 @@ _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user
 class LineageWrite:
     """A batch write or a streaming query for which events are sent.
 
-    `directory`: holds the write's reports and is deleted when the write ends. `secrets`: strings to mask in all events.
+    `directory`: holds the write's reports and is deleted when the write ends.
+    `secrets`: strings to mask in all events.
     """
 
     def __init__(self, run: LineageRun, sender: EventSender, directory: str, secrets: list[str]) -> None:
@@ -94,7 +96,8 @@ class LineageWrite:
             self.end(error)
             raise
         watcher = threading.Thread(target=self.watch, args=(query,), name="pykafka-lineage-query", daemon=True)
-        _queries[self] = query, watcher  # before the thread starts, because the thread removes the entry at its end
+        # Add the entry before the thread starts, because the thread removes it when the query ends.
+        _queries[self] = query, watcher
         try:
             watcher.start()
         except RuntimeError as error:  # no more threads can be started
@@ -198,10 +201,10 @@ _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
 
 
 def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
-    """Prepare to send the events of a write. Return None if they cannot be sent.
+    """Prepare to send OpenLineage events about a write. Return None if they cannot be sent.
 
-    `settings`: the listener's settings, without the prefix `spark.openlineage.`. `options`: the write's options, with
-    lowercase names.
+    `settings`: the listener's settings, without the prefix `spark.openlineage.`.
+    `options`: the write's options, with lowercase names.
     """
     sender = get_or_create_sender(settings)
     if sender is None:
@@ -212,13 +215,13 @@ def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: S
     try:
         directory = tempfile.mkdtemp(prefix="pykafka-lineage-")
     except OSError as error:
-        LOGGER.warning("Sent no OpenLineage events, because a temporary directory could not be created: %s", error)
+        LOGGER.warning("No OpenLineage events will be sent: could not create a temporary directory: %s", error)
         return None
     return LineageWrite(run, sender, directory, secrets)
 
 
 def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
-    """Return the sender for these settings, which all writes share. Create it on first use.
+    """Return the sender that all writes with these settings share. Create it on first use.
 
     If the settings are invalid, log the error once and return None.
     """
@@ -232,7 +235,7 @@ def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
             _senders[transport_settings] = create_sender(settings)
         except ConfigurationError as error:
             _senders[transport_settings] = None
-            LOGGER.warning("Sent no OpenLineage events: %s", error)
+            LOGGER.warning("No OpenLineage events will be sent: %s", error)
     return _senders[transport_settings]
 
 
@@ -250,7 +253,7 @@ def flush_events(timeout_s: float) -> None:
     for sender in _senders.values():
         unsent_count = 0 if sender is None else sender.flush(max(0.0, deadline - time.monotonic()))
         if unsent_count:
-            LOGGER.warning("%d OpenLineage events were not sent in time. Check the server of the events.", unsent_count)
+            LOGGER.warning("%d OpenLineage events were not sent in time. Check the OpenLineage server.", unsent_count)
 
 
 def is_interruption(error: BaseException) -> bool:
@@ -259,7 +262,7 @@ def is_interruption(error: BaseException) -> bool:
 
 
 def _consume_reports(directory: str) -> Iterator[WriteReport]:
-    """Read and delete the complete reports in a directory. Incomplete ones, which are being written, stay in it."""
+    """Read and delete the complete reports in a directory. Reports that are still being written stay in it."""
     try:
         names = sorted(os.listdir(directory))
     except OSError:
@@ -276,7 +279,10 @@ def _consume_reports(directory: str) -> Iterator[WriteReport]:
 
 
 def _count_rows_by_topic(report: WriteReport, topic: str | None) -> dict[str, int]:
-    """Return the number of rows by topic. `topic`: the topic of all rows; None if each row names its topic."""
+    """Return the number of rows by topic.
+
+    `topic`: the topic of all rows; None if each row names its topic.
+    """
     if topic is not None:
         return {topic: report.rows}
     return {

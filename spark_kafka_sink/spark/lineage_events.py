@@ -64,7 +64,7 @@ class SparkWrite:
 
 @dataclass(frozen=True)
 class ParentRun:
-    """A run of another job."""
+    """The parent or the root of a LineageRun. It is a run of a different job."""
 
     run_id: str
     job_namespace: str
@@ -105,7 +105,8 @@ class WriteStatistics:
 def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageRun:
     """Build a run from the settings and the options of its write.
 
-    `settings`: the listener's settings, without the prefix `spark.openlineage.`. The names in `options` are lowercase.
+    `settings`: the listener's settings, without the prefix `spark.openlineage.`.
+    `options`: the write's options, with lowercase names.
     """
     namespace = settings.get("namespace") or _DEFAULT_NAMESPACE
     app_name = normalize_name(settings.get("appName") or write.app_name)
@@ -152,9 +153,9 @@ def normalize_name(name: str) -> str:
 def _build_command_name(write: SparkWrite, *, has_dataset_name: bool) -> str:
     """Return the listener's name for the write's command, which is the name of a node in Spark's plan.
 
-    Spark renamed MapInArrow in 4.0, and has appended the table's name to AppendData since 4.2. The listener appends the
-    table's name once more, unless a setting disables this. It uses a different name for a plan with a shuffle before
-    mapInArrow, which this function does not reproduce.
+    Spark 4.0 renamed MapInArrow, and since 4.2 Spark appends the table's name to AppendData. The listener appends the
+    table's name once more, unless a setting disables this. For a plan with a shuffle before mapInArrow, the listener
+    uses a different name, which this function does not reproduce.
     """
     version = tuple(int(number) for number in write.spark_version.split(".")[:2])
     if write.is_stream:
@@ -171,8 +172,8 @@ def _find_parent_and_root(
     """Return the parent and the root of the run.
 
     The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise the
-    listener generates the id, so the parent is the run that started the application. That run also provides the missing
-    settings of the root; if there is no such run, the parent does.
+    listener generates the id, so the parent is the run that started the application. Settings of the root that are
+    missing are taken from the run that started the application or, if there is none, from the parent.
     """
     launching_run = _build_parent_run(
         settings,
@@ -228,8 +229,8 @@ def is_uuid(text: str) -> bool:
 def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) -> str:
     """Return the namespace of the topics: `kafka://host:port` for the first bootstrap server.
 
-    A hostList resolver replaces a host in its list with the resolver's name. Like the listener's
-    HostListNamespaceResolver, it matches any part of the namespace and replaces all occurrences.
+    A hostList resolver replaces a host in its list with the resolver's name. As in the listener's
+    HostListNamespaceResolver, a host matches any part of the namespace, and all its occurrences are replaced.
     """
     first_server = bootstrap_servers.split(",")[0].strip()
     host_and_port = first_server.rpartition("://")[2]  # without a security protocol, as in SASL_SSL://host:9092

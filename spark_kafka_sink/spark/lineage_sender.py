@@ -72,7 +72,8 @@ class EventSender:
         with self._condition:
             must_send = bool(self._events) and not self._is_running
             if must_send:
-                self._is_running = True  # so that `submit` starts no thread while this one sends
+                # Prevent `submit` from starting a thread while the calling thread sends.
+                self._is_running = True
         if must_send:
             self._send_all(deadline)
         with self._condition:
@@ -94,14 +95,15 @@ class EventSender:
     def _send_all(self, deadline: float = math.inf) -> None:
         """Send events until the queue is empty or the deadline has passed. The caller must have set `_is_running`."""
         while time.monotonic() < deadline:
-            # Remove the event only after it was sent, so that `flush` counts it until then.
+            # Remove the event only after it has been sent, so that `flush` counts it until then.
             self._send(self._events[0])
             with self._condition:
                 self._events.popleft()
                 if not self._events:
                     self._is_running = False
                     if self._session is not None:
-                        self._session.close()  # closes the connections; the next event opens new ones
+                        # This closes the connections. The next event opens new connections.
+                        self._session.close()
                     self._condition.notify_all()
                     return
         with self._condition:
@@ -128,8 +130,9 @@ class EventSender:
 def create_sender(settings: Mapping[str, str]) -> EventSender:
     """Create the sender for the listener's settings, without doing any I/O.
 
-    `settings`: the listener's settings, without the prefix `spark.openlineage.`. Raise ConfigurationError if they are
-    invalid or not supported.
+    Raise ConfigurationError if the settings are invalid or not supported.
+
+    `settings`: the listener's settings, without the prefix `spark.openlineage.`.
     """
     transport_type = settings.get("transport.type") or "console"
     if transport_type == "console":

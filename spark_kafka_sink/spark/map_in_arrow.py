@@ -64,7 +64,8 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
         raise
     try:
         _run_uninterrupted(lambda: writer.commit_job(reports))
-    except Exception:  # not KeyboardInterrupt, which _run_uninterrupted raises only after a successful commit
+    # A KeyboardInterrupt is not caught, because _run_uninterrupted raises it only after a successful commit.
+    except Exception:
         _abort(writer, reports)
         raise
 

@@ -1,8 +1,8 @@
 """Access a DataFrame's columns by position.
 
 Spark resolves columns by name, and parses the name first: case is ignored, a dot separates a struct from its field,
-backticks quote, and `*` means all columns. A DataFrame's columns may have any names, including both `a` and `A`. They
-are therefore renamed by position before they are referenced.
+backticks quote, and `*` means all columns. A DataFrame's columns may have any names, including both `a` and `A`. The
+columns are therefore renamed by position before they are referenced.
 """
 
 from __future__ import annotations

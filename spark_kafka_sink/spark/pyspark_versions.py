@@ -90,7 +90,7 @@ def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> 
 
 
 def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataType) -> Callable[[Any], Any]:
-    """Wrap a function of one Arrow column as an Arrow UDF or, with pyspark 4.0 and older, as a pandas UDF."""
+    """Wrap a function of one binary Arrow column as an Arrow UDF, or as a pandas UDF with pyspark 4.0 and older."""
     try:
         from pyspark.sql.pandas.functions import arrow_udf
     except ImportError:
@@ -124,7 +124,7 @@ def _import_pandas() -> Any:
 def repartition_by_id(frame: DataFrame, partition_count: int, id_column: str) -> DataFrame:
     """Move all rows with the same value in the id column to the same task.
 
-    pyspark 4.0 and older hash the ids, so one task may get several ids while another gets none.
+    pyspark 4.0 and older hash the ids, so one task may get several ids while another task gets none.
     """
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(partition_count, id_column)

@@ -57,13 +57,15 @@ def check_report_options(options: SinkOptions) -> None:
     if faults:
         raise ConfigurationError(faults)
     if len(_checked_destinations) >= _MAX_CHECKED_DESTINATIONS:
-        _checked_destinations.clear()  # a long-lived driver with many jobs must not collect destinations forever
+        # The set must not grow without limit in a long-lived driver with many jobs.
+        _checked_destinations.clear()
     _checked_destinations.add(destinations)
 
 
 def publish_report(options: SinkOptions, report: WriteReport) -> None:
     """Publish the report to each destination named in the options. Errors are logged."""
-    if not report.tasks:  # the start time comes from the tasks, so a write without tasks has none
+    # The start time comes from the tasks, so a write without tasks has no start time yet.
+    if not report.tasks:
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:
@@ -77,19 +79,23 @@ def publish_report(options: SinkOptions, report: WriteReport) -> None:
 
 
 def _save_for_lineage(directory: str, report: WriteReport) -> None:
-    """Save the report for the program that sends OpenLineage events (lineage.py), which need it for row counts.
+    """Save the report for the program that sends OpenLineage events (lineage.py). The events contain its row counts.
 
-    That program deletes the directory when its run ends, for example because the user interrupted save(). If Spark
+    The program deletes the directory when its run ends, for example because the user interrupted save(). If Spark
     aborts the write later, the directory is missing and the report is not saved.
     """
     try:
-        store.save_report(f"{directory}/", report)  # without the slash, a missing directory would be created as a file
+        # The slash marks a directory. Without it, a file would be created in place of a missing directory.
+        store.save_report(f"{directory}/", report)
     except OSError as error:
         LOGGER.debug("Could not save a report for OpenLineage: %s", error)
 
 
 def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:
-    """Call `publish`, and log any error. `outcome` completes the sentence "The report could not be ..."."""
+    """Call `publish`, and log any error.
+
+    `outcome`: completes the sentence "The report could not be ...".
+    """
     try:
         publish()
     except (Exception, SystemExit):  # any error of a file system, Kafka or the user's function

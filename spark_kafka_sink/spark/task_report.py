@@ -61,7 +61,7 @@ class TaskReport(WriterCommitMessage):
     """The commit message of one task.
 
     Except with acks=0, a task returns its report only after all of its records were acknowledged or written to the
-    dead-letter topic. WriteReport, which adds up the reports of all tasks, documents the fields.
+    dead-letter topic. The fields are documented in WriteReport, which adds up the reports of all tasks.
     """
 
     task: TaskIdentity
@@ -96,10 +96,11 @@ def build_write_report(
 ) -> WriteReport:
     """Build a write's report from its tasks' reports. Called on the driver.
 
-    `batch`: the batch's name; defaults to the name in the first task's report. The report lists only the slowest
-    MAX_LISTED_TASKS tasks, slowest first.
+    The report lists only the slowest MAX_LISTED_TASKS tasks, slowest first.
+
+    `batch`: the batch's name; defaults to the name in the first task's report.
     """
-    # Tasks import this module too, but build no write reports.
+    # These names are imported here, because tasks import this module but build no write reports.
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 
     totals = sum((report.totals for report in reports), WriteTotals())

@@ -43,8 +43,8 @@ class SparkColumns:
 def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start: str | None) -> ColumnPlan:
     """Return the plan with the registry's schema ids added to its encoders.
 
-    `stream_start`: identifies the start of a stream, which looks up the latest version of each schema only once; None
-    for a batch write.
+    `stream_start`: identifies the start of a stream; None for a batch write. A stream looks up the latest version of
+    each schema only once.
     """
     encoders: dict[str, Any] = {}
     for format_options in options.formats:

@@ -8,7 +8,7 @@ the oldest results.
 
 When a record fails, the task stops reading and waits for the results of all pending rows, each of which takes at most
 `delivery.timeout.ms`. A single error then reports all failures. If a task ends in any way other than by returning, the
-pool closes its producer, so that nothing of the task is left behind.
+pool closes the task's producer without waiting for pending records.
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ def write_rows(
 ) -> TaskReport:
     """Write all batches, wait for every acknowledgement and return the task's report. Called once in each task.
 
-    Raise DeliveryError if any record has failed. `exactly_once`: None for at-least-once delivery. If the batch is
-    already committed, count its rows instead of writing them.
+    Raise DeliveryError if any record has failed. If an exactly-once batch is already committed, count its rows instead
+    of writing them.
+
+    `exactly_once`: None for at-least-once delivery.
     """
     install_stderr_handler()
     freeze_gc()
@@ -127,11 +129,12 @@ def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
 
 
 class _SentRows(NamedTuple):
-    """Sent rows whose result is pending. `is_truncated`: whether these dead letters were truncated to fit."""
+    """Sent rows whose result is pending."""
 
     rows: TopicRows
     is_dead_letter: bool = False
     is_truncated: bool = False
+    """Whether the rows are dead letters that were truncated because they were too large for the dead-letter topic."""
 
 
 def _create_digest_collector() -> DigestCollector:
@@ -217,7 +220,8 @@ class TaskWriter:
         """Wait for the results of all rows, including dead letters sent in the meantime."""
         while self._columns_writer.pending_call_count:
             if not self._columns_writer.has_result:
-                self._producer.flush()  # in each round, because collecting results may send dead letters
+                # Flush in each round, because collecting results may send dead letters.
+                self._producer.flush()
             for sent_rows, result in self._columns_writer.collect_all_results():
                 self._add_result(sent_rows, result)
 
@@ -258,7 +262,10 @@ class TaskWriter:
     def _send_dead_letters(
         self, dead_letter_topic: str, rows: TopicRows, failed_columns: RecordColumns, failure: FailedRows
     ) -> None:
-        """Count the failed rows by error, and send them to the dead-letter topic. `rows`: the rows that were sent."""
+        """Count the failed rows by error, and send them to the dead-letter topic.
+
+        `rows`: the rows that were sent.
+        """
         error_name = type(failure.error).__name__
         self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_columns.num_rows
         dead_letters = build_dead_letters(
@@ -294,7 +301,7 @@ def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Ar
 
 
 def _build_task_identity(context: TaskContext | None) -> TaskIdentity:
-    """Return the ids of this task attempt; random ones if there is no TaskContext."""
+    """Return the ids of this task attempt, or random ids if there is no TaskContext."""
     if context is None:
         # Sail provides no TaskContext. Random ids distinguish the tasks of a write.
         return TaskIdentity(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, UnreportedBatch
 
 REPORT_COLUMN = "report"
-"""The column of `write_in_map`."""
+"""The name of the only column that `write_in_map` yields."""
 CONTINUOUS_TRIGGER_MESSAGE = (
     "trigger(continuous=...) is not supported for 'pykafka': Spark's continuous processing does not run Python sinks. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'
@@ -89,7 +89,10 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         commit(self._options, validate_reports(messages), self._batch_name, self._exactly_once)
 
     def abort_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the write. `messages`: the reports of the tasks that finished, and None for each of the others."""
+        """Abort the write.
+
+        `messages`: the reports of the tasks that finished, and None for each task that did not.
+        """
         abort(self._options, messages, self._batch_name, self._exactly_once)
 
     def write_in_map(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +104,7 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """The writer of a stream. In the process that commits, `exactly_once` is None and is restored from the reports.
 
-    `stream_start` identifies the start of the query, if `register` has set it.
+    `stream_start`: identifies the start of the query; None if `register` was not called.
     """
 
     def __init__(

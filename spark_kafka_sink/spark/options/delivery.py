@@ -72,8 +72,10 @@ CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_t
 def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:
     """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
-    Add a fault for each option that conflicts with the guarantee or has no effect without it. `parsed_options` holds
-    the sink's own options, `parsed_producer_options` the producer's.
+    Add a fault for each option that conflicts with the guarantee or has no effect without it.
+
+    `parsed_options`: the sink's own options.
+    `parsed_producer_options`: the producer's options.
     """
     values = parsed_options.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:

@@ -2,7 +2,7 @@
 
 A Spark job sets `kafka.linger.ms`. The producer, the client and preflight do not depend on Spark, so they write
 `linger.ms`. Errors about invalid options are rendered with KAFKA_SPELLING. The errors of a running write are plain
-text, in which `add_kafka_prefix` adds the prefix.
+text. `add_kafka_prefix` adds the prefix to the option names in that text.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ Spark passes option names in lowercase. There are three kinds of options:
 Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver before any task, and its
 result is pickled to the tasks.
 
+The text of a fault is a template: `{name}` stands for an option name or a value, and is replaced when the fault is
+rendered (OptionFault).
+
 Option values may contain passwords, so no repr shows a value. No error shows the value of an option in
 SECURITY_OPTIONS, of another secret option, or of an unknown option, which may be a misspelt secret.
 """
@@ -57,7 +60,7 @@ from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK
 _log = logging.getLogger(__name__)
 
 _MIN_NAME_SIMILARITY = 0.75
-"""Less similar names are not suggested. Even unrelated ones such as 'mergeSchema' and 'keySchema' have 0.7."""
+"""Less similar names are not suggested. Even unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
 _ASYNC_PROGRESS_NAMES_BY_LOWERCASE = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
 _LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
 
@@ -220,8 +223,8 @@ def _suggest_option(name: str) -> str:
 def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
     """Return one task's share of maxBytesPerSecond, or None if there is no limit.
 
-    The methods that `register` installs set the number of concurrent tasks. If they were not used, add a fault for
-    maxTasks and for maxBytesPerSecond if they are set.
+    The methods that `register` installs set the number of concurrent tasks. If these methods were not called, add a
+    fault for each of maxTasks and maxBytesPerSecond that is set.
     """
     limit: int | None = parsed_options.values["maxBytesPerSecond"]
     if concurrent_tasks is not None:

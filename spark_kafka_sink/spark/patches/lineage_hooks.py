@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def trace_save(
     frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
-    """Send events for the batch write in the block. Yield the options that must be added to the write for them."""
+    """Send events for the batch write in the block. Yield the options that the caller must add to the write."""
     write = _plan_write(frame, options, column_positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
     if write is None:
         yield {}
@@ -51,10 +51,10 @@ def trace_query(
 def _plan_write(
     frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
 ) -> LineageWrite | None:
-    """Plan the events of a write. Return None if the write sends no events.
+    """Prepare to send OpenLineage events about a write. Return None if the write sends no events.
 
-    A micro-batch sends none, because it belongs to its stream's run. A Spark Connect client sends none, because the
-    reports are on the driver.
+    A micro-batch sends no events, because it belongs to its stream's run. A Spark Connect client sends no events,
+    because the reports are on the driver.
     """
     session = frame.sparkSession
     if MICRO_BATCH_OPTION in options or type(session).__module__.startswith("pyspark.sql.connect"):

@@ -6,7 +6,7 @@ instead, and Spark's error becomes its `__context__`. Errors from other code, su
 unchanged. If a task of a stream fails, `start()` has already returned, so `awaitTermination()` raises Spark's error.
 
 IPython, and therefore Jupyter, calls an error's method `_render_traceback_` to get the lines to show. For our errors,
-these are the message followed by the user's own stack frames.
+the method returns the message followed by the user's own stack frames.
 """
 
 from __future__ import annotations

@@ -25,12 +25,13 @@ _SINK_METHODS = ("format", "foreach", "foreachBatch")
 
 
 class RecordedCall(NamedTuple):
-    """A call to a writer's method. `bound_arguments` maps parameter names to arguments."""
+    """A call to a writer's method, with its arguments."""
 
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     bound_arguments: dict[str, Any]
+    """The arguments of the call by parameter name."""
 
 
 @dataclass
@@ -96,7 +97,7 @@ def get_writer_dataframe(writer: Any) -> Any:
 
 
 def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
-    """Create a writer for another DataFrame and repeat the recorded calls, except calls to the excluded methods."""
+    """Create a writer for a different DataFrame and repeat the recorded calls, except those to excluded methods."""
     recorded_calls: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
     is_classic = "df" in recorded_calls.constructor_arguments
     frame_argument = {"df": frame} if is_classic else {"plan": frame._plan}

@@ -312,7 +312,10 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
 
 
 def _is_pykafka_write(writer: Any, recorded_calls: RecordedCalls, format: str | None) -> bool:
-    """Return whether the write uses this sink. `format`: the argument of `save` or `start`, which takes precedence."""
+    """Return whether the write uses this sink.
+
+    `format`: the argument of `save` or `start`. It takes precedence over the writer's format.
+    """
     format_name = format if format is not None else recorded_calls.format()
     if format_name is None:
         format_name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
@@ -384,7 +387,7 @@ def _select_and_distribute(
 ) -> tuple[Any, dict[str, str]]:
     """Select the sink's columns and move the rows to the tasks that write them.
 
-    Return the new DataFrame, and the options that its writer needs in addition.
+    Return the new DataFrame, and the additional options that its writer needs.
     """
     if distribution is None:
         return _coalesce_to_max_tasks(_select_columns(frame, column_positions), recorded_calls), {}
@@ -414,8 +417,10 @@ def _check_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
 def _check_and_plan(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
     """Check the options, the schema and the connection. Raise an error if a check fails.
 
-    Return the positions of the columns that the sink uses, and the distribution of the rows, or None if they stay in
-    their tasks. Also add the internal option with the number of concurrent tasks to the writer, if it is needed.
+    Return the positions of the columns that the sink uses, and the distribution of the rows. The distribution is None
+    if the rows stay in their tasks.
+
+    If the options require it, also add the number of concurrent tasks to the writer as an internal option.
     """
     frame = get_writer_dataframe(writer)
     _set_concurrent_tasks_option(writer, recorded_calls)
@@ -430,7 +435,8 @@ def _check_and_plan(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[in
 def _set_concurrent_tasks_option(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Set the internal option from which each task's share of maxBytesPerSecond is computed.
 
-    At most as many tasks run concurrently as maxTasks, distributionTasks and the cluster's task slots allow.
+    The number of concurrent tasks is limited by the smallest of maxTasks, distributionTasks and the cluster's task
+    slots.
     """
     options = recorded_calls.options()
     task_limits = [
