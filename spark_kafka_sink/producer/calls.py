@@ -1,4 +1,4 @@
-"""Call: the interface through which sent rows receive their results.
+"""SendCall: the interface through which sent rows receive their results.
 
 A call covers the rows of one send_columns() call, or the records of several send() calls. futures.py implements it.
 Each batch records the call and the row that each of its records came from (batching/row_origins.py). When the batch is

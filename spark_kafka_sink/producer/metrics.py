@@ -147,7 +147,7 @@ class ProducerMetrics:
         self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
         """Counts of the batches that were sent since the last update of the windows, by topic."""
         self._sent_since_ms = 0.0
-        """Time of the last update by record_request, as of which the next update adds _send_counts to the windows."""
+        """Time of the last update by record_request. The next update adds _send_counts as of this time."""
         self._requests_sent = 0
         self._counts = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {

@@ -58,7 +58,7 @@ _MAX_GATHERED_BYTES = 2 << 20
 _MAX_SEPARATE_KEYS = 64
 """Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
 _MAX_SEPARATE_UNIFORM_KEYS = _MAX_SEPARATE_KEYS // 4
-"""The same for keys of equal length, whose passes are about four times as fast, because no words are gathered."""
+"""The same limit for keys of equal length. Their passes are about four times as fast, because no words are gathered."""
 _MIN_SEPARATE_WORDS = 64
 """Minimum number of remaining words for separate hashing, because starting a key costs as much as a few passes."""
 

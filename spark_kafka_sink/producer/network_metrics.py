@@ -34,7 +34,7 @@ _COUNTER_ATTRIBUTES = {
 }
 """Maps each metric that has a rate and a total to the attribute of IoCounts that it is computed from."""
 _TIMER_ATTRIBUTES = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
-"""Maps each metric in nanoseconds per select to the attribute of IoCounts, in milliseconds, that it comes from."""
+"""Maps each metric in nanoseconds per select to the attribute of IoCounts, in milliseconds, for its computation."""
 
 
 class TrafficMetrics:

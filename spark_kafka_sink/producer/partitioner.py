@@ -87,9 +87,8 @@ class _TopicState:
         self._nodes: Mapping[int, Node] | None = None
         self.partitions: list[int] = []
         self.assignable_partitions: list[int] = []  # partitions with a leader; all if none has a leader
-        self.rack_partitions: list[
-            int
-        ] = []  # partitions whose leader is in client.rack; empty if rack awareness is off
+        self.rack_partitions: list[int] = []
+        """Partitions whose leader is in client.rack; empty if rack awareness is off."""
         self.sticky_partition = INVALID_PARTITION
         self.sticky_bytes = 0  # number of bytes assigned to the sticky partition since it was chosen
         self.next_position = 0  # index into `assignable_partitions`, for the round-robin partitioner

@@ -1,4 +1,4 @@
-"""Rows: the rows of one call in columns, before they are grouped with rows of other calls. Also validates rows.
+"""Rows: the rows of one call in columns before they are grouped with the rows of other calls, and their validation.
 
 send_columns() finds the rows that cannot be sent before it stages any row. It finds invalid and oversized rows before
 it assigns partitions, because hashing the 100 MB key of a row that is rejected anyway would take a second.

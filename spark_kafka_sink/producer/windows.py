@@ -115,7 +115,7 @@ class Meter:
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the fraction of the recent windows, from 0 to 1, that the time recorded by a meter takes up."""
+    """Return the time recorded by a meter as a fraction, from 0 to 1, of the recent windows."""
     return nanoseconds.windowed_stat.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 
