@@ -106,14 +106,16 @@ def _add_unit(metric: str) -> tuple[str, float]:
     Counts, ratios, and names that already mention bytes get no suffix.
     """
     if metric == "connection-count":
-        return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
+        # Prometheus reserves the suffix `_count` for histograms.
+        return "connections", 1.0
     name, unit, factor = to_exported_metric(metric)
     suffix = _UNIT_SUFFIXES.get(unit)
     if suffix is None or "byte" in name:
         return name, factor
     stem, _, kind = name.rpartition("-")
     if kind == "total" and unit == SECONDS:
-        return f"{stem}-{suffix}-total", factor  # the name of a counter must end with `_total`
+        # The name of a counter must end with `_total`.
+        return f"{stem}-{suffix}-total", factor
     return f"{name}-{suffix}", factor
 
 

@@ -214,7 +214,10 @@ def _determine_outcome(written_range: OffsetRange, found_records: FoundRecords) 
 
 
 def _format_location(offsets: NDArray[np.int64]) -> str:
-    """Describe where records are in their partition. `offsets`: the records' offsets, in ascending order."""
+    """Describe where records are in their partition.
+
+    `offsets`: the records' offsets, in ascending order.
+    """
     first, last = int(offsets[0]), int(offsets[-1])
     if len(offsets) == 1:
         return f"at offset {first:,}"

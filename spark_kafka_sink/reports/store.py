@@ -299,7 +299,10 @@ def _open_file_system(path: str) -> tuple[FileSystem, str]:
 
 
 def _build_error(path: str, failure: str, error: Exception) -> ConfigurationError:
-    """Build an error with the reason and a remedy. `failure`: what went wrong, for example "cannot be read"."""
+    """Build an error with the reason and a remedy.
+
+    `failure`: what went wrong, for example "cannot be read".
+    """
     remedy = _REMEDIES.get(_ARROW_SCHEMES.get(_parse_scheme(path), ""), "")
     # If Arrow cannot find a JVM, its message lists every path that it tried.
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))

@@ -89,7 +89,8 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     except SchemaError as error:
         if not faults:
             raise
-        faults += str(error).splitlines()  # plan_columns writes one line per fault
+        # plan_columns writes one line per fault.
+        faults += str(error).splitlines()
     if not faults:
         faults += find_distribution_faults(sink_options, plan, schema)
     if faults:

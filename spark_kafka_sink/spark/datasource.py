@@ -82,14 +82,15 @@ class KafkaDataSource(DataSource):
         return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
-        """Return the writer for the tasks of a micro-batch or, in another process, the writer that commits it."""
+        """Return the writer for a micro-batch's tasks or, in a committing worker, the writer that commits it."""
         # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
         stream_start = self.options.get(STREAM_START_OPTION)
         # To the checks, None means a batch write. An empty string means a stream that was started without `register`.
         options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
         if options.exactly_once is None or not self._is_planning:
             return KafkaStreamWriter(options, plan, stream_start)
-        from spark_kafka_sink.spark.exactly_once import begin_micro_batch  # only for exactly-once delivery
+        # This module is needed only for exactly-once delivery.
+        from spark_kafka_sink.spark.exactly_once import begin_micro_batch
 
         return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
 
@@ -141,7 +142,8 @@ def begin_batch_write(
     micro_batch = _find_micro_batch(internal_options)
     if options.exactly_once is None:
         return KafkaBatchWriter(options, plan, micro_batch=micro_batch)
-    from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch  # only for exactly-once delivery
+    # This module is needed only for exactly-once delivery.
+    from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
 
     if MICRO_BATCH_OPTION in internal_options:
         exactly_once = begin_micro_batch(options, internal_options.get(STREAM_START_OPTION), micro_batch)

@@ -246,7 +246,8 @@ def _distribute_by_partition(
         [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
     )
     if distribution.key:
-        (key_position,) = distribution.key  # one column, because BY_PARTITION is rejected together with keyFormat
+        # The key is a single column, because BY_PARTITION is rejected together with keyFormat.
+        (key_position,) = distribution.key
         key_column = F.col(build_positional_name(key_position)).cast("binary")
         partition_candidates.append(_build_key_partition_udf(partition_count)(key_column))
     partition_candidates.append(

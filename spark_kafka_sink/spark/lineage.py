@@ -114,7 +114,8 @@ class LineageWrite:
             error = failure
         except (Py4JError, OSError):
             self._abort("The connection to Spark was lost before the query ended.")
-        self.end(error)  # sends nothing after _abort
+        # After _abort, this sends nothing.
+        self.end(error)
         _queries.pop(self, None)
 
     def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
@@ -124,9 +125,11 @@ class LineageWrite:
         except (Py4JError, OSError):
             is_active = True
         if not is_active and watcher.ident is None:
-            self.watch(query)  # the watcher thread could not be started
+            # The watcher thread could not be started.
+            self.watch(query)
         elif not is_active:
-            watcher.join(timeout_s)  # let the watcher thread send the last event
+            # Let the watcher thread send the last event.
+            watcher.join(timeout_s)
         self._abort("The program ended before the query.")
 
     def end(self, error: BaseException | None = None) -> None:
@@ -200,7 +203,7 @@ _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
 """The sender of each distinct set of transport settings; None if the settings are invalid."""
 
 
-def plan_write(settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
+def prepare_lineage(settings: Mapping[str, str], options: Mapping[str, str], write: SparkWrite) -> LineageWrite | None:
     """Prepare to send OpenLineage events about a write. Return None if they cannot be sent.
 
     `settings`: the listener's settings, without the prefix `spark.openlineage.`.
@@ -229,7 +232,8 @@ def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
         sorted((name, value) for name, value in settings.items() if name.startswith("transport."))
     )
     if transport_settings not in _senders:
-        if not _senders:  # once per process
+        # The first sender of the process installs the exit handler.
+        if not _senders:
             atexit.register(finish_at_exit)
         try:
             _senders[transport_settings] = create_sender(settings)
@@ -271,7 +275,8 @@ def _consume_reports(directory: str) -> Iterator[WriteReport]:
         path = os.path.join(directory, name)
         try:
             text = read_regular_file(path).decode(errors="replace")
-            if text.endswith("\n"):  # the last character of a complete report
+            # A complete report ends with a newline.
+            if text.endswith("\n"):
                 os.unlink(path)
                 yield parse_report(text)
         except (OSError, ConfigurationError) as error:

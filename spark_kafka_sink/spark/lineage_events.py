@@ -201,7 +201,7 @@ def _build_parent_run(
     name_setting: str,
     default: ParentRun | None = None,
 ) -> ParentRun | None:
-    """Build the run of another job from three settings.
+    """Build a parent or root run from three settings.
 
     A missing setting, or a run id that is not a valid UUID, is taken from `default`. Return None if any value is still
     missing.
@@ -233,7 +233,8 @@ def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) 
     HostListNamespaceResolver, a host matches any part of the namespace, and all its occurrences are replaced.
     """
     first_server = bootstrap_servers.split(",")[0].strip()
-    host_and_port = first_server.rpartition("://")[2]  # without a security protocol, as in SASL_SSL://host:9092
+    # Remove the security protocol from a server such as SASL_SSL://host:9092.
+    host_and_port = first_server.rpartition("://")[2]
     namespace = f"kafka://{host_and_port}"
     for setting_name, resolver_type in settings.items():
         resolver_match = _RESOLVER_TYPE_PATTERN.fullmatch(setting_name)

@@ -1,8 +1,8 @@
 """Sends OpenLineage events in the background, through the transports of `openlineage-python`.
 
 The transport settings are those of OpenLineage's Spark listener. Secret settings never reach the log. The OpenLineage
-package logs a transport's configuration at DEBUG, so headers, URL parameters and passwords are set on the HTTP session
-instead. Errors are logged without their text, because it may repeat the URL.
+package logs a transport's configuration at DEBUG, so headers, URL parameters and passwords are not part of the
+configuration but set on the HTTP session. Errors are logged without their text, because the text may repeat the URL.
 """
 
 from __future__ import annotations

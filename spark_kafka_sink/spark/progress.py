@@ -30,7 +30,7 @@ class ReportListener(StreamingQueryListener):
     """Calls `handle(report, progress)` for each micro-batch whose report is found at this `reportPath`.
 
     The program that adds the listener must be able to read the path. Progress events without a commit, and events of
-    queries that use another path, are ignored.
+    queries with a different path, are ignored.
     """
 
     def __init__(self, report_path: str, handle: ReportHandler) -> None:

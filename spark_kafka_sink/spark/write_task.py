@@ -157,7 +157,8 @@ class TaskWriter:
         self._offset_collector = OffsetRangeCollector()
         self._digests = _create_digest_collector() if options.has_receipt else None
         self._failures = Failures(report.task)
-        self._counts = SimpleNamespace(**vars(WriteTotals()))  # a mutable copy, since WriteTotals is frozen
+        # WriteTotals is frozen, so the task counts in a mutable copy.
+        self._counts = SimpleNamespace(**vars(WriteTotals()))
         self._producer_totals_before = producer.totals()
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -4,7 +4,7 @@ A writer is created on the driver and pickled to the tasks, so it holds only con
 process creates the writer that commits, and everything that this writer needs comes with the task reports.
 
 Spark calls `commit` and `abort` in a separate Python process, which these methods also set up. A write through
-mapInArrow (map_in_arrow.py) ends in the user's program, which calls `commit_job` and `abort_job` instead.
+mapInArrow (map_in_arrow.py) ends in the user's program, which calls `commit_job` or `abort_job` directly.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
         """Restore the exactly-once state from the task reports. Return None for at-least-once delivery."""
         if self._options.exactly_once is None:
             return None
-        from spark_kafka_sink.spark.exactly_once import restore_from_reports  # only for exactly-once delivery
+        from spark_kafka_sink.spark.exactly_once import restore_from_reports  # needed only for exactly-once delivery
 
         return restore_from_reports(self._options, select_task_reports(messages), self._stream_start)
 
@@ -172,7 +172,7 @@ def commit(
 
     `default_batch_name`: the batch's name in the report if no task has reported one.
     """
-    from spark_kafka_sink.spark.report_publishing import publish_report  # imported on the driver only
+    from spark_kafka_sink.spark.report_publishing import publish_report  # needed only on the driver
 
     if exactly_once is not None:
         exactly_once.commit(reports)
@@ -194,7 +194,7 @@ def abort(
 
     Without transactions, rows that have been written remain in Kafka.
     """
-    from spark_kafka_sink.spark.report_publishing import publish_report  # imported on the driver only
+    from spark_kafka_sink.spark.report_publishing import publish_report  # needed only on the driver
 
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else default_batch_name, "failed")

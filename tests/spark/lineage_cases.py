@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.spark import lineage
 from spark_kafka_sink.spark.constants import LINEAGE_DIRECTORY_OPTION
-from spark_kafka_sink.spark.lineage import LineageWrite, flush_events, plan_write
+from spark_kafka_sink.spark.lineage import LineageWrite, flush_events, prepare_lineage
 from spark_kafka_sink.spark.lineage_events import SparkWrite
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.patches import lineage_hooks
@@ -58,7 +58,7 @@ def plan_lineage_write(
     options: Mapping[str, str] = OPTIONS,
     is_stream: bool = False,
 ) -> LineageWrite:
-    write = plan_write(build_http_confs(server, confs), options, create_spark_write(is_stream=is_stream))
+    write = prepare_lineage(build_http_confs(server, confs), options, create_spark_write(is_stream=is_stream))
     assert write is not None
     return write
 

@@ -12,7 +12,7 @@ from openlineage.client.event_v2 import RunEvent
 from openlineage.client.transport import Transport
 
 from spark_kafka_sink.spark import lineage_sender
-from spark_kafka_sink.spark.lineage import flush_events, plan_write
+from spark_kafka_sink.spark.lineage import flush_events, prepare_lineage
 from spark_kafka_sink.spark.lineage_sender import EventSender
 from tests.spark.lineage_cases import (
     API_KEY,
@@ -70,7 +70,7 @@ def test_rejected_events_are_logged_once(server: LineageServer, caplog: pytest.L
 
 def test_refused_connection_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     confs = {"transport.type": "http", "transport.url": "http://user:password@127.0.0.1:1"}
-    write = plan_write(confs, OPTIONS, create_spark_write())
+    write = prepare_lineage(confs, OPTIONS, create_spark_write())
     assert write is not None
     with write.trace_save():
         pass
@@ -109,14 +109,14 @@ def test_write_does_not_wait_for_unresponsive_server(server: LineageServer, capl
 def test_invalid_settings_are_logged_once(
     confs: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert plan_write(confs, OPTIONS, create_spark_write()) is None
-    assert plan_write(confs, OPTIONS, create_spark_write()) is None
+    assert prepare_lineage(confs, OPTIONS, create_spark_write()) is None
+    assert prepare_lineage(confs, OPTIONS, create_spark_write()) is None
     (record,) = caplog.records
     assert message in record.getMessage()
 
 
 def test_console_transport_is_the_default(caplog: pytest.LogCaptureFixture) -> None:
-    write = plan_write({"namespace": "team"}, OPTIONS, create_spark_write())
+    write = prepare_lineage({"namespace": "team"}, OPTIONS, create_spark_write())
     assert write is not None
     with caplog.at_level(logging.INFO), write.trace_save():
         flush_events(60)
@@ -125,7 +125,7 @@ def test_console_transport_is_the_default(caplog: pytest.LogCaptureFixture) -> N
 
 def test_file_transport_appends_events(tmp_path: Any) -> None:
     confs = {"transport.type": "file", "transport.location": str(tmp_path / "events.jsonl")}
-    write = plan_write(confs, OPTIONS, create_spark_write())
+    write = prepare_lineage(confs, OPTIONS, create_spark_write())
     assert write is not None
     with write.trace_save():
         pass

@@ -30,7 +30,8 @@ def build_count_parser(max_count: int) -> Parser:
             count = parse_integer(value)
         except ValueError:
             raise ValueError(requirement) from None
-        if count == 0:  # BROKER_DEFAULT is -1, so parse_integer accepts 0
+        # BROKER_DEFAULT is -1, so parse_integer accepts 0.
+        if count == 0:
             raise ValueError(requirement)
         return count
 

@@ -32,7 +32,7 @@ def trace_save(
     frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
     """Send events for the batch write in the block. Yield the options that the caller must add to the write."""
-    write = _plan_write(frame, options, column_positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
+    write = _prepare_lineage(frame, options, column_positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
     if write is None:
         yield {}
         return
@@ -44,11 +44,11 @@ def trace_query(
     frame: Any, options: Mapping[str, str], column_positions: list[int], start: Callable[[dict[str, str]], Any]
 ) -> Any:
     """Start a streaming query and send its events. `start` is called with the options that the events require."""
-    write = _plan_write(frame, options, column_positions, is_stream=True, is_map_in_arrow=False)
+    write = _prepare_lineage(frame, options, column_positions, is_stream=True, is_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))
 
 
-def _plan_write(
+def _prepare_lineage(
     frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
 ) -> LineageWrite | None:
     """Prepare to send OpenLineage events about a write. Return None if the write sends no events.
@@ -63,7 +63,7 @@ def _plan_write(
     if not settings or _is_disabled(settings):
         return None
     try:
-        from spark_kafka_sink.spark.lineage import plan_write
+        from spark_kafka_sink.spark.lineage import prepare_lineage
         from spark_kafka_sink.spark.lineage_events import SparkWrite
     except ImportError as error:  # also raised if an older version of the package lacks a name
         _warn_about_missing_package(error.name or "openlineage-python")
@@ -72,7 +72,7 @@ def _plan_write(
     columns = tuple((field.name, field.dataType.simpleString()) for field in fields)
     app_name = session.sparkContext.appName
     write = SparkWrite(app_name, session.version, columns, is_stream=is_stream, is_map_in_arrow=is_map_in_arrow)
-    return plan_write(settings, options, write)
+    return prepare_lineage(settings, options, write)
 
 
 def read_lineage_settings(session: Any) -> dict[str, str]:

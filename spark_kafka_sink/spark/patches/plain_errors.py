@@ -1,8 +1,8 @@
 """Makes `save` and `start` raise errors that are readable in a notebook: the message and its remedy.
 
 An error on the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
-which contains our message between the worker's traceback and the job's stages. The wrapped methods raise our error
-instead, and Spark's error becomes its `__context__`. Errors from other code, such as a user's function, are raised
+which contains our message between the worker's traceback and the job's stages. The wrapped methods replace Spark's
+error with ours, whose `__context__` is Spark's error. Errors from other code, such as a user's function, are raised
 unchanged. If a task of a stream fails, `start()` has already returned, so `awaitTermination()` raises Spark's error.
 
 IPython, and therefore Jupyter, calls an error's method `_render_traceback_` to get the lines to show. For our errors,
@@ -69,12 +69,14 @@ def parse_task_error(text: str) -> KafkaSinkError | None:
     matches = list(_TASK_ERROR_PATTERN.finditer(text))
     if not matches:
         return None
-    last_match = matches[-1]  # a Python traceback shows the causes of an error before the error itself
+    # A Python traceback shows the causes of an error before the error itself.
+    last_match = matches[-1]
     error_class = getattr(errors, last_match["class_name"], None)
     if (
         not isinstance(error_class, type)
         or not issubclass(error_class, KafkaSinkError)
         or issubclass(error_class, BrokerError)
     ):
-        error_class = DeliveryError  # a BrokerError cannot be built from a message alone
+        # A BrokerError cannot be built from a message alone.
+        error_class = DeliveryError
     return error_class(last_match["message"])
