@@ -240,7 +240,7 @@ class FaultBuilder:
         return self._add_rule(add_cut)
 
     def garbage(self, data: bytes = HTTP_RESPONSE, *, close: bool = False) -> FaultRule:
-        """Send `data` instead of the response. `close`: close the connection afterwards."""
+        """Send `data` instead of the response. If `close` is set, close the connection afterwards."""
 
         def add_raw_bytes(effects: FaultEffects, _: Random) -> None:
             effects.response_fault = ResponseFault.RAW_BYTES

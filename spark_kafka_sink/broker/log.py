@@ -126,7 +126,8 @@ class PartitionLog:
         self.batches_appended = 0
         self._file = file
         self._lock = threading.Lock()
-        self._base_offsets: list[int] = []  # of `_batches`, and thus ascending; for binary search
+        self._base_offsets: list[int] = []
+        """Base offsets of `_batches`, in ascending order, for binary search."""
         self._batches: list[LogBatch] = []
         self._producers: dict[int, ProducerStateEntry] = {}
         self._aborted_ranges: list[AbortedRange] = []

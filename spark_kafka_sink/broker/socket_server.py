@@ -72,7 +72,8 @@ class SocketServer:
                 port = config.ports[node.id] if node.id < len(config.ports) else 0  # 0: any free port
                 node.host, node.port = advertised_host, self._acceptor.bind(node.id, port)
         except BaseException:
-            self._acceptor.close()  # releases the ports of the previous nodes
+            # Release the ports of the nodes that are already listening.
+            self._acceptor.close()
             raise
         # Without handler threads, the processors handle the requests themselves.
         handle_request = self._requests.put if self._handlers else self._handle

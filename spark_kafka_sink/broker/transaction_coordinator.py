@@ -156,7 +156,7 @@ class TransactionCoordinator:
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
             # The client retries and then receives the next epoch. In version 2, a client that sent its previous
-            # identity receives the epoch of the abort instead.
+            # identity receives the epoch of the abort, not the epoch after it.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         return self._assign_next_identity(transaction, timeout_ms, expected_identity)
@@ -180,7 +180,7 @@ class TransactionCoordinator:
             transaction.epoch += 1
         elif expected_identity is not None and expected_identity.epoch != transaction.previous_epoch:
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
-        # else: the client repeats a request whose response was lost, and receives the current epoch again
+        # Otherwise the client repeats a request whose response was lost, and receives the current epoch again.
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
         transaction.started_at_monotonic_ms, transaction.started_at_wall_ms = -1.0, -1

@@ -53,7 +53,8 @@ def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) ->
     thread.start()
     thread.join(timeout_seconds)
     has_timed_out = thread.is_alive()
-    query.stop()  # also ends processAllAvailable()
+    # Stopping the query also ends processAllAvailable().
+    query.stop()
     if has_timed_out:
         raise TimeoutError(_describe_timeout(query, timeout_seconds))
     if failures:
