@@ -46,7 +46,8 @@ def handle_request(
 ) -> RequestOutcome:
     """Handle a request frame that a client sent to `node`.
 
-    Return a response for the transport to send now, or a DelayedRequest to resume later.
+    Return what the transport must do now (write a response, close the connection, or neither), or a DelayedRequest to
+    resume later.
 
     `now_ms`: monotonic time.
     """

@@ -51,7 +51,7 @@ class LogTopic:
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        # The request sent by `prefetch_topic`; None once its response has been used.
+        # The request sent by `prefetch_topic`; None if there is none, or once its response has been used.
         self._describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:

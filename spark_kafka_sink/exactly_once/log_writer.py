@@ -15,8 +15,9 @@ The writer has no producer and no thread of its own: it sends its requests on th
     -----------------------------------------  -------------------------------------------------------------------------
     A response is lost or has a retriable      Look up the leader or coordinator again, and send the same bytes again.
     error.
-    The leader has already stored the batch.   Treat its response, DUPLICATE_SEQUENCE_NUMBER, as success. The leader
-                                               recognizes the batch by its sequence number.
+    The leader has already stored the batch.   Nothing: the leader recognizes the batch by its sequence number, and
+                                               responds as if it had just stored it. DUPLICATE_SEQUENCE_NUMBER, a
+                                               response to older batches, also counts as success.
     The leader rejects the batch.              Leave the transaction open, because it may belong to another process with
                                                the same producer id and epoch.
     Version 1: EndTxn got no response.         Retry it, and begin the next transaction with a new epoch. Otherwise,

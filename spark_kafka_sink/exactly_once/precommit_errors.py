@@ -251,4 +251,6 @@ def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
 
 
 def build_fenced_error(transactional_id: str) -> BrokerError:
-    return build_broker_error(error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} now has a newer epoch")
+    return build_broker_error(
+        error_codes.PRODUCER_FENCED, f"another driver is using the transactional id {transactional_id}"
+    )

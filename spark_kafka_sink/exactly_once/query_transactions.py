@@ -116,7 +116,7 @@ class QueryTransactions:
         self.prefix = prefix
         self._driver_number_key = (config.bootstrap_servers, topic, prefix)
         self.driver_number = recall_driver_number(self._driver_number_key)
-        # The listing that was requested in advance; None once it has been used.
+        # The listing that was requested in advance; None if there is none, or once it has been used.
         self._listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))

@@ -198,7 +198,7 @@ def _fence_at_leaders(
     fence_responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> None:
-    """For each ended transaction, begin and abort an empty transaction under the next epoch on the same partitions.
+    """For each fenced id, begin and abort an empty transaction under the next epoch on the same partitions.
 
     The abort markers contain the next epoch, so the leaders reject late records with the previous epoch.
     """

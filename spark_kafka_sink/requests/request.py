@@ -99,7 +99,8 @@ class Request(ABC, Generic[ResponseT]):
     def select_keys(self, keys: Sequence[str]) -> Request[ResponseT]:
         """Return a request for these keys only.
 
-        The base class returns the request itself. Override this if the keys of a request may go to different nodes.
+        The base class returns the request itself. Override this if the keys of a request may be sent or retried
+        separately.
         """
         return self
 

@@ -218,7 +218,9 @@ def prepare_lineage(settings: Mapping[str, str], options: Mapping[str, str], wri
     try:
         directory = tempfile.mkdtemp(prefix="pykafka-lineage-")
     except OSError as error:
-        LOGGER.warning("No OpenLineage events will be sent: could not create a temporary directory: %s", error)
+        LOGGER.warning(
+            "No OpenLineage events will be sent about this write: could not create a temporary directory: %s", error
+        )
         return None
     return LineageWrite(run, sender, directory, secrets)
 

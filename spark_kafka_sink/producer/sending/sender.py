@@ -311,7 +311,7 @@ class Sender:
         self.accumulator.unmute()
 
     def _has_no_batches(self) -> bool:
-        """Return whether no batch is incomplete and no request is in flight, not even that of a failed batch."""
+        """Return whether no batch is incomplete and no batch's request is in flight, not even a failed batch's."""
         if self.accumulator.has_incomplete():
             return False
         return not any(partition.in_flight_batches for partition in self.idempotence)

@@ -279,8 +279,8 @@ class TransactionManager:
                 return False
             is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.partitions:
-                # A batch that was sent before may be sent again. Any records that it adds are aborted with the
-                # transaction, because EndTxn waits for the batch.
+                # Even if the transaction can only be aborted, a batch that was sent before may be sent again: its
+                # records are aborted with the transaction, because EndTxn waits for the batch.
                 return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
             if not is_writable:
                 return False
