@@ -17,7 +17,7 @@ _DIGEST_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class BatchContent:
-    """A batch's number of rows and bytes, and a digest of its row counts."""
+    """A batch's row and byte counts, and a digest of its row counts."""
 
     rows: int
     """The number of rows in all topics."""
@@ -36,12 +36,12 @@ class BatchContent:
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
         """Create the content from each topic's number of rows. Topics without rows do not affect it."""
         topics = sorted((topic, count) for topic, count in row_counts.items() if count)
-        digest = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
+        hasher = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
         return cls(
             sum(count for _, count in topics),
             payload_bytes,
             tuple(topics[:MAX_LISTED_TOPICS]),
-            digest.hexdigest()[:_DIGEST_CHARACTERS],
+            hasher.hexdigest()[:_DIGEST_CHARACTERS],
         )
 
     def has_same_row_counts(self, other: BatchContent) -> bool:
@@ -49,7 +49,7 @@ class BatchContent:
 
     def __str__(self) -> str:
         topics = ", ".join(f"{topic}: {count}" for topic, count in self.topics)
-        return f"{self.rows} rows of {self.payload_bytes} bytes ({topics or 'no topic'})"
+        return f"{self.rows} rows with {self.payload_bytes} bytes in total ({topics or 'no topic'})"
 
 
 def sum_contents(task_contents: Iterable[tuple[Mapping[str, int], int]]) -> BatchContent:

@@ -190,7 +190,7 @@ def build_unproven_decision_error(
 ) -> ExactlyOnceError:
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
-        f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}), with "
+        f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
         f"{decided_content}; this run has {content}. However, it is not known who wrote this log entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are there, set "
         'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '

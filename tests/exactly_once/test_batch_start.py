@@ -44,11 +44,11 @@ def test_mismatch_is_error_or_warning_with_both_counts(
     start = start_after(Batch("q", 7))
     start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
     assert caplog.text == ""
-    with pytest.raises(ExactlyOnceError, match=r"3 rows of 30 bytes.*4 rows of 40 bytes"):
+    with pytest.raises(ExactlyOnceError, match=r"3 rows with 30 bytes in total.*4 rows with 40 bytes in total"):
         start.check_skipped_batch(Batch("q", 7), OTHER, tolerate_mismatch=False)
     start.check_skipped_batch(Batch("q", 7), OTHER, tolerate_mismatch=True)
-    assert "3 rows of 30 bytes" in caplog.text
-    assert "4 rows of 40 bytes" in caplog.text
+    assert "3 rows with 30 bytes in total" in caplog.text
+    assert "4 rows with 40 bytes in total" in caplog.text
 
 
 @pytest.mark.parametrize(("key", "warns"), [("7", True), ("q1-7", False), ("2026-11-22", False)])

@@ -56,8 +56,8 @@ def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monk
         run_job(broker, monkeypatch, ("c",), idempotencyKey="today")
     message = str(error.value)
     assert message.startswith("the job with idempotencyKey 'today' is already in Kafka")
-    assert "2 rows of 2 bytes (t: 2) were committed" in message
-    assert "this run has 1 rows of 1 bytes (t: 1)" in message
+    assert "2 rows with 2 bytes in total (t: 2) were committed" in message
+    assert "this run has 1 rows with 1 bytes in total (t: 1)" in message
     assert read_values(broker) == ["a", "b"]
 
 
@@ -134,7 +134,7 @@ def test_replay_with_other_rows_only_warns_with_on_replay_mismatch_warn(
     micro_batch(again, 1, "c")
     assert read_values(broker) == ["a", "b", "c"], "what was committed first stands"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "2 rows of 2 bytes (t: 2) were committed, and this run has 1 rows" in warning
+    assert "2 rows with 2 bytes in total (t: 2) were committed, and this run has 1 rows" in warning
 
 
 def test_replay_with_same_rows_logs_no_warning(
