@@ -228,29 +228,30 @@ class DecisionLog:
     ) -> dict[str, Entry]:
         """Read the newest valid entry of every prefix, for display.
 
-        An entry that cannot be decoded is logged and omitted, like a prefix that `describe_driver_ids` omits.
+        Entries that cannot be decoded are logged and omitted.
 
-        `describe_driver_ids`: describes the driver ids with the given numbers of each prefix.
+        `describe_driver_ids`: describes the driver ids with the given numbers of each prefix. Prefixes that are missing
+        from its result are omitted here, too.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
-        partition_states = [(partition.index, self._read_partition(partition.index, None)) for partition in partitions]
+        partition_states = [(metadata.index, self._read_partition(metadata.index, None)) for metadata in partitions]
         # A key need not be valid UTF-8, because other programs may write to the topic.
         numbers_by_prefix = {
             key.decode("utf-8", "replace"): {
                 FIRST_DRIVER_NUMBER,
                 *_find_candidate_driver_numbers(newest_records.values()),
             }
-            for _, state in partition_states
-            for key, newest_records in state.newest_records.items()
+            for _, partition_state in partition_states
+            for key, newest_records in partition_state.newest_records.items()
         }
         ids_by_prefix = describe_driver_ids(numbers_by_prefix)
         entries: dict[str, Entry] = {}
-        for partition, state in partition_states:
-            for prefix in (key.decode("utf-8", "replace") for key in state.newest_records):
+        for partition, partition_state in partition_states:
+            for prefix in (key.decode("utf-8", "replace") for key in partition_state.newest_records):
                 if prefix not in ids_by_prefix:
                     continue
                 try:
-                    entry = self._select_entry(partition, state, ids_by_prefix[prefix])
+                    entry = self._select_entry(partition, partition_state, ids_by_prefix[prefix])
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue

@@ -1,18 +1,18 @@
 """Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once.md.
 
-    begin    fences older drivers, reads the decision log, finishes a batch that is decided but not done, claims the
-             prefix, and aborts open transactions. A driver that already has the claim only reads the log
+    begin    fences older drivers, reads the log, finishes a batch that is decided but not done, claims the prefix, and
+             aborts open transactions. If its own claim is still valid, it only reads the log and, in version 1, fences
     commit   if each task's transaction is open and has enough time left, decides the batch, commits all of the
              transactions, and records that the batch is done
     abort    writes a claim, after which the batch can no longer be decided, and aborts the tasks' transactions
 
-A decision is a single record that the driver writes to the log in its own transaction. The batch is decided when that
-transaction is committed. Before that, no row of the batch becomes visible. After that, all rows will become visible,
-even if another process has to commit the tasks' transactions.
+A decision is a single record that the driver writes to the decision log in its own transaction. The batch is decided
+when that transaction is committed. Before that, no row of the batch becomes visible. After that, all rows will become
+visible, even if another process has to commit the tasks' transactions.
 
 A driver may be suspended between any two requests while other drivers act. Therefore, whatever a driver read before it
-obtained its epoch is only a hint. Every request under the epoch contains the epoch, and the log determines which driver
-is the current one (query_transactions.py).
+obtained its epoch is only a hint. Every later request carries that epoch, so brokers reject it once a newer one exists,
+and the log determines which driver is the current one (query_transactions.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CANDIDATE_TIMEOUTS_MS = (
     *(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1)),
     *(30_000, 15_000, 10_000, 5_000),
 )
-"""The transaction timeouts that a driver requests in turn, to find the longest one that the brokers grant."""
+"""The transaction timeouts that a driver requests in turn, longest first, until the brokers grant one."""
 MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
 """The longest transaction timeout of a job without a name.
 
@@ -296,7 +296,7 @@ class Driver:
             # which is then reported instead.
             decision.abort()
             raise error
-        self._may_be_decided = True
+        self._may_be_decided = True  # from now on, an error leaves the decision in doubt
         return decision.commit(compute_decision_timeout_ms(entry.timeout_ms))
 
     def _execute_decision(

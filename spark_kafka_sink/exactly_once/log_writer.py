@@ -207,7 +207,10 @@ class LogTransaction:
         self._client.abandon(self._call)
 
     def wait(self) -> None:
-        """Wait until the leader has stored the records, retrying if necessary. Call this before `commit`."""
+        """Wait until the leader has stored the records, retrying if necessary.
+
+        Must be called before `commit`, which would otherwise commit the transaction without the records.
+        """
         (response,) = self._client.finish(self._call).values()
         _raise_if_rejected(self._request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
 

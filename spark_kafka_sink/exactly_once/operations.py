@@ -60,14 +60,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrefixStatus:
-    """The state of a prefix in the decision log and on the brokers."""
+    """The state of a transactional id prefix in the decision log and on the brokers."""
 
     prefix: str
+    """The prefix of all transactional ids of one query or job."""
     entry: Entry | None
     """The prefix's entry in the decision log, if any."""
     open_transactions: tuple[TransactionDescription, ...]
     """All open transactions, whether decided or not."""
     log_exists: bool = True
+    """Whether the topic of the decision log exists. Without it, there is no entry, but transactions may be open."""
 
     @property
     def decided_ids(self) -> tuple[str, ...]:
