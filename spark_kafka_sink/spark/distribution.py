@@ -4,12 +4,11 @@ If each of a thousand tasks has rows for all partitions, each task connects to a
 After a shuffle, each task has all rows of a few partitions.
 
     partition  A row gets the same partition as without the option: the one in its `partition` column or, if there is
-               none, the murmur2 hash of its key, as in the Java client. A row without a key gets a partition by the
-               hash of its content, because Spark must move the row to the same task if it runs a lost task again. The
-               partition travels with the row in an extra last column, because the `partition` column may be part of
-               the value and must not change.
-    key        The JVM hashes the key, so no Python code runs. Rows without a key are spread by the hash of their
-               content.
+               none, the murmur2 hash of its key, as in the Java client. A row without a key is partitioned by a hash of
+               its content, so that it goes to the same task if Spark reruns a lost one. The partition travels with the
+               row in an extra last column, because the `partition` column may be part of the value and must not change.
+    key        The JVM hashes the key, so this mode needs no Python UDF. Rows without a key are spread by the hash of
+               their content.
 
 With `orderBy`, the rows of a task are sorted by partition or key, and then by the `orderBy` columns. Without it, a
 partition's rows are written in the order in which the shuffle delivers them from several tasks.

@@ -277,7 +277,8 @@ def _consume_reports(directory: str) -> Iterator[WriteReport]:
         path = os.path.join(directory, name)
         try:
             text = read_regular_file(path).decode(errors="replace")
-            # A complete report ends with a newline.
+            # A complete report ends with a newline. The file is deleted before the report is parsed, so that an invalid
+            # report is not read again.
             if text.endswith("\n"):
                 os.unlink(path)
                 yield parse_report(text)

@@ -79,6 +79,8 @@ def write_rows(
 
     `exactly_once`: None for at-least-once delivery.
     """
+    # Log to the executor's stderr, and tune this Python process for small writes. Spark reuses the process for many
+    # tasks, and any of them may be the first one, so every task does this.
     install_stderr_handler()
     freeze_gc()
     disable_delayed_ack()
@@ -89,7 +91,7 @@ def write_rows(
         exactly_once.attach_start(report)
         if exactly_once.is_committed(report.task):
             _skip_rows(plan, batches, report)
-            return report
+            return report  # its duration remains 0, because nothing was written
     with contextlib.ExitStack() as stack:
         writer: TaskWriter | None = None
         for batch in batches:
@@ -231,9 +233,9 @@ class TaskWriter:
         columns = sent_rows.rows.columns
         written_bytes = columns.payload_nbytes
         for failure in result.failures:
-            failed_columns = columns.take(failure.rows)
-            written_bytes -= failed_columns.payload_nbytes
-            self._handle_failure(sent_rows, failed_columns, failure)
+            failed_records = columns.take(failure.rows)
+            written_bytes -= failed_records.payload_nbytes
+            self._handle_failure(sent_rows, failed_records, failure)
         written_rows = result.rows_written
         if sent_rows.is_dead_letter:
             self._counts.dead_letters += written_rows
@@ -246,31 +248,32 @@ class TaskWriter:
         self._counts.rows += written_rows
         self._counts.bytes += written_bytes
 
-    def _handle_failure(self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows) -> None:
+    def _handle_failure(self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows) -> None:
         """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
         topic = sent_rows.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
-            self._handle_rejected_dead_letters(sent_rows, failed_columns, failure)
+            self._handle_rejected_dead_letters(sent_rows, failed_records, failure)
         elif dead_letter_topic is not None and isinstance(failure.error, BatchRefusedError):
             # These rows are valid. The broker rejected the batch because of other records, which become dead letters.
-            self._send(_SentRows(TopicRows(topic, failed_columns, failure.partition)))
+            self._send(_SentRows(TopicRows(topic, failed_records, failure.partition)))
         elif dead_letter_topic is not None and is_record_error(failure.error):
-            self._send_dead_letters(dead_letter_topic, sent_rows.rows, failed_columns, failure)
+            self._send_dead_letters(dead_letter_topic, sent_rows.rows, failed_records, failure)
         else:
-            self._failures.add(topic, failure.partition, failure.error, failed_columns)
+            self._failures.add(topic, failure.partition, failure.error, failed_records)
 
     def _send_dead_letters(
-        self, dead_letter_topic: str, rows: TopicRows, failed_columns: RecordColumns, failure: FailedRows
+        self, dead_letter_topic: str, rows: TopicRows, failed_records: RecordColumns, failure: FailedRows
     ) -> None:
         """Count the failed rows by error, and send them to the dead-letter topic.
 
-        `rows`: the rows that were sent.
+        `rows`: all rows of the send call.
+        `failed_records`: those of `rows` that failed for the reason given by `failure`.
         """
         error_name = type(failure.error).__name__
-        self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_columns.num_rows
+        self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_records.num_rows
         dead_letters = build_dead_letters(
-            failed_columns,
+            failed_records,
             topic=rows.topic,
             partition=_find_failed_partitions(rows, failure),
             error=failure.error,
@@ -279,19 +282,19 @@ class TaskWriter:
         self._send(_SentRows(TopicRows(dead_letter_topic, dead_letters, None), is_dead_letter=True))
 
     def _handle_rejected_dead_letters(
-        self, sent_rows: _SentRows, failed_columns: RecordColumns, failure: FailedRows
+        self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows
     ) -> None:
         """Truncate and resend dead letters that are too large, or record them as failures of the task."""
         error, topic = failure.error, sent_rows.rows.topic
         # A record that is too large for its topic is often too large for the dead-letter topic as well.
         if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
-            truncated_rows = TopicRows(topic, truncate_dead_letters(failed_columns), None)
+            truncated_rows = TopicRows(topic, truncate_dead_letters(failed_records), None)
             self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
             return
         message = f"The dead-letter topic rejected the record, too: {error.reason}"
         dead_letter_error = DeadLetterError(message, destination=error.destination)
         dead_letter_error.__cause__ = error
-        self._failures.add(topic, failure.partition, dead_letter_error, failed_columns)
+        self._failures.add(topic, failure.partition, dead_letter_error, failed_records)
 
 
 def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:

@@ -1,4 +1,4 @@
-"""register(): adds features of Spark's own Kafka sink that Spark does not offer to a Python data source.
+"""register(): adds features that Spark's own Kafka sink has but that a Python data source cannot get from Spark.
 
 Spark 3.5 has no Python data sources, so the format `pykafka` exists only in the methods that `register` installs. From
 Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` even without `register`, and writes with
@@ -6,15 +6,15 @@ Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` e
 
 - `save()` without a mode, output mode update, and checks before Spark plans the write (see write_methods.py).
   `insertInto` and `writeTo` write to an existing table and do not name the format `pykafka`, so their checks run late,
-  when Spark plans the write. Their errors are still raised without Spark's text around them (see plain_errors.py).
+  when Spark plans the write. Their errors are raised without Spark's wrapping, too (see plain_errors.py).
 - Writes from any thread. Spark looks up a Python data source in the *active* session, and only the thread that created
   the session has one. Without `register`, writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
 - Redaction. Spark does not recognize some secrets, for example a private key in `kafka.ssl.keystore.key`. Spark 4.1
   prints a stream's options in `query.explain(extended=True)`, except those that it recognizes as secrets. Spark Connect
   writes each request with all its options to the event log and the UI, unless it is configured to redact them.
 
-The first two features replace methods of pyspark's classes. The new methods call the original ones and change only
-writes to this data source.
+The first two features are implemented by replacing methods of pyspark's classes. The new methods call the original ones
+and change only writes to this data source.
 """
 
 from __future__ import annotations
