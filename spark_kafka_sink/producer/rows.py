@@ -93,7 +93,7 @@ class Rows:
 
         A part without rows is returned as None.
         """
-        # The counts by partition show without a look at each row whether any row is selected.
+        # The per-partition counts show whether any row is selected, without a scan of the rows.
         if not self.row_counts[partition_mask[: len(self.row_counts)]].any():
             return None, self
         row_mask = partition_mask[self.partitions]

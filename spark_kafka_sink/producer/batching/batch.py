@@ -276,6 +276,7 @@ class ProducerBatch:
         self._owned, self._pieces, self._piece_indices = owned, (), ()
         for shared_lease in sorted(shared_leases, key=lambda shared_lease: -shared_lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
+        # This comes last, because a lease without holders returns its bytes to the pool and has none to transfer.
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 

@@ -83,10 +83,10 @@ class BatchFiller:
         assign_partitions: AssignTopicPartitions,
     ) -> None:
         self._config = config
-        # A pickled configuration was validated where it was created, and this Python may not have the codec.
+        # Check the codec again: a pickled configuration was validated in another process, which may have more codecs.
         require_codec(config.codec)
         self._codec = config.codec
-        self._compresses = config.codec is not Codec.NONE
+        self._should_compress = config.codec is not Codec.NONE
         self._pool = pool
         self._lock = lock
         self._queues = queues
@@ -110,7 +110,7 @@ class BatchFiller:
         `now_ms`: arrival time of the first row.
         """
         buffer_memory = self._config.buffer_memory
-        max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
+        max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._should_compress else _STAGE_DIVISOR)
         max_reserved_bytes = int(_MAX_RESERVED_SHARE * buffer_memory)
         stage = self.stages[topic] = Stage(topic, now_ms, max(1, max_bytes), max(1, max_reserved_bytes))
         return stage
@@ -153,7 +153,7 @@ class BatchFiller:
         If compression is enabled, a batch of this size is expected to compress to batch.size bytes. The result is then
         limited to max.request.size, or to batch.size if that is larger.
         """
-        if not self._compresses:
+        if not self._should_compress:
             return self._config.batch_size
         max_bytes = max(self._config.batch_size, self._config.max_request_size)
         ratio = self._compression_ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
@@ -216,7 +216,7 @@ class BatchFiller:
 
         If the codec fails, close the batch without compression and log a warning.
         """
-        if not self._compresses:
+        if not self._should_compress:
             batch.close()
             return
         try:
@@ -232,7 +232,7 @@ class BatchFiller:
 
         The ratio becomes 1, or this batch's ratio if compression made the batch larger.
         """
-        if self._compresses:
+        if self._should_compress:
             observed_ratio = batch.body_bytes / batch.uncompressed_bytes
             self._compression_ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed_ratio))
 
@@ -256,6 +256,7 @@ class BatchFiller:
                 max_body_bytes = self.compute_max_batch_body_bytes(topic)
                 if not stage.is_full(max_body_bytes):
                     return None
+            # In this order, an interrupt between the statements leaves the stage in both mappings rather than in none.
             self._stages_in_use[topic] = stage
             del self.stages[topic]
             return stage
@@ -378,7 +379,7 @@ class BatchFiller:
         """
         pieces_by_buffer: list[EncodedPieces] = []
         stage_lease = stage.leases[0]
-        encoded_copies = 2 if self._compresses else 1  # compression needs memory for a second copy
+        encoded_copies = 2 if self._should_compress else 1  # compression needs memory for a second copy
         next_slice = 0
         for encoded_slices in encoded_buffers:
             slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
@@ -463,6 +464,7 @@ class BatchFiller:
             failed_batches = stage.build_failed_batches(error)
             for batch in failed_batches:
                 self._incomplete.add(batch)
+            # Keep this a single statement, for the same reason as in `_append_to_batches`.
             stage.entries, self._failed_batches = [], [*self._failed_batches, *failed_batches]
         self._finish_stage(stage)
 

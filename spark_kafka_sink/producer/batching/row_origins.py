@@ -62,7 +62,7 @@ class CallRows(NamedTuple):
 class RowOrigins:
     """The call and row index of each row in a row group, in the order in which the rows are encoded."""
 
-    __slots__ = ("_calls", "_reserves_futures", "_run_call_indices", "_run_starts", "group_number", "row_indices")
+    __slots__ = ("_call_indices_by_run", "_calls", "_reserves_futures", "_run_starts", "group_number", "row_indices")
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RowOrigins:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """Create the origins of a row group.
+        """Record which call, and which row of that call, each row of a group came from.
 
         `row_indices`: for each row of the group, its index in its call.
         `calls`: the calls that the rows belong to, in append order.
@@ -81,17 +81,17 @@ class RowOrigins:
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
         """Row groups are numbered in the order of their creation, and their results are reported in this order. A group
-        whose rows were copied out of several groups has the number of the newest of these groups."""
+        merged from several others gets the number of the newest one."""
         self._calls = calls
         self._reserves_futures = any(call.future_bytes_per_row for call in calls)
         if call_indices is None:
-            starts, self._run_call_indices = np.zeros(1, np.int64), np.zeros(1, np.int32)  # a single run
+            starts, self._call_indices_by_run = np.zeros(1, np.int64), np.zeros(1, np.int32)  # a single run
         else:
             starts = _find_run_starts(call_indices)
-            self._run_call_indices = call_indices[starts]
+            self._call_indices_by_run = call_indices[starts]
         self._run_starts = np.append(starts, len(row_indices))
         """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]). They belong to the call at index
-        _run_call_indices[i] of `calls`."""
+        _call_indices_by_run[i] of `calls`."""
 
     def compute_overhead_bytes(self, start: int, stop: int) -> int:
         """Return the memory that the row indices and futures of rows [start, stop) occupy, in bytes."""
@@ -122,15 +122,15 @@ class RowOrigins:
         """
         calls = self._calls
         # Reading single items is faster from a memoryview (`data`) than from a numpy array.
-        run_call_indices, run_starts = self._run_call_indices.data, self._run_starts.data
+        call_indices_by_run, run_starts = self._call_indices_by_run.data, self._run_starts.data
         run = bisect_right(run_starts, start) - 1
         run_stop = run_starts[run + 1]
         runs = []
         while run_stop < stop:
-            runs.append((calls[run_call_indices[run]], start, run_stop))
+            runs.append((calls[call_indices_by_run[run]], start, run_stop))
             run += 1
             start, run_stop = run_stop, run_starts[run + 1]
-        runs.append((calls[run_call_indices[run]], start, stop))
+        runs.append((calls[call_indices_by_run[run]], start, stop))
         return runs
 
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
@@ -196,7 +196,7 @@ class RowOrigins:
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)
         np.minimum(run_stops, self._run_starts[runs + 1], out=run_stops)
         offsets += run_starts * has_offset
-        return self._run_call_indices[runs], run_ranges
+        return self._call_indices_by_run[runs], run_ranges
 
 
 def _find_run_starts(call_indices: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -256,8 +256,8 @@ def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:
     runs = [run for rows in batch_rows for run in rows.origins.split_by_call(rows.start, rows.stop)]
     calls = list(dict.fromkeys([call for call, _, _ in runs]))
     index_by_call = {call: index for index, call in enumerate(calls)}
-    run_call_indices = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
-    call_indices = run_call_indices.repeat([run_stop - run_start for _, run_start, run_stop in runs])
+    call_indices_by_run = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
+    call_indices = call_indices_by_run.repeat([run_stop - run_start for _, run_start, run_stop in runs])
     row_indices = np.concatenate([rows.origins.row_indices[rows.start : rows.stop] for rows in batch_rows])
     origins = RowOrigins(row_indices, calls, call_indices, batch_rows[-1].origins.group_number)
     return BatchRows(origins, 0, len(row_indices), batch_rows[0].first_offset_delta)

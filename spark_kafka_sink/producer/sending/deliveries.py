@@ -261,6 +261,7 @@ class Deliveries:
         `record_errors`: errors of single records by their index in the batch. All other records fail with `error`.
         """
         self.complete_stored_batches()  # the partition's earlier records must complete first
+        # The transaction fails before the futures, so that nobody who sees a failed future can still commit it.
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
 

@@ -175,6 +175,7 @@ class Idempotence:
             batch.topic_partition, is_retry=batch.has_sequence
         ):
             return False
+        # This check comes last, because it assigns a sequence to a new batch, which the broker then expects next.
         if self.enabled and not self._can_send(partition_state, batch, self.get_connection(leader_id)):
             return False
         partition_state.in_flight_batches[batch] = leader_id
@@ -326,11 +327,9 @@ class Idempotence:
 
     def _update_phase(self, partition_state: PartitionState) -> None:
         """Move a partition to its next phase after a batch has failed or a request has ended."""
-        if (
-            partition_state.has_unresolved_sequence
-            and not partition_state.pending_batches
-            and not partition_state.in_flight_batches
-        ):
+        # The sequences are resolved first, because a gap that this reveals may require that they restart.
+        has_unfinished_batches = bool(partition_state.pending_batches or partition_state.in_flight_batches)
+        if partition_state.has_unresolved_sequence and not has_unfinished_batches:
             partition_state.resolve_sequences()
         if can_restart_sequences(partition_state):
             self._restart_sequences(partition_state)

@@ -201,7 +201,7 @@ def find_violations(partition_state: PartitionState, max_in_flight: int, *, idem
 
 
 def _check_any_phase(partition_state: PartitionState) -> dict[str, bool]:
-    """Return whether each invariant holds that applies in every phase, by the text of the invariant."""
+    """Check the invariants of every phase. Return whether each one holds, keyed by its description."""
     pending = partition_state.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending),

@@ -1,4 +1,4 @@
-"""Build produce requests from the batches for one broker, and parse the partition responses to these batches."""
+"""Build produce requests from the batches for one broker, and parse the responses for these batches."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
 class PartitionResponse(NamedTuple):
-    """The response to one batch. If the broker sent none, the code and `cause` describe how the request ended.
+    """The response for one batch. If the broker sent none, the code and `cause` describe how the request ended.
 
     An offset of -1 is unknown. A `log_append_time` of -1 means that the records keep their own timestamps.
     """
@@ -110,7 +110,7 @@ class PartitionResponse(NamedTuple):
 def parse_partition_responses(
     response: ClientResponse, sent_batches: SentBatches, acks: int
 ) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
-    """Yield each batch of a request that has ended, with the response to the batch.
+    """Yield each batch of a request that has ended, with the response for that batch.
 
     Batches without a response from the broker come last. Partitions that were not in the request are ignored.
     """
@@ -129,7 +129,10 @@ def parse_partition_responses(
 
 
 def parse_partition_response(response: PartitionProduceResponse) -> PartitionResponse:
-    """Convert a broker's response to one partition. Sanitize its texts, and replace an invalid base offset with -1."""
+    """Convert a broker's produce response for one partition.
+
+    Sanitize its error messages, and replace an invalid base offset with -1.
+    """
     record_messages = _NO_RECORD_MESSAGES
     if response.record_errors:
         record_messages = {
@@ -137,7 +140,8 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
         }
     base_offset = response.base_offset if response.base_offset < _MAX_BASE_OFFSET else -1
     error_message = sanitize(response.error_message) if response.error_message else ""
-    return PartitionResponse(  # without keywords, which would take twice as long, once per batch
+    # This is called once per batch, and keyword arguments would take twice as long.
+    return PartitionResponse(
         response.error_code,
         base_offset,
         response.log_append_time_ms,

@@ -52,10 +52,10 @@ class SenderThread:
         return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender to end. Return whether it has ended before the timeout.
+        """Wait for the sender thread to end. Return whether it has ended before the timeout.
 
         Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt during its wait marks the thread as ended
-        although it is still running (https://github.com/python/cpython/issues/90882). A later close(), or the
+        while it is still running (https://github.com/python/cpython/issues/90882). A later close(), or the
         interpreter's exit, would then not wait for the remaining records. An Event cannot be used either, because a
         signal handler may call close() while the interrupted call holds the event's lock.
         """
@@ -63,8 +63,10 @@ class SenderThread:
         try:
             self._running_lock.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
         finally:
+            # After a KeyboardInterrupt, it is unknown whether this thread has acquired the lock. Releasing it is safe
+            # once the sender has ended. Before that, a released lock would let the next `join` return at once.
             if self._has_ended:
-                self._unlock()
+                self._release_running_lock()
         if self._has_ended:
             self._thread.join()  # the thread has only a few instructions left
         return self._has_ended
@@ -80,9 +82,9 @@ class SenderThread:
         finally:
             _running_threads.discard(self)
             self._has_ended = True
-            self._unlock()
+            self._release_running_lock()
 
-    def _unlock(self) -> None:
+    def _release_running_lock(self) -> None:
         """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if it is not locked.
 
         Every thread that finds that the sender has ended calls this method, even if it has not acquired the lock

@@ -454,7 +454,8 @@ class TransactionManager:
     def _derive_request(self, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, or None if none can be sent now.
 
-        The order matters: a producer id comes first, then additions to the transaction, then its end.
+        The order matters: a producer id comes first, because all other requests carry it. Additions to the transaction
+        precede its end, because the coordinator would not count later ones as part of it.
         """
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
