@@ -269,7 +269,7 @@ class DecisionLog:
         """
         topic_id = self._client.wait_for_topic(self.topic).topic_id
         cache_key = (self._brokers, self.topic, topic_id, partition, key)
-        state = _partition_cache.pop(cache_key, None)
+        state = _partition_cache.pop(cache_key, None)  # removed, so that a failed read leaves no partial state
         fetch_call = None
         is_first_read = cache_key not in self._partitions_read
         if state is not None and is_first_read:

@@ -111,6 +111,7 @@ class ExactlyOnceWrite:
             # The epoch changed when the driver ended the producer's last transaction, so each batch needs a new one.
             with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))
+            # From here on, the driver finds the id in its list. If it made the list earlier, this check fails.
             raise_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield

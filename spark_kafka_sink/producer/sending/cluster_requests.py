@@ -38,6 +38,7 @@ class BlockingCall(Call[ResponseT]):
     def end(self, error: KafkaSinkError) -> None:
         """End the call with an error. Do nothing if the call has already ended."""
         if not self.end_event.is_set():
+            # The error is set before the event, because the waiting thread reads it as soon as the event is set.
             self.error = error
             self.end_event.set()
 

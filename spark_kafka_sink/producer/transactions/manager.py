@@ -180,6 +180,7 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if self.state is _State.COMMITTING and transaction is not None and not transaction.is_end_sent:
+                # The commit fails before it is discarded, because another thread may be waiting for its outcome.
                 self._make_abortable(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )

@@ -108,6 +108,7 @@ class Operation:
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
         if not self.done_event.is_set():
+            # The error is set before the event, because a waiting thread reads it as soon as the event is set.
             self._error = error
             self.done_event.set()
 
