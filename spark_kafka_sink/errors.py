@@ -1,13 +1,13 @@
 """The library's exceptions, grouped by cause.
 
 KafkaSinkError
-├── ConfigurationError      invalid options (all faults of one configuration in one error)
+├── ConfigurationError      invalid options; one error lists all faults of a configuration
 │   └── MissingDependencyError  an optional package that the options require is not installed
 ├── DataError               invalid rows
 │   ├── SchemaError             columns or types that cannot be written
 │   ├── RecordTooLargeError     a record larger than max.request.size, buffer.memory or the broker's limit
 │   └── InvalidRecordError      a record that no broker accepts: invalid topic, partition, timestamp or headers
-├── DecodeError             bytes that violate the protocol (always an error of the peer)
+├── DecodeError             bytes that violate the protocol, sent by a faulty peer
 │   └── UnsupportedFormatError  well-formed bytes in an older or newer format
 ├── NetworkError            the network failed, or no process listens at the address
 │   └── DisconnectedError       the connection closed before the response arrived
@@ -28,7 +28,7 @@ KafkaSinkError
 │   ├── TransactionAbortableError  abort the transaction, then begin a new one
 │   └── TransactionTimeoutError    no response within max.block.ms; repeat the call to learn the outcome
 ├── ExactlyOnceError        the write stopped, because continuing would lose or duplicate rows
-│   └── CommitLostError         a decided batch that can no longer be committed as a whole
+│   └── CommitLostError         a batch was decided, but can no longer be committed in full
 ├── PreflightError          a check before the write failed; nothing was written
 ├── BufferExhaustedError    buffer.memory was full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions were unknown for max.block.ms

@@ -145,7 +145,8 @@ class FaultRule:
         if self._is_removed:
             return
         self.request_count += 1
-        if self.request_count < self._nth or (self._times is not None and self.affected_count >= self._times):
+        has_reached_limit = self._times is not None and self.affected_count >= self._times
+        if self.request_count < self._nth or has_reached_limit:
             return
         if self._probability < 1.0 and random.random() >= self._probability:
             return

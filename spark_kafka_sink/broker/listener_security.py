@@ -70,7 +70,8 @@ class ListenerSecurity:
         if unsupported_mechanisms:
             names = ", ".join(unsupported_mechanisms)
             errors.append(f"A SASL mechanism must be one of {', '.join(SASL_MECHANISMS)}, not {names}.")
-        if self.uses_sasl and not self.users and set(self.mechanisms) != {OAUTHBEARER}:
+        accepts_only_tokens = set(self.mechanisms) == {OAUTHBEARER}
+        if self.uses_sasl and not self.users and not accepts_only_tokens:
             errors.append(f"{self.protocol} requires users, or OAUTHBEARER (unsigned tokens) as its only mechanism.")
         errors += [f"User {name} has an empty password." for name, password in self.users.items() if not password]
         if errors:

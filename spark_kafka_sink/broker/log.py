@@ -144,6 +144,7 @@ class PartitionLog:
         """
         if self.config.discard:
             return self._count_discarded(parse_batch_header(data))
+        # Validate the batch without holding `_lock`: decoding may take long, and needs no state of the log.
         header, received = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.compacted:
             self._record_validator.validate(header, received, keys_required=self.config.compacted)
@@ -200,6 +201,7 @@ class PartitionLog:
         if header.producer_id < 0:
             return None
         producer = self._producers.get(header.producer_id) or ProducerStateEntry()
+        # Look for a duplicate first, because `validate` would reject its sequence number.
         duplicate = producer.find_duplicate_batch(header)
         if duplicate is not None:
             return AppendResult(duplicate.base_offset, duplicate.append_time_ms, duplicate=True)
@@ -243,6 +245,7 @@ class PartitionLog:
         producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
         first_offset = producer.transaction_first_offset
         producer.transaction_first_offset = None
+        # If the marker fences the producer, its epoch is newer, and batches with the producer's own epoch are rejected.
         producer.update_epoch(header.producer_epoch)
         if first_offset is not None and not _is_commit_marker(marker):
             self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))

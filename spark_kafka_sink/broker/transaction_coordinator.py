@@ -150,13 +150,15 @@ class TransactionCoordinator:
                 return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
             transaction = TransactionMetadata(transactional_id, self.allocate_producer_id())
             self.transactions[transactional_id] = transaction
+        # Fence before looking at the state, so that a producer whose id was replaced cannot abort its successor's
+        # transaction.
         if expected_identity is not None and not _can_request_next_epoch(transaction, expected_identity):
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
         if transaction.is_ending:
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
-            # The client retries and then receives the next epoch. In version 2, a client that sent its previous
-            # identity receives the epoch of the abort, not the epoch after it.
+            # The client retries after the abort, and the retry receives the next epoch. Under transaction version 2, a
+            # retry that contains the identity from before the abort receives the epoch that the abort assigned.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         return self._assign_next_identity(transaction, timeout_ms, expected_identity)
@@ -386,28 +388,28 @@ def _find_end_txn_code(
     state = transaction.state
     is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     is_end_decided = transaction.is_ending or is_complete
-    has_new_epoch = transaction.version >= 2 and is_end_decided
-    # If the end exhausted the epochs, a producer that repeats its request still has the previous producer id.
-    has_new_producer_id = (
-        has_new_epoch
+    has_end_incremented_epoch = transaction.version >= 2 and is_end_decided
+    # If the end used up the last epoch, it also assigned a new producer id, but a retry still contains the previous id.
+    is_retry_with_previous_id = (
+        has_end_incremented_epoch
         and transaction.epoch == 0
         and (identity.producer_id, identity.epoch) == (transaction.previous_producer_id, MAX_EPOCH - 1)
     )
-    if transaction.producer_id != identity.producer_id and not has_new_producer_id:
+    if transaction.producer_id != identity.producer_id and not is_retry_with_previous_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
-    # In version 2, the end of a transaction increments the epoch, so a repeated request has the epoch before that.
-    repeated_epoch = transaction.epoch - 1 if has_new_epoch else transaction.epoch
-    is_repeated = has_new_producer_id or (is_end_decided and identity.epoch == repeated_epoch)
-    if identity.epoch != transaction.epoch and not is_repeated:
+    # A retry contains the epoch from before the end.
+    retry_epoch = transaction.epoch - 1 if has_end_incremented_epoch else transaction.epoch
+    is_retry = is_retry_with_previous_id or (is_end_decided and identity.epoch == retry_epoch)
+    if identity.epoch != transaction.epoch and not is_retry:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:
         return None
     if transaction.is_ending:
-        is_same_end = state is (TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
-        return error_codes.CONCURRENT_TRANSACTIONS if is_same_end else error_codes.INVALID_TXN_STATE
-    if is_repeated:
-        is_same_end = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
-        return error_codes.NONE if is_same_end else error_codes.INVALID_TXN_STATE
+        is_requested_end = state is (TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
+        return error_codes.CONCURRENT_TRANSACTIONS if is_requested_end else error_codes.INVALID_TXN_STATE
+    if is_retry:
+        is_requested_end = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+        return error_codes.NONE if is_requested_end else error_codes.INVALID_TXN_STATE
     # No transaction has begun. A version 2 producer that aborts cannot know that, because brokers may have rejected
     # all of its batches.
     return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE

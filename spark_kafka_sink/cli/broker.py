@@ -157,7 +157,8 @@ def _build_listener_security(args: argparse.Namespace) -> ListenerSecurity:
 
 def _parse_topic(text: str, default_partitions: int) -> tuple[str, int]:
     name, colon, partitions = text.partition(":")
-    if not name or (colon and (not partitions.isdecimal() or int(partitions) < 1)):
+    has_valid_count = not colon or (partitions.isdecimal() and int(partitions) >= 1)
+    if not name or not has_valid_count:
         raise ConfigurationError(f"--topic must be NAME or NAME:PARTITIONS, not {text}")
     partition_count = int(partitions) if colon else default_partitions
     return name, partition_count

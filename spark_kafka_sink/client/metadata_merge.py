@@ -125,7 +125,8 @@ def _merge_topic(
     level = logging.WARNING if is_new_error else logging.DEBUG
     _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
     # Keep the known partitions during a transient error, unless the topic may have been deleted.
-    if known_topic is not None and error.retriable and topic.error_code not in error_codes.UNKNOWN_TOPIC_ERRORS:
+    may_be_deleted = topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
+    if known_topic is not None and error.retriable and not may_be_deleted:
         return TopicInfo(
             name, known_topic.topic_id, topic.error_code, known_topic.partitions, internal=known_topic.internal
         )

@@ -220,6 +220,8 @@ class NetworkClient:
 
         now_ms = self._system.now()
         responses = []
+        # Handle sends before receives, because only a written request can have a response. Handle receives before
+        # disconnections, because a broker may respond and then close the connection.
         self._handle_completed_sends(responses, now_ms)
         self._handle_completed_receives(responses, now_ms)
         self._handle_disconnections(responses, now_ms)

@@ -35,7 +35,7 @@ def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> Colum
     writer = None if build is None else build(schema, logical_type, data_type, path)
     if writer is None:
         description = f"{avro_type} ({logical_type})" if logical_type else avro_type
-        raise SchemaError(f"column {path} of type {data_type} does not fit the schema's type {description}")
+        raise SchemaError(f"column {path} has type {data_type}, which cannot be written as Avro type {description}")
     return writer
 
 
@@ -86,6 +86,7 @@ def _build_float_writer(
     schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
     is_double = get_avro_type(schema) == "double"
+    # A 32-bit column fits into both types. A 64-bit column fits only into a double, because a float would round it.
     if pa.types.is_float32(data_type) or (is_double and pa.types.is_float64(data_type)):
         dtype = np.float64 if is_double else np.float32
         return lambda column, mask: [build_fixed_field(floats_to_numpy(column).astype(dtype))]

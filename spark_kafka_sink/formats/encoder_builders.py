@@ -164,27 +164,27 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
 
 
 def _find_struct_position(options: FormatOptions, columns: Columns) -> int | None:
-    """Return the position of the struct whose fields are encoded (`payload.*`), or None if columns are encoded.
+    """Return the position of the struct column whose fields are encoded (`payload.*`), or None for any other option.
 
-    Raise ConfigurationError if there is no struct column with this name, or if several columns have it.
+    Raise ConfigurationError if there is no struct column with this name, or if several columns have the name.
     """
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
-    name = options.columns[0].removesuffix(".*")
+    requested_name = options.columns[0].removesuffix(".*")
     names = list(columns.names)
-    struct_names = [
-        struct_name for position, struct_name in enumerate(names) if columns.struct_fields(position) is not None
-    ]
-    if names.count(name) == 1 and name in struct_names:
-        return names.index(name)
-    placeholders = {"name": name, "alternatives": describe_missing_column(name, struct_names, "struct columns")}
-    raise ConfigurationError(
-        OptionFault(
-            f"{options.record_part}Columns",
-            "names a struct column '{name}', which does not exist. {alternatives}",
-            placeholders,
-        )
-    )
+    struct_names = [name for position, name in enumerate(names) if columns.struct_fields(position) is not None]
+    is_unique = names.count(requested_name) == 1
+    if is_unique and requested_name in struct_names:
+        return names.index(requested_name)
+    if is_unique:
+        problem = "names the column '{name}', which is not a struct. {alternatives}"
+    elif requested_name in names:
+        problem = "names the column '{name}', which occurs more than once."
+    else:
+        problem = "names a struct column '{name}', which does not exist. {alternatives}"
+    alternatives = describe_missing_column(requested_name, struct_names, "struct columns")
+    placeholders = {"name": requested_name, "alternatives": alternatives}
+    raise ConfigurationError(OptionFault(f"{options.record_part}Columns", problem, placeholders))
 
 
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:

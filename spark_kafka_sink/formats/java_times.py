@@ -112,7 +112,8 @@ def _write_digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
 
 def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> pa.Array:
     """Convert a byte table to an array. If any year needs a sign, replace the first four columns with `years`."""
-    if not len(years) or (years.min() >= 0 and years.max() <= 9_999):
+    is_every_year_unsigned = not len(years) or (years.min() >= 0 and years.max() <= 9_999)
+    if is_every_year_unsigned:
         return from_byte_table(table)
     distinct_years, year_indices = np.unique(years, return_inverse=True)
     signed_years = [

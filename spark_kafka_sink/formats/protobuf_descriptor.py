@@ -166,7 +166,7 @@ def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
         return MessageField(field.name, field.number, "null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         if not pa.types.is_map(data_type):
-            raise SchemaError(f"column {path} of type {data_type} does not fit a Protobuf map")
+            raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a Protobuf map")
         entry_fields = field.message_type.fields_by_name
         if "key" not in entry_fields or "value" not in entry_fields:
             raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
@@ -177,7 +177,9 @@ def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
         return MessageField(field.name, field.number, "map", inner_fields=entry)
     if field.is_repeated:
         if not pa.types.is_list(data_type):
-            raise SchemaError(f"column {path} of type {data_type} does not fit a repeated Protobuf field")
+            raise SchemaError(
+                f"column {path} has type {data_type}, which cannot be written to a repeated Protobuf field"
+            )
         element = _build_singular_field(field, data_type.value_type, f"{path}.element")
         return MessageField(
             field.name,
@@ -198,12 +200,14 @@ def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> Mess
     enum_values: tuple[tuple[str, int], ...] = ()
     if type_name == "enum":
         enum_values = tuple((value.name, value.number) for value in field.enum_type.values)
+    # Timestamp is a message of two fields, so a struct column is encoded like any other message.
     if type_name == "message" and field.message_type.full_name == TIMESTAMP and not pa.types.is_struct(data_type):
         type_name = "timestamp"
     if type_name == "message":
         if not pa.types.is_struct(data_type):
             raise SchemaError(
-                f"column {path} of type {data_type} does not fit the message {field.message_type.full_name}"
+                f"column {path} has type {data_type}, which cannot be written as Protobuf message "
+                f"{field.message_type.full_name}"
             )
         inner_columns = [data_type.field(index) for index in range(data_type.num_fields)]
         inner_fields = _select_fields(field.message_type, inner_columns, f"{path}.")

@@ -46,10 +46,11 @@ def check_column_type(type_name: str, data_type: pa.DataType, path: str) -> None
     compatible_types: tuple[str, ...] = next(
         (type_names for is_type, type_names in _COMPATIBLE_TYPES if is_type(data_type)), ()
     )
+    # A Protobuf Timestamp is a point in time, which a timestamp without a time zone does not determine.
     if type_name == "timestamp" and types.is_timestamp(data_type) and data_type.tz is not None:
         return
     if type_name not in compatible_types:
-        raise SchemaError(f"column {path} of type {data_type} does not fit the Protobuf type {type_name}")
+        raise SchemaError(f"column {path} has type {data_type}, which cannot be written as Protobuf type {type_name}")
 
 
 _COMPATIBLE_TYPES = (

@@ -170,8 +170,9 @@ def _check_keys_have_prefix(
 ) -> None:
     """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
     key_format = next((options for options in formats if options.record_part == "key"), None)
-    # An invalid keyFormat already has a fault of its own.
-    if (key_format is None or not key_format.has_registry) and "keyFormat" not in parsed_options.invalid_fields:
+    has_schema_id = key_format is not None and key_format.has_registry
+    has_own_fault = "keyFormat" in parsed_options.invalid_fields
+    if not has_schema_id and not has_own_fault:
         format_name = "" if key_format is None else key_format.format
         reason = f"is '{format_name}', which writes no schema id" if format_name else "is not set"
         counterpart = _REGISTRY_COUNTERPARTS.get(format_name, "avro-confluent")
@@ -198,7 +199,9 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
             f"must be set, because the subject of the {options.record_part} schema depends on the topic, and {{topic}} "
             "is not set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
         )
-    if registry.schema_source == "latest" and registry.subject_name_strategy != "topic" and not options.schema.name:
+    # The latest schema is fetched by its subject, so its record name cannot be taken from the schema.
+    needs_record_name = registry.schema_source == "latest" and registry.subject_name_strategy != "topic"
+    if needs_record_name and not options.schema.name:
         faults.add(
             "schemaSource",
             f"cannot be 'latest' while {{subjectNameStrategy}} is '{registry.subject_name_strategy}' and the record "

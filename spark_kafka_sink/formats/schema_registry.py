@@ -104,7 +104,10 @@ class RegistryConfig:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if (self.user_info or self.token) and any(not (is_https(url) or is_loopback(url)) for url in self.urls):
+        has_credentials = bool(self.user_info or self.token)
+        # Requests to a loopback address do not leave this machine.
+        is_exposed = any(not (is_https(url) or is_loopback(url)) for url in self.urls)
+        if has_credentials and is_exposed:
             warn_once(_log, "schema.registry.url is http, which sends the credentials unencrypted. Use https.")
 
 
@@ -214,6 +217,7 @@ class SchemaRegistryClient:
             )
         self._reject_write_rules(subject, version)
         schema_id, text = response.get("id"), response.get("schema", "")
+        # `type`, because `isinstance` would accept True and False, too.
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
                 f"The response of the schema registry about subject '{subject}' has no valid schema id."

@@ -179,7 +179,8 @@ class TlsTransport:
     def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
         # A TLS 1.3 server verifies the client's certificate only after the client has completed the handshake. So an
         # alert that arrives before any data concerns authentication. A later alert is treated as a lost connection.
-        if not self._has_received_plaintext and error.reason and "ALERT" in error.reason:
+        is_alert = bool(error.reason) and "ALERT" in error.reason
+        if is_alert and not self._has_received_plaintext:
             return TlsError(describe_tls_error(error, self._hostname))
         return DisconnectedError(f"the TLS connection failed: {error.reason or error}")
 

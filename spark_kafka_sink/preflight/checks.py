@@ -103,7 +103,7 @@ def build_preflight_error(
         lines.append(f"What to do: {end_sentence(first_check.remedy)}")
     lines += [f"- {check}" for check in other_checks[: MAX_LISTED_RESULTS - 1]]
     if len(failed_checks) > MAX_LISTED_RESULTS:
-        lines.append(f"- and {len(failed_checks) - MAX_LISTED_RESULTS} more checks.")
+        lines.append(f"- and {len(failed_checks) - MAX_LISTED_RESULTS} more.")
     return PreflightError("\n".join(lines))
 
 

@@ -131,7 +131,7 @@ def _evaluate_message_size(
     name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
 ) -> Check:
     code = request.classify(exchange.response).code
-    # Without a result, the code does not come from the broker.
+    # If the response has no result for the topic, the code was set by `classify` and not by the broker.
     if exchange.response.results and code != error_codes.NONE:
         detail = f"{lookup_error_code(code).name}: this check requires the DescribeConfigs permission on the topic"
         return Check(name, Outcome.SKIPPED, detail)
@@ -167,12 +167,19 @@ def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -
 
 def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> Check:
     error = lookup_error_code(exchange.response.error_code)
-    if error.code in (error_codes.NONE, error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH):
-        return Check(FIRST_EPOCH, Outcome.PASSED, "the brokers grant it as Apache Kafka does")
+    # Apache Kafka fences this request if the transactional id already has an epoch, from a previous run of this check.
+    # Requests before v4 receive INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
+    is_granted_or_fenced = error.code in (
+        error_codes.NONE,
+        error_codes.PRODUCER_FENCED,
+        error_codes.INVALID_PRODUCER_EPOCH,
+    )
+    if is_granted_or_fenced:
+        return Check(FIRST_EPOCH, Outcome.PASSED, "the brokers grant a first epoch, as Apache Kafka does")
     if error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
         detail = (
             f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id "
-            "that it does not know, which Apache Kafka accepts"
+            "that it does not know. Apache Kafka accepts such a request"
         )
         remedy = (
             "Exactly-once delivery is not possible with this cluster. Remove deliveryGuarantee, or use other brokers."
@@ -203,7 +210,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
         for voter in partition.current_voters
         if voter.replica_id == partition.leader_id
     )
-    # Brokers send -1 if they do not know the time, so -1 is the default here, too.
+    # Brokers send -1 if they do not know the time, so use -1 also if the response does not contain the leader.
     controller_time_ms = next(controller_times_ms, -1)
     if controller_time_ms < 0:
         return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")

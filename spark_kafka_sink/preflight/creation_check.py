@@ -77,13 +77,15 @@ def _evaluate_configs(
 
 
 def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, config_values: Mapping[str, str]) -> Check:
-    """Compare the topic that exists with the requested one.
+    """Compare the existing topic with the requested one.
 
     `config_values`: the existing topic's settings by name.
     """
     name = _build_check_name(new_topic)
     if metadata.error_code:
-        return Check(name, Outcome.SKIPPED, "the topic cannot be compared")
+        return Check(
+            name, Outcome.SKIPPED, "the metadata of the topic contains an error, so the topic was not compared"
+        )
     replication_factor = min((len(partition.replica_nodes) for partition in metadata.partitions), default=0)
     differences = list(new_topic.find_differences(len(metadata.partitions), replication_factor, config_values))
     if differences:

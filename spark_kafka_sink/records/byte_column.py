@@ -76,18 +76,20 @@ class ByteColumn:
 
 
 def read_byte_column(array: pa.Array) -> ByteColumn:
-    """Read a binary, string or null array. Raise OverflowError if its rows have more than 2 GiB."""
+    """Read a binary, string or null array. Raise OverflowError if all rows together exceed 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
-    offsets, data = _read_offsets(array)
+    offsets, data = _read_offsets_and_data(array)
+    has_64_bit_offsets = offsets.itemsize == 8
     nulls = build_null_mask(array) if array.null_count else None
+    # Ufuncs, because `lengths[nulls].any()` would copy the lengths of the null rows.
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
         # Arrow allows bytes to be stored for a null. They must not end up in the record.
-        binary_type = pa.large_binary() if offsets.itemsize == 8 else _BINARY
-        offsets, data = _read_offsets(array.cast(binary_type).fill_null(EMPTY_BYTES.cast(binary_type)))
+        binary_type = pa.large_binary() if has_64_bit_offsets else _BINARY
+        offsets, data = _read_offsets_and_data(array.cast(binary_type).fill_null(EMPTY_BYTES.cast(binary_type)))
     if data is None:
         data = pa.py_buffer(b"")
-    if offsets.itemsize == 8:
+    if has_64_bit_offsets:
         offsets, data = _narrow_offsets(offsets, data)
     return ByteColumn(offsets, data, nulls)
 
@@ -96,7 +98,7 @@ def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
     """Return the size of each row of a binary, string or null array. Null has size 0. The array may exceed 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         return np.zeros(len(array), np.int64)
-    offsets, _ = _read_offsets(array)
+    offsets, _ = _read_offsets_and_data(array)
     sizes: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if array.null_count:
         sizes[build_null_mask(array)] = 0
@@ -107,11 +109,11 @@ def compute_data_nbytes(array: pa.Array) -> int:
     """Return the total size of the rows of a binary, string or null array, excluding offsets."""
     if array.type.id == _NULL_TYPE_ID:
         return 0
-    offsets, _ = _read_offsets(array)
+    offsets, _ = _read_offsets_and_data(array)
     return int(offsets[-1]) - int(offsets[0])
 
 
-def _read_offsets(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
+def _read_offsets_and_data(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
     """Return the array's offsets, as int32 or int64, and the data buffer that they refer to."""
     dtype = _INT64 if array.type.id in _LARGE_TYPE_IDS else _INT32
     _, offset_buffer, data = array.buffers()

@@ -238,8 +238,9 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
     position = len(_XERIAL_HEADER)
     while position < len(view):
         end = position + 4 + int.from_bytes(view[position : position + 4], "big")
-        if end > len(view) or position + 4 >= end:
-            raise DecodeError("snappy: a block exceeds the batch")
+        is_empty = end <= position + 4  # a valid block contains at least its uncompressed size
+        if is_empty or end > len(view):
+            raise DecodeError("snappy: a block is empty, or exceeds the batch")
         _append(
             decompressed,
             _decompress_snappy_block(view[position + 4 : end], max_bytes - len(decompressed), max_bytes),
@@ -277,6 +278,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
     while not stream.eof:
         chunk = stream.decompress(unread, max_length=_READ_BYTES)
         unread = b""
+        # The decompressor has read all of the data, but the frame has not ended.
         if not chunk and stream.needs_input and not stream.eof:
             raise DecodeError("lz4: the frame is truncated")
         _append(decompressed, chunk, max_bytes)

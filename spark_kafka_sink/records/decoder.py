@@ -308,63 +308,71 @@ class _RecordReader:
 
     def _check_lengths(self, lengths: Positions, name: str) -> None:
         if ((lengths < -1) | (lengths > self.ends - self.positions)).any():
-            raise DecodeError(f"the length of a {name} is negative, or exceeds its record")
+            raise DecodeError(f"a {name} has a negative length, or extends beyond its record")
 
     def _read_headers(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return the index of each record's first header (and the total count at the end), and all headers' ranges."""
+        """Return the index of each record's first header (and the total count at the end), and all headers' ranges.
+
+        The ranges have one column per header. Their four rows are key starts, key lengths, value starts, value lengths.
+        """
         counts = self._read_varints(_MAX_INT32_VARINT_BYTES)
         # A header takes at least two bytes, for the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
-            raise DecodeError("the count of headers is negative, or exceeds its record")
+            raise DecodeError("a record has a negative number of headers, or more than fit into it")
         header_offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=header_offsets[1:])
         if header_offsets[-1] > self._max_headers:
             raise DecodeError(f"batch of {header_offsets[-1]} headers, at most {self._max_headers} are allowed")
-        ranges = np.zeros((4, int(header_offsets[-1])), np.int64)
+        header_ranges = np.zeros((4, int(header_offsets[-1])), np.int64)
         unfinished_rows = np.nonzero(counts)[0]
         headers_read = 0
         while len(unfinished_rows) > _MIN_VECTORIZED_ROWS:
-            self._read_next_headers(unfinished_rows, header_offsets[unfinished_rows] + headers_read, ranges)
+            self._read_next_headers(unfinished_rows, header_offsets[unfinished_rows] + headers_read, header_ranges)
             headers_read += 1
             unfinished_rows = unfinished_rows[counts[unfinished_rows] > headers_read]
         for row_index in unfinished_rows.tolist():
             next_header = int(header_offsets[row_index]) + headers_read
-            self._read_remaining_headers(row_index, next_header, int(header_offsets[row_index + 1]), ranges)
-        return header_offsets, ranges
+            self._read_remaining_headers(row_index, next_header, int(header_offsets[row_index + 1]), header_ranges)
+        return header_offsets, header_ranges
 
-    def _read_next_headers(self, row_indices: Positions, header_indices: Positions, ranges: NDArray[np.int64]) -> None:
+    def _read_next_headers(
+        self, row_indices: Positions, header_indices: Positions, header_ranges: NDArray[np.int64]
+    ) -> None:
         """Read the next header of each of these records."""
         positions, ends = self.positions[row_indices], self.ends[row_indices]
-        # The rows of `ranges` and the minimum length for the key, then for the value. Only the value can be null (-1).
+        # The rows of the ranges and the minimum length, for the key, then for the value. Only a value can be null (-1).
         for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):
             lengths, positions = read_varints(self.data, positions, _MAX_INT32_VARINT_BYTES)
             if ((lengths < min_length) | (lengths > ends - positions)).any():
-                raise DecodeError("the length of a header is negative, or exceeds its record")
-            ranges[start_row, header_indices] = positions
-            ranges[length_row, header_indices] = lengths
+                raise DecodeError("a header has a negative length, or extends beyond its record")
+            header_ranges[start_row, header_indices] = positions
+            header_ranges[length_row, header_indices] = lengths
             positions = positions + np.maximum(lengths, 0)
         self.positions[row_indices] = positions
 
     def _read_remaining_headers(
-        self, row_index: int, next_header: int, header_stop: int, ranges: NDArray[np.int64]
+        self, row_index: int, next_header: int, header_stop: int, header_ranges: NDArray[np.int64]
     ) -> None:
-        """Read the remaining headers of one record in a loop, once few records have headers left."""
+        """Read the remaining headers of one record one at a time.
+
+        This is faster than `_read_next_headers` when only a few records have headers left.
+        """
         data = self.data.data
         position, end = int(self.positions[row_index]), int(self.ends[row_index])
-        row_ranges = array("q")
+        record_ranges = array("q")  # key start, key length, value start, value length, and so on
         for _ in range(next_header, header_stop):
             for min_length in (0, -1):  # the key, then the value; only the value can be null (-1)
                 length, position = _read_varint(data, position)  # type: ignore[arg-type]
                 if length < min_length or length > end - position:
-                    raise DecodeError("the length of a header is negative, or exceeds its record")
-                row_ranges.append(position)
-                row_ranges.append(length)
+                    raise DecodeError("a header has a negative length, or extends beyond its record")
+                record_ranges.append(position)
+                record_ranges.append(length)
                 position += max(length, 0)
-        ranges[:, next_header:header_stop] = np.frombuffer(row_ranges, np.int64).reshape(-1, 4).T
+        header_ranges[:, next_header:header_stop] = np.frombuffer(record_ranges, np.int64).reshape(-1, 4).T
         self.positions[row_index] = position
 
-    def _build_header_array(self, offsets: Positions, keys: pa.Array, ranges: NDArray[np.int64]) -> pa.Array:
-        values = extract_bytes(self.data, ranges[2], ranges[3])
+    def _build_header_array(self, offsets: Positions, keys: pa.Array, header_ranges: NDArray[np.int64]) -> pa.Array:
+        values = extract_bytes(self.data, header_ranges[2], header_ranges[3])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)
         return pa.ListArray.from_arrays(numbers_to_arrow(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)

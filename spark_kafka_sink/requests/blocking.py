@@ -319,7 +319,7 @@ class BlockingClient:
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
         snapshot = self.metadata.snapshot
-        # A queued request may have to wait for a reconnect backoff, whose end does not end a poll.
+        # A queued request may be waiting for a reconnect backoff, and the end of a backoff does not end a poll.
         has_queued = any(queue.queued for queue in self._queues.values())
         until_next_check_ms = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *snapshot.nodes}:
@@ -330,7 +330,8 @@ class BlockingClient:
                 self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
             elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
                 self.metadata.request_update()  # to learn whether the node has left the cluster
-                if not snapshot.is_bootstrap and node_id not in snapshot.nodes:
+                has_left_cluster = not snapshot.is_bootstrap and node_id not in snapshot.nodes
+                if has_left_cluster:
                     self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
             if 0 < unresponsive_ms < timeout_ms:
                 # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum,

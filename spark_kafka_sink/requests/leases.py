@@ -116,7 +116,8 @@ class Leases(Generic[ClientT]):
             self._idle_clients.append(idle_client)
             surplus_clients = self._idle_clients[: -self._max_idle]  # the least recently used clients come first
             del self._idle_clients[: -self._max_idle]
-            if idle_client.expires_at_s < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
+            is_evictor_running = self._evictor is not None and self._evictor.is_alive()
+            if idle_client.expires_at_s < _NEVER and not is_evictor_running:
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
                 self._evictor.start()
             self._condition.notify()

@@ -207,8 +207,8 @@ class PendingRequests:
         """Return one attempt for each request and node with due keys, plus a coordinator lookup if one is needed."""
         call.refresh(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
-        unknown_coordinator: CoordinatorKey | None = None
-        for key, due_ms in list(call.due_ms_by_key.items()):
+        unknown_coordinator: CoordinatorKey | None = None  # one is enough: its lookup includes the others of its type
+        for key, due_ms in list(call.due_ms_by_key.items()):  # a copy, because a key of an unknown topic may fail here
             if due_ms > now_ms:
                 continue
             request = call.request_for(key)
@@ -299,7 +299,8 @@ class PendingRequests:
             call.in_flight_keys.discard(key)  # in the loop, so that the call is not done before its last key is
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
-            if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
+            is_final = verdict not in (Verdict.RETRY, Verdict.LOOK_UP)
+            if is_final:
                 call.retry_states[key].failure_count = 0
                 call.handle_result(request, key, response, now_ms)
                 continue
@@ -315,6 +316,7 @@ class PendingRequests:
         was_sent = attempt in self._sent_attempts
         self._sent_attempts.discard(attempt)
         call, request = attempt.call, attempt.request
+        # Look for the call, because attempts that were never sent are not in `_sent_attempts`.
         if call not in self._calls:
             return
         if attempt.is_lookup:

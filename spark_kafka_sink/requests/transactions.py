@@ -310,6 +310,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 
     def _classify_state(self, state: DescribeTransactionsResponseTransactionState) -> Classification:
         if self.wait_while_ending and state.error_code == codes.NONE and build_transaction_description(state).is_ending:
+            # The engine retries this code sooner than others, because a transaction usually ends soon.
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
         return self.classify_code(state.error_code)
 
@@ -330,17 +331,17 @@ def collect_descriptions(
 
     `responses`: the final response for each id.
 
-    Raise BrokerError if the user is not authorized to describe an id.
+    Raise BrokerError if a broker rejected the request for an id, for example because a permission is missing.
     """
-    # A response appears once for each transactional id that it describes, so parse each response object only once.
+    # One response may describe many ids, so parse each distinct response only once.
     distinct_responses = {id(response): response for response in responses.values()}
-    parsed_responses = {
-        object_id: (request.classify_keys(response), request.parse_descriptions(response))
-        for object_id, response in distinct_responses.items()
+    classifications_and_descriptions = {
+        response_identity: (request.classify_keys(response), request.parse_descriptions(response))
+        for response_identity, response in distinct_responses.items()
     }
     descriptions_by_id: dict[str, TransactionDescription] = {}
     for transactional_id, response in responses.items():
-        classifications, descriptions = parsed_responses[id(response)]
+        classifications, descriptions = classifications_and_descriptions[id(response)]
         classification = classifications[transactional_id]
         if classification.verdict is not Verdict.DONE:
             raise request.build_rejection_error(transactional_id, classification)

@@ -106,11 +106,14 @@ def test_ignores_fields_of_null_structs() -> None:
             record_schema(field_schema("a", "long"), field_schema("b", "int")),
             "no column for the field b of the Avro schema",
         ),
-        (record_schema(field_schema("a", "string")), "column a of type int64 does not fit the schema's type string"),
-        (record_schema(field_schema("a", "int")), "column a of type int64 does not fit the schema's type int"),
+        (
+            record_schema(field_schema("a", "string")),
+            "column a has type int64, which cannot be written as Avro type string",
+        ),
+        (record_schema(field_schema("a", "int")), "column a has type int64, which cannot be written as Avro type int"),
         (
             record_schema(field_schema("a", ["null", "string"])),
-            "column a of type int64 does not fit the schema's type string",
+            "column a has type int64, which cannot be written as Avro type string",
         ),
         (record_schema(field_schema("a", logical_schema("long", "timestamp-micros"))), None),
         (record_schema(field_schema("a", "Unknown")), "the Avro schema uses the undefined name 'Unknown'"),

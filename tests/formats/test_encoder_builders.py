@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import MissingDependencyError, OptionFaults
+from spark_kafka_sink.errors import MissingDependencyError, OptionFault, OptionFaults
 from spark_kafka_sink.formats.encoder_builders import build_encoders
 from spark_kafka_sink.formats.format_builders import SchemaOptions
 from spark_kafka_sink.formats.options import RECORD_PARTS, FormatOptions
@@ -24,3 +24,22 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
     with pytest.raises(MissingDependencyError, match=r"requires the package protobuf on the driver: pip install"):
         build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), faults)
     assert not faults
+
+
+@pytest.mark.parametrize(
+    ("requested_column", "problem"),
+    [
+        ("nowhere.*", "names a struct column 'nowhere', which does not exist. The struct columns are s, twice, twice."),
+        ("a.*", "names the column 'a', which is not a struct. The struct columns are s, twice, twice."),
+        ("twice.*", "names the column 'twice', which occurs more than once."),
+    ],
+)
+def test_rejects_column_whose_fields_cannot_be_encoded(requested_column: str, problem: str) -> None:
+    struct = pa.struct([pa.field("b", pa.int64())])
+    fields = [pa.field("a", pa.int64()), *(pa.field(name, struct) for name in ("s", "twice", "twice"))]
+    options = FormatOptions("value", "json", (requested_column,), SchemaOptions())
+    faults = OptionFaults()
+    build_encoders([options], ArrowColumns(fields), faults)
+    (fault,) = faults
+    assert isinstance(fault, OptionFault)
+    assert fault.render() == f"valueColumns {problem}"

@@ -32,8 +32,8 @@ def test_message_indexes_identify_message_in_file(name: str | None, indexes: byt
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (pa.field("a", pa.string()), "column a of type string does not fit the Protobuf type int32"),
-        (pa.field("n", pa.int64()), "column n of type int64 does not fit a repeated Protobuf field"),
+        (pa.field("a", pa.string()), "column a has type string, which cannot be written as Protobuf type int32"),
+        (pa.field("n", pa.int64()), "column n has type int64, which cannot be written to a repeated Protobuf field"),
         (pa.field("zz", pa.int64()), "the message M has no field for the column zz"),
     ],
 )

@@ -216,7 +216,7 @@ def test_rejects_record_count_that_does_not_fit_body() -> None:
 @pytest.mark.parametrize("count", [-1, 2, 1 << 20])
 def test_rejects_header_count_that_does_not_fit_record(count: int) -> None:
     fields = b"\0\0\0\1\1" + reference_varint(count) + b"\0\0\0"
-    with pytest.raises(DecodeError, match="the count of headers is negative, or exceeds its record"):
+    with pytest.raises(DecodeError, match="a record has a negative number of headers, or more than fit into it"):
         list(decode_batches(build_batch(reference_varint(len(fields)) + fields, 1)))
 
 

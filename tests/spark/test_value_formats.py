@@ -113,7 +113,10 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
             "is /no/x, which cannot be read on the driver: No such file or directory.",
         ),
         ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id', which occurs more than once"),
-        ({"valueFormat": "json", "valueColumns": "name.*"}, "names a struct column 'name', which does not exist"),
+        (
+            {"valueFormat": "json", "valueColumns": "name.*"},
+            "the column 'name', which is not a struct. The struct columns are payload.",
+        ),
         (
             {"valueFormat": "json", "valueColumns": "id,,name"},
             "Option 'valueColumns' must be a list of columns such as 'id, name'",

@@ -37,7 +37,9 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
     reader = _FetchReader(context, request)
     response = FetchResponse(responses=[reader.read_topic(topic) for topic in request.topics])
     deadline_ms = context.received_ms + min(request.max_wait_ms, MAX_WAIT_MS)
-    if reader.size_bytes >= request.min_bytes or reader.has_errors or context.now_ms >= deadline_ms:
+    has_enough_bytes = reader.size_bytes >= request.min_bytes
+    # Errors are returned at once, so that the client can react to them.
+    if has_enough_bytes or reader.has_errors or context.now_ms >= deadline_ms:
         return response
     return DelayedResponse(deadline_ms)
 
@@ -51,7 +53,7 @@ class _FetchReader:
         self._context = context
         self._remaining_bytes = min(request.max_bytes, MAX_RESPONSE_BYTES)
         self._partitions_read: set[tuple[str, UUID, int]] = set()
-        self._committed = request.isolation_level == READ_COMMITTED
+        self._read_committed = request.isolation_level == READ_COMMITTED
 
     def read_topic(self, requested_topic: FetchTopic) -> FetchableTopicResponse:
         """Read the requested partitions of a topic, except those that this request has already read."""
@@ -74,7 +76,7 @@ class _FetchReader:
         """Read a partition. Return only an error code unless this node leads the partition in the requested epoch."""
         partition, error_code = self._context.get_partition_or_error_code(topic, requested_partition.partition)
         if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
-            # The request contains no topic name.
+            # From this version on, requests identify a topic only by its id, so the unknown thing is the id.
             error_code = error_codes.UNKNOWN_TOPIC_ID
         if partition is not None:
             error_code = _find_epoch_error_code(partition, requested_partition.current_leader_epoch)
@@ -93,7 +95,7 @@ class _FetchReader:
             high_watermark=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if self._committed else None,
+            aborted_transactions=[] if self._read_committed else None,
             records=b"",
         )
         if not log.log_start_offset <= requested_partition.fetch_offset <= log.log_end_offset:
@@ -103,12 +105,15 @@ class _FetchReader:
         max_bytes = min(requested_partition.partition_max_bytes, self._remaining_bytes)
         # Return the first batch even if it exceeds all limits, because otherwise no consumer could ever read it.
         log_data = log.read(
-            requested_partition.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes
+            requested_partition.fetch_offset,
+            max_bytes,
+            committed=self._read_committed,
+            min_one_batch=not self.size_bytes,
         )
         self.size_bytes += log_data.size_bytes
         self._remaining_bytes = max(0, self._remaining_bytes - log_data.size_bytes)
         result.records = list(log_data.batches)
-        if self._committed:
+        if self._read_committed:
             result.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted_range.producer_id, first_offset=aborted_range.first_offset)
                 for aborted_range in log_data.aborted_ranges

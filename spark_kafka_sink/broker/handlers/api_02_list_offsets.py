@@ -24,7 +24,7 @@ FIRST_LEADER_EPOCH_VERSION = 4
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
-    committed = request.isolation_level == READ_COMMITTED
+    read_committed = request.isolation_level == READ_COMMITTED
     partition_counts = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
@@ -36,14 +36,14 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResul
             if partition_counts[topic.name, index] > 1:
                 result = ListOffsetsPartitionResponse(partition_index=index, error_code=error_codes.INVALID_REQUEST)
             else:
-                result = _list_partition(context, topic.name, partition, committed)
+                result = _list_partition(context, topic.name, partition, read_committed)
             results.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 
 def _list_partition(
-    context: RequestContext, topic: str, requested_partition: ListOffsetsPartition, committed: bool
+    context: RequestContext, topic: str, requested_partition: ListOffsetsPartition, read_committed: bool
 ) -> ListOffsetsPartitionResponse:
     """Return the requested offset of a partition, or the error code."""
     partition, error_code = context.get_partition_or_error_code(
@@ -51,16 +51,16 @@ def _list_partition(
     )
     result = ListOffsetsPartitionResponse(partition_index=requested_partition.partition_index, error_code=error_code)
     if partition is not None:
-        result.timestamp, result.offset = _find_offset(partition.log, requested_partition.timestamp, committed)
+        result.timestamp, result.offset = _find_offset(partition.log, requested_partition.timestamp, read_committed)
         if result.offset >= 0 and context.version >= FIRST_LEADER_EPOCH_VERSION:
             result.leader_epoch = partition.leader_epoch
     return result
 
 
-def _find_offset(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
+def _find_offset(log: PartitionLog, timestamp: int, read_committed: bool) -> tuple[int, int]:
     """Return the timestamp and offset for a requested timestamp or special value. -1 means unknown."""
     if timestamp == LATEST:
-        end_offset = log.last_stable_offset if committed else log.log_end_offset
+        end_offset = log.last_stable_offset if read_committed else log.log_end_offset
         return -1, end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset

@@ -58,8 +58,9 @@ def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[
     requested_topics = request.topics or ()
     if not _can_look_up_topics(request, context.version):
         return [_reject_topic(topic) for topic in requested_topics]
-    # In version 0, an empty list requests all topics.
-    if request.topics is None or (context.version == 0 and not request.topics):
+    # In version 0, an empty list requests all topics. From version 1 on, it requests none.
+    requests_all_topics = request.topics is None or (context.version == 0 and not request.topics)
+    if requests_all_topics:
         return [_describe_topic(context, topic) for topic in context.cluster.topics.values() if not topic.hidden]
     unique_topics = {(topic.topic_id, topic.name): topic for topic in requested_topics}.values()
     may_create = request.allow_auto_topic_creation or context.version < FIRST_AUTO_CREATION_FLAG_VERSION

@@ -222,7 +222,8 @@ def _check_callbacks(options: Mapping[str, str], token_callback: object, faults:
     if handler is not None and handler not in _OAUTH_CALLBACK_HANDLERS:
         faults.add("sasl.login.callback.handler.class", "cannot be set: use {sasl.oauthbearer.token.callback}.")
     is_name = isinstance(token_callback, str) and _FUNCTION_NAME_PATTERN.fullmatch(token_callback) is not None
-    if token_callback is not None and not is_name and not callable(token_callback):
+    is_valid_callback = token_callback is None or is_name or callable(token_callback)
+    if not is_valid_callback:
         faults.add(_TOKEN_CALLBACK_OPTION, "must be a callable, or its name: package.module:function.")
 
 
@@ -282,9 +283,9 @@ def _parse_file_url(url: str, faults: OptionFaults) -> str:
 def _parse_assertion_config(
     options: Mapping[str, str], url: str, client_id: str, faults: OptionFaults
 ) -> AssertionConfig | None:
-    """Parse the options of assertions. Return None if the client authenticates with its secret.
+    """Parse the assertion options. Return None if they set neither a file with an assertion nor a private key.
 
-    As in Kafka, a file with an assertion takes precedence over a private key.
+    As in Kafka, the file takes precedence over the private key.
     """
     prefix = _ASSERTION_PREFIX
     assertion_options = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}

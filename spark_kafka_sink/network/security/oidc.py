@@ -176,6 +176,7 @@ class TokenSource:
     def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
         """Return the lifetime in seconds that the response or the token itself states; 0 if neither states one."""
         expires_in = response.expires_in
+        # `true` is no number in JSON, but it becomes a bool, which is a subclass of int.
         if isinstance(expires_in, int | float) and not isinstance(expires_in, bool) and expires_in > 0:
             return float(min(expires_in, _MAX_LIFETIME_S))
         try:
@@ -230,7 +231,8 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
         timeout_s=config.read_timeout_ms / 1000,
         max_bytes=MAX_RESPONSE_BYTES,
     )
-    if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS:
+    is_busy = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS
+    if is_busy:
         raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
     content = parse_json_object(response.data)
     if response.status != HTTPStatus.OK:

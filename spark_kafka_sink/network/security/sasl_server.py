@@ -142,7 +142,10 @@ class SaslServerAuthenticator:
         return response
 
     def _start_session(self, now_ms: float) -> int:
-        """Set when the session expires. Return its lifetime in milliseconds; 0 if it does not expire."""
+        """Set the session's expiry time. Return its lifetime in milliseconds, or 0 if it never expires.
+
+        The lifetime of a session whose credential has just expired is 0, too, although that session expires at once.
+        """
         assert self._server is not None
         limits_ms = []
         if self._max_reauth_ms > 0:
