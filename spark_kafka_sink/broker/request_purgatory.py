@@ -54,7 +54,7 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def release_on_change(self) -> None:
-        """If the cluster has changed, make all tasks due that wait for a change."""
+        """If the cluster has changed, release all tasks that wait for a change."""
         # Handlers call this after every request, so look for such tasks before taking the lock.
         if self._tasks_awaiting_change:
             with self._lock:
@@ -93,14 +93,14 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def _release_expired(self, now_ms: float) -> None:
-        """Make all tasks due whose deadlines have passed. The caller holds `_lock`."""
+        """Release the tasks whose deadlines have passed, so that they are due. The caller holds `_lock`."""
         while self._delayed_tasks and self._delayed_tasks[0].deadline_ms <= now_ms:
             expired = heapq.heappop(self._delayed_tasks)
             self._tasks_awaiting_change.pop(expired.number, None)
             self._due_tasks.append(expired.task)
 
     def _release_changed(self) -> None:
-        """Make all tasks due whose change counts are outdated, oldest first. The caller holds `_lock`."""
+        """Release the tasks whose change counts are outdated, oldest first. The caller holds `_lock`."""
         current_count = self._get_change_count()
         due_numbers = {
             number for number, (change_count, _) in self._tasks_awaiting_change.items() if change_count != current_count

@@ -64,7 +64,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name (by default those of the process), and return the exit status."""
+    """Run the command that the arguments name, and return the exit status. By default, use the process's arguments."""
     args = build_parser().parse_args(arguments)
     try:
         return COMMANDS[args.command].run(args)

@@ -209,7 +209,7 @@ class ConnectionStates:
         return self.connection_delay_ms(node_id, now_ms)
 
     def next_setup_deadline_ms(self) -> float:
-        """Return when the first of the current connection attempts times out; inf if there are none."""
+        """Return the earliest setup deadline of all current connection attempts; inf if there are none."""
         return min(self._setup_deadlines_ms.values(), default=math.inf)
 
     def find_nodes_with_setup_timeout(self, now_ms: float) -> list[int]:

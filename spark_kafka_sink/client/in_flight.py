@@ -126,7 +126,7 @@ class InFlightRequests:
         return self._count if node_id is None else len(self._requests_by_node.get(node_id, ()))
 
     def waiting_since_ms(self, node_id: int) -> float:
-        """Return when the node's oldest request was sent; inf if there is none."""
+        """Return the time at which the node's oldest request was sent; inf if there is none."""
         requests = self._requests_by_node.get(node_id)
         return requests[0].sent_ms if requests else math.inf
 

@@ -116,7 +116,7 @@ class NetworkClient:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
-        """Return how long the node has not responded although a request or a connection attempt is pending.
+        """Return for how long the node has not responded although a request or a connection attempt is pending.
 
         Return 0 if nothing is pending.
         """
@@ -453,7 +453,7 @@ class NetworkClient:
 
 
 def _get_metadata_query(in_flight: InFlightRequest) -> MetadataQuery:
-    """Return the query that one of the client's own metadata requests was built from."""
+    """Return the query from which the client has built its own metadata request."""
     assert isinstance(in_flight.request.tag, MetadataQuery)
     return in_flight.request.tag
 

@@ -56,7 +56,7 @@ class IoCounts(TrafficCounts):
     )
 
     def __init__(self, *, counts_per_channel: bool = False) -> None:
-        """Create counters that are 0.
+        """Create counters that start at 0.
 
         `counts_per_channel`: whether to count traffic per channel id, too. Meant for clients, which have few channels.
         """

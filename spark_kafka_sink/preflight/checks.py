@@ -90,7 +90,7 @@ INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
 def build_preflight_error(
     checks: Iterable[Check], heading: str = "Kafka cannot be written to, and nothing was written"
 ) -> PreflightError | None:
-    """Build an error that describes the first failed check in its first line and then lists the other failed checks.
+    """Build an error whose first line describes the first failed check, and whose other lines list the rest.
 
     Return None if no check failed.
     """

@@ -238,7 +238,7 @@ def _check_topic(probe: Probe, topic: str) -> Check:
 
 
 def _mention_option(check: Check, option: str) -> Check:
-    """Say in the check of a missing topic which option names the topic."""
+    """Add the option that names a missing topic to the topic's check."""
     return replace(
         check,
         detail=f"{_DOES_NOT_EXIST_DETAIL}; the option {option} names it",

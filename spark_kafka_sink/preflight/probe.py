@@ -189,14 +189,14 @@ class Probe:
         # The write fails anyway. With `connect_all_brokers`, the brokers to check do not depend on the topics.
         if has_final_error and not self.target.connect_all_brokers:
             return True
-        have_leaders = all(
+        has_all_leaders = all(
             topic.error_code == error_codes.NONE
             and all(partition.leader_id in self.brokers for partition in topic.partitions)
             for topic in usable_topics
         )
         leaders = self.find_leaders()
         needs_leaders = bool(usable_topics) or self.target.connect_all_brokers
-        if not have_leaders or (needs_leaders and not leaders):
+        if not has_all_leaders or (needs_leaders and not leaders):
             return False
         return all(node.id in self.connected_nodes for node in leaders)
 

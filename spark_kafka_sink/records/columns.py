@@ -355,7 +355,7 @@ def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
 
 
 def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
-    """Return a number that shows that a column of milliseconds probably contains seconds, or None.
+    """Return the lowest number of the first chunk that probably contains seconds instead of milliseconds, or None.
 
     A chunk is suspicious if all its numbers, read as seconds, lie in the last fifty years. Read as milliseconds, such
     numbers lie in January 1970.
@@ -369,7 +369,9 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
         if not len(numbers):
             continue
         lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
-        if (now_ms - _MAX_PLAUSIBLE_AGE_MS) / 1_000 <= lowest and highest <= now_ms / 1_000 + _CLOCK_TOLERANCE_S:
+        earliest_s = (now_ms - _MAX_PLAUSIBLE_AGE_MS) / 1_000
+        latest_s = now_ms / 1_000 + _CLOCK_TOLERANCE_S
+        if earliest_s <= lowest and highest <= latest_s:
             return lowest
     return None
 

@@ -338,7 +338,7 @@ class _RecordReader:
     def _read_next_headers(
         self, row_indices: Positions, header_indices: Positions, header_ranges: NDArray[np.int64]
     ) -> None:
-        """Read the next header of each of these records."""
+        """Read the next header of each record in `row_indices` into the columns `header_indices` of `header_ranges`."""
         positions, ends = self.positions[row_indices], self.ends[row_indices]
         # The rows of the ranges and the minimum length, for the key, then for the value. Only a value can be null (-1).
         for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):

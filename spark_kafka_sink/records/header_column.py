@@ -111,7 +111,7 @@ def append_headers(
 
 
 def _find_rows_to_extend(row_values: pa.Array, *, skip_nulls: bool) -> NDArray[np.int64]:
-    """Return the indices of the rows that get a header with one of these values."""
+    """Return the indices of the rows to which a header with these values is added."""
     if skip_nulls and row_values.null_count:
         return np.flatnonzero(~build_null_mask(row_values))
     return np.arange(len(row_values))
@@ -134,6 +134,7 @@ def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
 def _clear_null_lists(array: pa.Array) -> pa.Array:
     """Remove elements of null lists. Arrow allows such elements, but they must not be written to the record."""
     offsets = integers_to_numpy(array.offsets)
-    if not (offsets[1:] - offsets[:-1])[build_null_mask(array)].any():
+    lengths = offsets[1:] - offsets[:-1]
+    if not lengths[build_null_mask(array)].any():
         return array
     return array.take(numbers_to_arrow(np.arange(len(array))))

@@ -133,7 +133,7 @@ class ValidateTopic(CreateTopic):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopicConfigs(TopicRequest):
-    """Describe some of a topic's settings. `settings`: the names of these settings."""
+    """Describe the settings of a topic that `settings` lists by name."""
 
     api_key = ApiKey.DESCRIBE_CONFIGS
     action = "describe the topic's settings"

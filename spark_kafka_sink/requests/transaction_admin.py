@@ -124,7 +124,7 @@ class TransactionListing:
         """The version before the update that was requested; None if the next round must request an update."""
 
     def _send_to_new_nodes(self, nodes: Iterable[Node]) -> None:
-        """Send a request to each of these nodes that has not got one yet."""
+        """Send a request to each node to which none has been sent yet."""
         requests = {node: ListTransactions(node, self._states) for node in nodes if node not in self._requests}
         self._requests |= requests
         self._calls.append(self._client.begin(requests.values(), should_retry=False))

@@ -79,7 +79,7 @@ def classify(code: int, verdict_table: VerdictTable, default_verdict: Verdict, i
 
 
 def select_most_severe(classifications: Iterable[Classification]) -> Classification:
-    """Return the most severe classification among those of a request's parts.
+    """Return the most severe classification of a request's parts.
 
     Return MISSING_IN_RESPONSE if there are no parts.
     """

@@ -182,7 +182,7 @@ def decode_token_part(token: str, index: int) -> dict[str, object]:
 
 
 def parse_token_expiry_s(claims: Mapping[str, object]) -> float | None:
-    """Return when a token expires, as a Unix timestamp in seconds; None if `exp` is missing or invalid."""
+    """Return a token's expiry time as a Unix timestamp in seconds; None if `exp` is missing or invalid."""
     expires_at_s = claims.get("exp")
     # In Python, a bool is an int.
     if not isinstance(expires_at_s, int | float) or isinstance(expires_at_s, bool):

@@ -92,10 +92,12 @@ class ScramServer:
         parts = _CLIENT_FINAL_PATTERN.fullmatch(client_final)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the final message is malformed")
+        # The nonce ties the proof to this exchange, so that a recorded message cannot be replayed.
         if not hmac.compare_digest(parts["nonce"].encode(), first_messages.combined_nonce.encode()):
             raise AuthenticationError(
                 f"{self.name}: the nonce in the final message does not match the one sent earlier"
             )
+        # The proof covers this copy of the header, so a header that was changed on its way is detected.
         if decode_base64(self.name, parts["binding"]) != first_messages.gs2_header.encode():
             raise AuthenticationError(f"{self.name}: the channel binding does not match the first message")
         credential = first_messages.credential

@@ -76,7 +76,7 @@ class _FetchReader:
         """Read a partition. Return only an error code unless this node leads the partition in the requested epoch."""
         partition, error_code = self._context.get_partition_or_error_code(topic, requested_partition.partition)
         if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
-            # From this version on, requests identify a topic only by its id, so the unknown thing is the id.
+            # From this version on, requests identify a topic only by its id, so the error is about the id.
             error_code = error_codes.UNKNOWN_TOPIC_ID
         if partition is not None:
             error_code = _find_epoch_error_code(partition, requested_partition.current_leader_epoch)

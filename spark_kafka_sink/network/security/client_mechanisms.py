@@ -73,7 +73,10 @@ def _call_token_callback(callback: Callable[[], object] | str) -> str:
 
 
 def _import_token_callback(name: str) -> Callable[[], object]:
-    """Import the function of `package.module:function`. Spark's workers must be able to import it as well."""
+    """Import the function that the user has named as `package.module:function`.
+
+    Spark's workers must be able to import it as well.
+    """
     try:
         return import_function(name)
     except TypeError:

@@ -161,7 +161,7 @@ class SaslServerAuthenticator:
 
 
 def _decode(header: RequestHeader, frame: memoryview, request_type: type[MessageT]) -> MessageT:
-    """Decode a request of `request_type`. Other requests are not even parsed during authentication."""
+    """Decode a request of `request_type`. Reject any other request without parsing it."""
     if header.api_key != request_type.API_KEY:
         raise AuthenticationError(f"the client sent a request of type {header.api_key} during authentication")
     _, request = decode_request(frame)
