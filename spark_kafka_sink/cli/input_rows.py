@@ -198,6 +198,6 @@ def _convert_timestamps(column: pa.Array) -> pa.Array:
     Either all rows contain a number of milliseconds, or all contain a timestamp such as 2026-05-01 12:00:00.
     """
     if pa.types.is_string(column.type):
-        are_numbers = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()
-        return column.cast(pa.int64()) if are_numbers else column.cast(pa.timestamp("ms")).cast(pa.int64())
+        has_only_numbers = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()
+        return column.cast(pa.int64()) if has_only_numbers else column.cast(pa.timestamp("ms")).cast(pa.int64())
     return column

@@ -166,8 +166,9 @@ def _merge_partition(
         merge.has_changes = True
         return new_partition
     if known_epoch is not None and not _is_other_topic(known_epoch.topic_id, topic.topic_id):
-        if new_partition.leader_epoch < known_epoch.epoch:
-            # The broker that has sent the response does not know the current leader yet.
+        is_stale = new_partition.leader_epoch < known_epoch.epoch
+        if is_stale:
+            # The broker that sent the response does not know the current leader yet, and names a previous one.
             old_partition = old_snapshot.partition(name, new_partition.index)
             if old_partition is not None:
                 _log.debug(

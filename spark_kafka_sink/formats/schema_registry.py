@@ -209,9 +209,10 @@ class SchemaRegistryClient:
             query = "?normalize=true" if self._config.normalize else ""
             response = self._request("POST", path + query, schema, subject)
         version = response
-        if "schema" not in response and "ruleSet" not in response:
-            # The response contains only the id, so fetch the rules. A follower of the registry forwards a registration
-            # to the leader and may see the new version a moment later, so 404 is retried.
+        has_only_id = "schema" not in response and "ruleSet" not in response
+        if has_only_id:
+            # Fetch the rules. A follower of the registry forwards a registration to the leader and may see the new
+            # version a moment later, so 404 is retried.
             version = self._fetch_latest_version(
                 subject, retriable_statuses=(HTTPStatus.NOT_FOUND, *_RETRIABLE_STATUSES)
             )

@@ -22,7 +22,7 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
     if error_code:
         return _reject(error_code)
     has_producer_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_EPOCH
-    if has_producer_id != has_epoch:
+    if has_producer_id != has_epoch:  # an identity needs both
         return _reject(error_codes.INVALID_REQUEST)
     expected_identity = None
     if has_producer_id:
