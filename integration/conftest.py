@@ -5,7 +5,7 @@ All fixtures have session scope, so the tests of one run share them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
-from integration.support.kafka_cluster import LISTENERS, KafkaCluster
+from integration.support.kafka_cluster import LISTENERS, KafkaCluster, read_log_tail
 from integration.support.proxy import Proxy
 from integration.support.registry import run_schema_registry
 from tests.interrupts import restore_sigint
@@ -27,6 +27,17 @@ FREQUENT_TIMEOUT_CHECKS = {"transaction.abort.timed.out.transaction.cleanup.inte
 
 def pytest_configure() -> None:
     restore_sigint()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of each Kafka node's log to the report of a failed test, because the log itself is soon deleted."""
+    report = yield
+    if report.failed:
+        clusters = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, KafkaCluster)]
+        nodes = [node for cluster in clusters for node in cluster.nodes.values()]
+        report.sections += [(f"Log of Kafka node {node.node_id}", read_log_tail(node.log)) for node in nodes]
+    return report
 
 
 @pytest.fixture(scope="session")
