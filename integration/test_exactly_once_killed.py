@@ -146,7 +146,7 @@ class Streams:
         previous_ids = self.find_newest_batch_ids("commits")
 
         def has_progressed() -> bool:
-            assert not driver.has_ended, f"the driver ended; see {driver.log}"
+            assert not driver.has_ended, f"the driver ended. {driver.describe_log_end()}"
             new_ids = self.find_newest_batch_ids("commits")
             return of(new > previous for new, previous in zip(new_ids, previous_ids, strict=True))
 
@@ -172,7 +172,7 @@ class Streams:
                 batch_id, rows = find_newest_batch_id(commits_folder), count()
                 wait_until(lambda rows=rows: count() > rows or driver.has_ended)  # type: ignore[misc]
                 if driver.has_ended:
-                    raise DriverEndedError(f"the driver ended; see {driver.log}")
+                    raise DriverEndedError(f"the driver ended. {driver.describe_log_end()}")
 
     def kill(self, driver: DriverProcess) -> None:
         """Kill the driver, even if it has ended, and record the micro-batch that the next driver runs again."""
@@ -248,10 +248,10 @@ def test_repeatedly_killed_streams_write_each_row_once_and_in_order(
                     if description != ENDED:
                         break
                 assert description != ENDED, (
-                    f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {next_driver.log}"
+                    f"{DRIVERS_PER_KILL} drivers ended before they were killed. {next_driver.describe_log_end()}"
                 )
             streams.begin(next_driver, batches=streams.count_last_batches())
-            assert next_driver.wait() == 0, f"see {next_driver.log}"
+            assert next_driver.wait() == 0, next_driver.describe_log_end()
         finally:
             next_driver.kill()
         control = check_topics(streams, consumers)

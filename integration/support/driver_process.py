@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from integration.support.artifacts import ROOT
+from integration.support.kafka_cluster import read_log_tail
 from integration.support.processes import kill_all
 from tests.waiting import WAIT_TIMEOUT_SECONDS, wait_until
 
@@ -47,8 +48,8 @@ class DriverProcess:
 
     def wait_until_ready(self) -> None:
         """Wait until the driver can start a job: Spark has started, and the previous job has ended."""
-        wait_until(lambda: self.is_ready or self.has_ended, lambda: f"see {self.log}")
-        assert not self.has_ended, f"the driver ended; see {self.log}"
+        wait_until(lambda: self.is_ready or self.has_ended, self.describe_log_end)
+        assert not self.has_ended, f"the driver ended. {self.describe_log_end()}"
 
     def begin(self, **job: object) -> None:
         """Start a job. `job`: its arguments, as the module describes them (exactly_once_jobs.py)."""
@@ -61,6 +62,10 @@ class DriverProcess:
 
     def _count_ready_lines(self) -> int:
         return os.pread(self._output.fileno(), MAX_OUTPUT_BYTES, 0).splitlines().count(b"ready")
+
+    def describe_log_end(self) -> str:
+        """Return the end of the log for the message of a failed test, because the log itself is soon deleted."""
+        return f"Its log ends with:\n{read_log_tail(self.log)}"
 
     def read_job_log(self) -> str:
         """Return what the driver has logged since the start of its newest job."""

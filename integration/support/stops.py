@@ -42,10 +42,10 @@ class Stops:
         file = self._stopped_file(point)
         wait_until(
             lambda: (file.exists() and file.read_text() != "") or driver.has_ended,
-            lambda: f"no process reached {point!r}; see {driver.log}",
+            lambda: f"no process of the driver reached {point!r}. {driver.describe_log_end()}",
         )
         if driver.has_ended:
-            raise DriverEndedError(f"the driver ended; see {driver.log}")
+            raise DriverEndedError(f"the driver ended. {driver.describe_log_end()}")
 
     def abort(self, driver: DriverProcess, point: str) -> None:
         """Kill a Python worker, so that its task fails, and suspend the driver at a point of the abort that follows.
