@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 128
 POLL_SECONDS = 10.0
-"""How long to wait for a connection. Other threads end the wait by writing to the wakeup socket."""
+"""The maximum wait for a connection. Other threads end the wait early by writing to the wakeup socket."""
 _MAX_WAKEUP_BYTES = 64
 """Maximum number of bytes to read after a wakeup. Unread bytes only end the next wait early."""
 PAUSE_SECONDS = 0.5
-"""How long to accept no connections after resources have run out."""
+"""The pause before connections are accepted again after resources have run out."""
 MAX_TASK_WAIT_SECONDS = 10.0
-"""How long other threads wait for the acceptor to run their task."""
+"""The time for which other threads wait for the acceptor to run their task."""
 
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that persist until the process or the system releases descriptors or memory."""

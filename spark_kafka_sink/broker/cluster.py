@@ -37,7 +37,7 @@ MAX_PARTITIONS = 10_000
 """Default limit on the number of partitions in all topics together. Each partition needs a few kilobytes of memory."""
 
 ABORT_RETRY_MS = 1_000.0
-"""How long to wait before aborting timed-out transactions again, if writing to disk failed."""
+"""The pause before timed-out transactions are aborted again, if writing to disk failed."""
 
 _log = logging.getLogger(__name__)
 

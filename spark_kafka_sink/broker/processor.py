@@ -31,7 +31,7 @@ from spark_kafka_sink.network.system import ByteSocket, SocketAddress, System
 _log = logging.getLogger(__name__)
 
 POLL_MS = 10_000.0
-"""How long to wait for I/O. Other threads end the wait by waking the selector."""
+"""The maximum wait for I/O. Other threads end the wait early by waking the selector."""
 TIMEOUTS = ChannelTimeouts(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
 MAX_FRAME_MEMORY_BYTES = DEFAULT_MAX_FRAME_BYTES + 28 * 1024 * 1024
 """Memory limit for the frames of one processor: enough for the longest frame and several shorter ones."""

@@ -55,7 +55,7 @@ MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
 If the job's driver dies, no later driver knows of its transactions, and readers wait until the transactions time out.
 """
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""How long the abort of superseded attempts may go without progress before the driver gives up.
+"""The time without progress after which the driver gives up the abort of superseded attempts.
 
 At this point the batch is already committed, and the next batch is waiting. The next batch or the transaction timeout
 ends the transactions that are left.

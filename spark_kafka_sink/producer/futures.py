@@ -191,7 +191,7 @@ class RecordFutures:
         self._indexed_count = 0
         """Number of items at the beginning of _rows_outcomes whose rows are in _outcome_by_row."""
         self._outcome_by_row: dict[int, tuple[_RowsOutcome, int]] = {}
-        """By row index: the outcome that covers the row, and the row's position in the outcome's `row_indices`."""
+        """The outcome of each row and the row's position in the outcome's `row_indices`, by row index."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(
