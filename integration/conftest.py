@@ -154,6 +154,9 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneC
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """The Spark session that tests/spark also use, with Spark's own connector on its class path."""
-    from tests.spark_session import shared_spark  # not needed, and slow to import, without Spark
+    # not needed, and slow to import, without Spark
+    from tests.spark_session import enable_kafka_client_log, shared_spark
 
-    return shared_spark()
+    session = shared_spark()
+    enable_kafka_client_log(session)
+    return session

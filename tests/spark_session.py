@@ -110,6 +110,17 @@ def attach_spark() -> SparkSession:
     return session
 
 
+def enable_kafka_client_log(session: SparkSession) -> None:
+    """Let the Kafka clients of the JVM log their connections and retries to stderr, although the root level is OFF.
+
+    pytest adds this output to the report of a failed test. A client's error itself often names only a timeout.
+    """
+    gateway: Any = session.sparkContext._gateway
+    log4j = gateway.jvm.org.apache.logging.log4j
+    for logger in ("org.apache.kafka.clients.NetworkClient", "org.apache.kafka.clients.producer.internals"):
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.INFO)
+
+
 @cache
 def shared_spark() -> SparkSession:
     folder = Path(tempfile.mkdtemp(prefix="spark-tests-"))
