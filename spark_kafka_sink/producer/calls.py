@@ -1,7 +1,7 @@
 """SendCall: the interface through which sent rows receive their results.
 
 A call covers the rows of one send_columns() call, or the records of several send() calls. futures.py implements it.
-Each batch records the call and the row that each of its records came from (batching/row_origins.py). When the batch is
+Each batch records the call and the row that each of its records came from (batching/row_groups.py). When the batch is
 done, each of these calls receives either the ranges of its rows that a broker has stored, or the error of its rows.
 """
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 
 
 class StoredRange(NamedTuple):
-    """The rows [start, stop) of a row group (row_origins.py), stored at consecutive offsets of one partition."""
+    """The rows [start, stop) of a row group (row_groups.py), stored at consecutive offsets of one partition."""
 
     start: int
     stop: int

@@ -71,7 +71,7 @@ class TableCalls:
         headers: str | None = None,
         partition: int | str | None = None,
         timestamp: str | None = None,
-        failed_rows_max: int = DEFAULT_MAX_FAILED_ROWS,
+        max_failed_rows: int = DEFAULT_MAX_FAILED_ROWS,
         progress: bool = True,
         **formats: Unpack[TableOptions],
     ) -> TableResult:
@@ -86,7 +86,7 @@ class TableCalls:
         `value` names no columns, all other columns are encoded into the value. The format arguments (`value_schema`,
         `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
 
-        Reading stops after more than `failed_rows_max` rows have failed. An exception, including one that the stream
+        Reading stops after more than `max_failed_rows` rows have failed. An exception, including one that the stream
         raises, has the attribute `table_result`: the result of the rows that were read before the exception. After a
         KeyboardInterrupt, the result covers only the rows that were completed by then. The remaining sent rows may
         complete later.
@@ -107,7 +107,7 @@ class TableCalls:
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         transaction = _TableTransaction(self)
         with transaction.prevent_commit_on_error():
-            sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, failed_rows_max, formats)
+            sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, max_failed_rows, formats)
             with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
                 try:
                     for completed_count in sender.send_slices(reader):
@@ -127,7 +127,7 @@ class TableCalls:
         headers: str | None = None,
         partition: int | str | None = None,
         timestamp: str | None = None,
-        failed_rows_max: int = DEFAULT_MAX_FAILED_ROWS,
+        max_failed_rows: int = DEFAULT_MAX_FAILED_ROWS,
         **formats: Unpack[TableOptions],
     ) -> TableResult:
         """Send a table as send_table() does, without blocking the event loop.
@@ -148,7 +148,7 @@ class TableCalls:
         transaction = _TableTransaction(self)
         with transaction.prevent_commit_on_error():
             sender, reader, _ = await to_thread(
-                _prepare_table, transaction, topic, table, mapping, failed_rows_max, formats
+                _prepare_table, transaction, topic, table, mapping, max_failed_rows, formats
             )
             slices = sender.send_slices(reader)
             while await to_thread(next, slices, None) is not None:

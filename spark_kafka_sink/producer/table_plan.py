@@ -224,7 +224,7 @@ def _describe_unknown_argument(name: str) -> str:
 
 
 def _list_arguments() -> list[str]:
-    return [*FIELD_NAMES, "failed_rows_max", "progress", *TABLE_ARGUMENTS]
+    return [*FIELD_NAMES, "max_failed_rows", "progress", *TABLE_ARGUMENTS]
 
 
 def _find_column_positions(

@@ -60,7 +60,7 @@ class TableResult:
     """Offsets of the written rows, by topic and partition."""
     failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
-    """Whether all rows were read. Reading stops when more than `failed_rows_max` rows fail or an exception occurs."""
+    """Whether all rows were read. Reading stops when more than `max_failed_rows` rows fail or an exception occurs."""
 
     @property
     def rows_processed(self) -> int:
@@ -329,9 +329,9 @@ class TableSender:
 
 
 def _check_max_failed_rows(max_failed_rows: object) -> None:
-    """Raise ConfigurationError unless the argument `failed_rows_max` of send_table() is a number of rows."""
+    """Raise ConfigurationError unless the argument `max_failed_rows` of send_table() is a number of rows."""
     if isinstance(max_failed_rows, bool) or not isinstance(max_failed_rows, int) or max_failed_rows < 0:
-        raise ConfigurationError([f"failed_rows_max must be a number of rows, 0 or more, not {max_failed_rows!r}."])
+        raise ConfigurationError([f"max_failed_rows must be a number of rows, 0 or more, not {max_failed_rows!r}."])
 
 
 def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:

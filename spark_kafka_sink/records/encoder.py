@@ -56,7 +56,7 @@ class EncodedSlices(NamedTuple):
     base_timestamps: Sequence[int]
     max_timestamps: Sequence[int]
 
-    def segment(self, slice_index: int) -> memoryview:
+    def get_segment(self, slice_index: int) -> memoryview:
         """Return the bytes of one slice. The result is a view that keeps the whole buffer alive."""
         start = self.byte_starts[slice_index]
         return self.data[start : start + self.sizes[slice_index]]

@@ -44,7 +44,7 @@ def create_pool() -> ProducerPool:
     )
 
 
-POOL = create_pool()
+PRODUCER_POOL = create_pool()
 """The pool of this process."""
 
 

@@ -45,7 +45,7 @@ from spark_kafka_sink.spark.constants import BATCH_ID_PROPERTY, QUERY_ID_PROPERT
 from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate_dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_record_error
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pool import POOL, ProducerPool, find_idle_timeout_seconds, lease_producer
+from spark_kafka_sink.spark.pool import PRODUCER_POOL, ProducerPool, find_idle_timeout_seconds, lease_producer
 from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
@@ -69,7 +69,7 @@ def write_rows(
     options: SinkOptions,
     plan: ColumnPlan,
     batches: Iterator[pa.RecordBatch],
-    pool: ProducerPool = POOL,
+    pool: ProducerPool = PRODUCER_POOL,
     exactly_once: ExactlyOnceWrite | None = None,
 ) -> TaskReport:
     """Write all batches, wait for every acknowledgement and return the task's report. Called once in each task.
@@ -88,7 +88,7 @@ def write_rows(
     context = TaskContext.get()
     report = TaskReport(_build_task_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if exactly_once is not None:
-        exactly_once.attach_start(report)
+        exactly_once.add_start_to(report)
         if exactly_once.is_committed(report.task):
             _skip_rows(plan, batches, report)
             return report  # its duration remains 0, because nothing was written

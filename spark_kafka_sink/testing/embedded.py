@@ -102,7 +102,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
     racks: Sequence[str | None] = (),
     auto_create_topics: bool = False,
     default_partitions: int = 1,
-    message_bytes_max: int = DEFAULT_MAX_MESSAGE_BYTES,
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     transaction_version: int = 2,
     discard: bool = False,
     check_records: bool = True,
@@ -125,7 +125,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
     nodes                number of nodes; each one listens on a port of its own
     racks                rack of each node, like Kafka's broker.rack
     auto_create_topics   create missing topics when clients request them, with `default_partitions` partitions
-    message_bytes_max    largest size of a batch in bytes, like Kafka's message.max.bytes
+    max_message_bytes    largest size of a batch in bytes, like Kafka's message.max.bytes
     transaction_version  2, or 1 as in brokers before Kafka 4
     discard              acknowledge and count records without storing them, to measure clients
     check_records        validate the records of each batch, as Kafka does; if False, only its header and CRC
@@ -150,7 +150,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
         racks=racks,
         auto_create_topics=auto_create_topics,
         default_partitions=default_partitions,
-        max_message_bytes=message_bytes_max,
+        max_message_bytes=max_message_bytes,
         transaction_version=transaction_version,
         discard=discard,
         check_records=check_records,

@@ -43,7 +43,7 @@ def test_sanitizes_error_messages_of_batches_and_records() -> None:
         PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors)
     )
     assert is_clean(response.error_message)
-    assert is_clean(response.record_messages[3])
+    assert is_clean(response.record_error_messages[3])
 
 
 def test_sanitizes_host_names_and_cluster_id() -> None:

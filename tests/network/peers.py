@@ -58,10 +58,10 @@ def received(selector: Selector) -> list[tuple[str, bytes]]:
     return [(receive.channel_id, bytes(receive.payload)) for receive in selector.completed_receives]
 
 
-def poll_until(selector: Selector, done: Callable[[], bool], polls_max: int = 1000) -> int:
+def poll_until(selector: Selector, done: Callable[[], bool], max_polls: int = 1000) -> int:
     """Poll until the condition holds after a poll. Return the number of polls."""
-    for count in range(1, polls_max + 1):
+    for count in range(1, max_polls + 1):
         selector.poll(1000)
         if done():
             return count
-    raise AssertionError(f"not within {polls_max} polls")
+    raise AssertionError(f"not within {max_polls} polls")

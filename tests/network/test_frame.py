@@ -36,11 +36,11 @@ def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BY
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 60), min_size=1), st.integers(1, 5))
-def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[int], segments_max: int) -> None:
+def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[int], max_segments: int) -> None:
     writer, written, turn = FrameWriter(segments), bytearray(), 0
     while not writer.is_complete:
-        window = writer.next_segments(segments_max)
-        assert 0 < len(window) <= segments_max
+        window = writer.next_segments(max_segments)
+        assert 0 < len(window) <= max_segments
         assert all(window), "an empty segment would look like a socket that takes nothing"
         joined = b"".join(window)[: takes[turn % len(takes)]]
         written += joined

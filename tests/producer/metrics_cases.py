@@ -7,7 +7,7 @@ import numpy as np
 from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
+from spark_kafka_sink.producer.batching.row_groups import build_batch_rows
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.encoder import EncodedSlices

@@ -7,7 +7,7 @@ import pytest
 
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_groups import BatchRows, RowGroup
 from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
@@ -23,8 +23,8 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
 ) -> None:
     calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
     batch = ProducerBatch(TopicPartition("t", 7), 0, 1)
-    append_rows(batch, BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0))
-    append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # from a later grouping
+    append_rows(batch, BatchRows(RowGroup(np.arange(3), calls[:1]), 0, 3, 0))
+    append_rows(batch, BatchRows(RowGroup(np.arange(9), calls[1:]), 4, 6, 3))  # from a later grouping
     batch.base_offset = base_offset
     complete_futures(collect_stored_rows([batch]))
     written = [call.result(0).partitions[7] for call in calls]
@@ -51,15 +51,15 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
     def note(metadata: RecordMetadata, error: Exception | None) -> None:
         seen[metadata.partition].append(metadata.offset)
 
-    def grouped(rows: int) -> RowOrigins:
-        """Build row origins that alternate between the records of two calls."""
+    def build_row_group(rows: int) -> RowGroup:
+        """Build a row group whose rows alternate between two calls."""
         calls = [RecordFutures("t"), RecordFutures("t")]
         for call in calls:
             call.set_record_fields(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))
             call.callbacks |= dict.fromkeys(range(rows), (note,))
-        return RowOrigins(np.arange(rows) // 2, calls, np.arange(rows, dtype=np.int32) % 2)
+        return RowGroup(np.arange(rows) // 2, calls, np.arange(rows, dtype=np.int32) % 2)
 
-    first, second = grouped(2 * batches), grouped(2 * batches)
+    first, second = build_row_group(2 * batches), build_row_group(2 * batches)
     done = []
     for partition in range(batches):
         batch = ProducerBatch(TopicPartition("t", partition), 0, 1)
@@ -79,7 +79,7 @@ def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_wh
     call = RecordFutures("t")
     call.set_record_fields(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
     call.callbacks |= dict.fromkeys(range(5), (lambda metadata, error: seen.append(metadata.offset),))
-    before, together = RowOrigins(np.arange(2), [call]), RowOrigins(np.arange(2, 5), [call])
+    before, together = RowGroup(np.arange(2), [call]), RowGroup(np.arange(2, 5), [call])
     full, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
     append_rows(full, BatchRows(before, 0, 2, 0))
     append_rows(full, BatchRows(together, 0, 1, 2))
@@ -94,7 +94,7 @@ def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_
     call = RecordFutures("t")
     call.set_record_fields(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
     call.callbacks |= dict.fromkeys(range(1, 5), (lambda metadata, error: seen.append(metadata.offset),))
-    together = RowOrigins(np.arange(5), [call])
+    together = RowGroup(np.arange(5), [call])
     of_another_partition = ProducerBatch(TopicPartition("t", 1), 0, 1)
     moved, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
     append_rows(of_another_partition, BatchRows(together, 0, 1, 0))
@@ -108,7 +108,7 @@ def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_
 
 def test_simultaneous_batches_of_several_partitions_complete_each_row_once_and_together() -> None:
     call = ColumnsFuture("t", 4)
-    together = RowOrigins(np.arange(4), [call])
+    together = RowGroup(np.arange(4), [call])
     batches = [ProducerBatch(TopicPartition("t", index % 2), 0, 1) for index in range(4)]
     for index, batch in enumerate(batches):
         append_rows(batch, BatchRows(together, index, index + 1, 0))

@@ -143,18 +143,18 @@ def test_stops_reading_after_failed_rows_max_is_exceeded(
 ) -> None:
     monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
     table = pa.table({"topic": pa.array([None] * 1_000, pa.string()), "value": ["v"] * 1_000})
-    result = producer.send_table(None, table, failed_rows_max=25)
+    result = producer.send_table(None, table, max_failed_rows=25)
     assert (result.rows_failed, result.is_complete) == (30, False)
     with pytest.raises(DeliveryError, match="The rows after them were not read"):
         result.raise_for_failures()
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, None])
-def test_rejects_invalid_failed_rows_max(
+def test_rejects_invalid_max_failed_rows(
     broker: EmbeddedBroker, producer: KafkaProducer, topic: str, limit: Any
 ) -> None:
-    with pytest.raises(ConfigurationError, match="failed_rows_max must be a number of rows, 0 or more, not"):
-        producer.send_table(topic, pa.table({"value": ["1"]}), failed_rows_max=limit)
+    with pytest.raises(ConfigurationError, match="max_failed_rows must be a number of rows, 0 or more, not"):
+        producer.send_table(topic, pa.table({"value": ["1"]}), max_failed_rows=limit)
     assert read_rows(broker, topic, "value") == []
 
 

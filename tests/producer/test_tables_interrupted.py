@@ -121,10 +121,10 @@ def test_attaches_result_of_completed_rows_to_interrupt(
     assert (result.rows_failed, result.is_complete) == (0, False)
 
 
-def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
+def test_stops_reading_when_raising_calls_exceed_max_failed_rows(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 100), MetadataTimeoutError("gone"))
-    result = producer.send_table(topic, to_reader(iterate_small_batches(9)), failed_rows_max=15)
+    result = producer.send_table(topic, to_reader(iterate_small_batches(9)), max_failed_rows=15)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
     assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))

@@ -76,7 +76,7 @@ def test_row_that_cannot_be_written_prevents_commit(
         (5, {}),
         (pa.table({"value": pa.array([[1]])}), {}),
         (pa.table({"value": ["a"]}), {"key": "missing"}),
-        (pa.table({"value": ["a"]}), {"failed_rows_max": -1}),
+        (pa.table({"value": ["a"]}), {"max_failed_rows": -1}),
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
@@ -129,9 +129,9 @@ def test_fails_only_rows_that_format_cannot_encode(broker: EmbeddedBroker, produ
     assert stored == [b'{"id":%d,"t":"1970-01-01T00:00:00.000"}' % row for row in ids]
 
 
-def test_stops_reading_when_unencodable_rows_exceed_failed_rows_max(producer: KafkaProducer, topic: str) -> None:
+def test_stops_reading_when_unencodable_rows_exceed_max_failed_rows(producer: KafkaProducer, topic: str) -> None:
     table = pa.table({"t": pa.array([FAR_FUTURE_SECONDS] * 1_000, pa.timestamp("s"))})
-    result = producer.send_table(topic, table, value_format="json", failed_rows_max=2)
+    result = producer.send_table(topic, table, value_format="json", max_failed_rows=2)
     assert (result.rows_failed, result.is_complete) == (3, False)
 
 

@@ -65,7 +65,7 @@ def reference_encode(rows: Sequence[Row], slices: Sequence[BatchSlice], now_ms: 
 
 
 def reference_split(
-    sizes: Sequence[int], slices: Sequence[PartitionSlice], batch_bytes_max: int, delta_bytes: int
+    sizes: Sequence[int], slices: Sequence[PartitionSlice], max_batch_bytes: int, delta_bytes: int
 ) -> list[BatchSlice]:
     """Append each record to the open batch, or open another batch if it does not fit.
 
@@ -78,7 +78,7 @@ def reference_split(
         empty = part.open_records == 0
         for row in range(part.start, part.stop):
             size = sizes[row] - 4 - 6 + delta_bytes
-            if used + size > batch_bytes_max and not empty:
+            if used + size > max_batch_bytes and not empty:
                 if row > start:
                     batch_slices.append(BatchSlice(index, start, row, place, base))
                 start, place, base, used = row, 0, None, HEADER_BYTES

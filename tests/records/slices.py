@@ -58,7 +58,7 @@ def encode_slices(
     """Encode the records of the slices."""
     slices = BatchSlices(*zip(*rows, strict=True)) if rows else BatchSlices((), (), (), (), ())
     return [
-        EncodedSlice(buffer.segment(number), *header_fields)
+        EncodedSlice(buffer.get_segment(number), *header_fields)
         for buffer in encode_records(columns, slices, now_ms, order)
         for number, header_fields in enumerate(
             zip(buffer.record_counts, buffer.base_timestamps, buffer.max_timestamps, strict=True)

@@ -49,14 +49,14 @@ many_sizes = st.one_of(
 @given(st.data(), many_sizes, st.integers(1, 400) | st.integers(1_000, 9_000))
 @settings(max_examples=300, deadline=None)
 def test_splits_batches_like_record_by_record_splitting(
-    data: st.DataObject, sizes: list[int], batch_bytes_max: int
+    data: st.DataObject, sizes: list[int], max_batch_bytes: int
 ) -> None:
     slices = data.draw(draw_slices(len(sizes)))
     times = TimestampRange(*sorted(NOW + data.draw(st.sampled_from([0, 0, 63, -70, 9_000])) for _ in range(2)))
-    cuts = to_rows(split_into_batches(np.array(sizes, np.int64), partition_slices(slices), batch_bytes_max, times))
+    cuts = to_rows(split_into_batches(np.array(sizes, np.int64), partition_slices(slices), max_batch_bytes, times))
     needed = offset_delta_bytes(cuts) + timestamp_delta_bytes(slices, times)
     # The deltas are counted as wide as these rows could need, which is up to two bytes more than they need.
-    assert any(cuts == reference_split(sizes, slices, batch_bytes_max, needed + extra) for extra in range(3))
+    assert any(cuts == reference_split(sizes, slices, max_batch_bytes, needed + extra) for extra in range(3))
 
 
 def offset_delta_bytes(cuts: list[BatchSlice]) -> int:
@@ -74,15 +74,15 @@ def test_records_fit_their_bounds_and_batches_their_limit(data: st.DataObject, r
     columns = data.draw(arrow_columns(rows))
     sizes = compute_record_size_bounds(columns)
     assert len(sizes) == len(rows)
-    batch_bytes_max = data.draw(st.integers(100, 20_000))
+    max_batch_bytes = data.draw(st.integers(100, 20_000))
     plan = split_into_batches(
-        sizes, build_single_partition_slices(len(rows)), batch_bytes_max, find_timestamp_range(columns, NOW)
+        sizes, build_single_partition_slices(len(rows)), max_batch_bytes, find_timestamp_range(columns, NOW)
     )
     for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
         # The bound exceeds the size by at most 5 bytes for each of the three lengths, and the rest for both deltas.
         assert piece.segment.nbytes <= bound <= piece.segment.nbytes + 26 * piece.record_count
-        assert HEADER_BYTES + piece.segment.nbytes <= batch_bytes_max or piece.record_count == 1
+        assert HEADER_BYTES + piece.segment.nbytes <= max_batch_bytes or piece.record_count == 1
 
 
 @given(st.data(), mixed_rows, timestamps.filter(lambda time: time is not None), st.sampled_from([1, 63, 8192, 1 << 20]))
@@ -90,16 +90,16 @@ def test_records_fit_their_bounds_and_batches_their_limit(data: st.DataObject, r
 def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row], base: int, open_records: int) -> None:
     columns = data.draw(arrow_columns(rows))
     open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
-    batch_bytes_max = data.draw(st.integers(100, 2_000))
+    max_batch_bytes = data.draw(st.integers(100, 2_000))
     plan = split_into_batches(
         compute_record_size_bounds(columns),
         partition_slices([open_batch]),
-        batch_bytes_max,
+        max_batch_bytes,
         find_timestamp_range(columns, NOW),
     )
     for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
-        assert before + piece.segment.nbytes <= batch_bytes_max or (part.first_offset_delta, piece.record_count) == (
+        assert before + piece.segment.nbytes <= max_batch_bytes or (part.first_offset_delta, piece.record_count) == (
             0,
             1,
         )
@@ -108,32 +108,32 @@ def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row],
 def test_open_batch_with_distant_base_timestamp_stays_within_limit() -> None:
     columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([NOW] * 50, pa.int64()))
     sizes = compute_record_size_bounds(columns)
-    batch_bytes_max = 100 + int(sizes.sum())
+    max_batch_bytes = 100 + int(sizes.sum())
     for base in (1 << 62, 1 << 50, -1, NOW):
         open_batch = PartitionSlice(0, 50, 1 << 26, 100, base)
         plan = split_into_batches(
-            sizes, partition_slices([open_batch]), batch_bytes_max, find_timestamp_range(columns, NOW)
+            sizes, partition_slices([open_batch]), max_batch_bytes, find_timestamp_range(columns, NOW)
         )
         first, *_ = encode_records(columns, plan, NOW)
         assert plan.first_offset_deltas[0]
-        assert 100 + first.sizes[0] <= batch_bytes_max
+        assert 100 + first.sizes[0] <= max_batch_bytes
 
 
 @pytest.mark.parametrize("sizes", [[1], [100], [5, 6, 7], [0, 20], [70] * 50 + [300]], ids=len)
-@pytest.mark.parametrize("batch_bytes_max", [700, 16_384, 150_000])
+@pytest.mark.parametrize("max_batch_bytes", [700, 16_384, 150_000])
 @pytest.mark.parametrize(
     ("open_records", "base"),
     [(0, None), (1, NOW), (63, NOW - 63), (64, NOW - 65), (8_150, NOW + 20_000), (8_192, 0)],
 )
 def test_batches_are_full_to_within_one_record(
-    sizes: list[int], batch_bytes_max: int, open_records: int, base: int | None
+    sizes: list[int], max_batch_bytes: int, open_records: int, base: int | None
 ) -> None:
     values = [b"v" * sizes[i % len(sizes)] for i in range(9_000)]
     columns = RecordColumns(pa.array(values), pa.array([b"k" * 12] * len(values)))
     open_batch = PartitionSlice(0, len(values), open_records, 400 if open_records else HEADER_BYTES, base)
     times = find_timestamp_range(columns, NOW)
     plan = split_into_batches(
-        compute_record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times
+        compute_record_size_bounds(columns), partition_slices([open_batch]), max_batch_bytes, times
     )
     largest = max(sizes) + 12 + 20
     delta_bytes = 1 + timestamp_delta_bytes([open_batch], times)
@@ -141,8 +141,8 @@ def test_batches_are_full_to_within_one_record(
     last = len(plan.starts) - 1
     for number, (part, piece) in enumerate(zip(to_rows(plan), pieces, strict=True)):
         used = (400 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
-        assert used <= batch_bytes_max
-        assert used > batch_bytes_max - largest - delta_bytes * piece.record_count or number == last
+        assert used <= max_batch_bytes
+        assert used > max_batch_bytes - largest - delta_bytes * piece.record_count or number == last
 
 
 @pytest.mark.parametrize("times", [(0, -50), (0, -64, 64), (0, 9_000), (-1 - NOW, 0), ((1 << 62) - NOW, 0)], ids=str)

@@ -25,7 +25,7 @@ from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.spark import exactly_once, write_task
 from spark_kafka_sink.spark.constants import STREAM_START_OPTION
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.pool import PRODUCER_POOL
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.embedded_query import connect_client, read_values
@@ -38,7 +38,7 @@ SCHEMA = StructType([StructField("value", StringType())])
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     with embedded_broker(topics={"t": 2}, transaction_version=request.param) as broker:
         yield broker
-    POOL.close()
+    PRODUCER_POOL.close()
 
 
 class Spark:
@@ -94,7 +94,7 @@ def test_commits_job_with_all_of_its_tasks(spark: Spark, broker: EmbeddedBroker)
     assert read_values(broker) == []
     writer.commit(messages)
     assert read_values(broker) == ["0", "1", "2"]
-    assert len(POOL) == 1, "one producer served one task after the other"
+    assert len(PRODUCER_POOL) == 1, "one producer served one task after the other"
 
 
 def test_unpickled_data_source_begins_job(spark: Spark, broker: EmbeddedBroker) -> None:
@@ -129,7 +129,7 @@ def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, mo
             job = Spark(broker, monkeypatch, **extra_options)
             writer = job.job()
             writer.commit([job.task(writer, rows("a"))])
-    assert len(POOL) == 1
+    assert len(PRODUCER_POOL) == 1
     assert read_values(broker) == ["a"] * 6
 
 

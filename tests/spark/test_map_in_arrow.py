@@ -32,7 +32,7 @@ from spark_kafka_sink.spark.constants import (
 from spark_kafka_sink.spark.datasource import KafkaDataSource, plan_batch_write
 from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.pool import PRODUCER_POOL
 from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity
 from spark_kafka_sink.spark.worker_log import LOGGER
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
@@ -93,7 +93,7 @@ def run_all(frame: FakeFrame) -> list[dict[str, bytes]]:
 def broker() -> Iterator[EmbeddedBroker]:
     with embedded_broker(topics={"t": 2}) as broker:
         yield broker
-    POOL.close()
+    PRODUCER_POOL.close()
 
 
 @pytest.fixture

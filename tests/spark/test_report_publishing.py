@@ -16,7 +16,7 @@ from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import report_publishing
 from spark_kafka_sink.spark.checks import check_options_and_schema, run_server_checks
-from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.pool import PRODUCER_POOL
 from spark_kafka_sink.spark.writer import abort, commit
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.spark.task_reports import sink_options, task
@@ -43,7 +43,7 @@ def clear_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     report_publishing.clear_cache()
     monkeypatch.setitem(sys.modules, "callbacks_of_a_job", sys.modules[__name__])
     yield
-    POOL.close()
+    PRODUCER_POOL.close()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, detach_rows, select_rows
+from spark_kafka_sink.producer.batching.row_groups import BatchRows, CallRows, RowGroup, detach_rows, select_rows
 from spark_kafka_sink.producer.calls import StoredRange, make_stored_range
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
@@ -197,30 +197,30 @@ class ProducerBatch:
     @property
     def segments(self) -> list[Segment]:
         """The batch's bytes without the header. They are compressed if the batch is compressed."""
-        return [*self._owned.segments, *map(EncodedPieces.segment, self._pieces, self._piece_indices)]
+        return [*self._owned.segments, *map(EncodedPieces.get_segment, self._pieces, self._piece_indices)]
 
     @property
     def rows(self) -> list[BatchRows]:
         """The rows that the records encode, in the order of the records."""
-        return [*self._owned.rows, *map(EncodedPieces.rows, self._pieces, self._piece_indices)]
+        return [*self._owned.rows, *map(EncodedPieces.build_rows, self._pieces, self._piece_indices)]
 
     @staticmethod
-    def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[StoredRange]]:
-        """Return the ranges of rows that acknowledged batches have stored, by the RowOrigins of their row group."""
-        stored_ranges: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
+    def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowGroup, list[StoredRange]]:
+        """Return the ranges of rows that acknowledged batches have stored, by row group."""
+        stored_ranges: defaultdict[RowGroup, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, base_offset = batch.topic_partition.partition, batch.base_offset
             log_append_time = batch.log_append_time
-            for origins, start, stop, first_offset_delta in batch._owned.rows:
+            for row_group, start, stop, first_offset_delta in batch._owned.rows:
                 offset = batch.compute_record_offset(first_offset_delta)
-                stored_ranges[origins].append(make_stored_range((start, stop, partition, offset, log_append_time)))
+                stored_ranges[row_group].append(make_stored_range((start, stop, partition, offset, log_append_time)))
             # A batch that is not compressed may have many pieces, so this loop avoids a BatchRows object and a call of
             # compute_record_offset for each piece.
             for pieces, piece_index in zip(batch._pieces, batch._piece_indices, strict=True):
                 start, stop = pieces.row_starts[piece_index], pieces.row_stops[piece_index]
                 offset = base_offset + pieces.first_offset_deltas[piece_index] if base_offset >= 0 else -1
                 stored_range = make_stored_range((start, stop, partition, offset, log_append_time))
-                stored_ranges[pieces.origins].append(stored_range)
+                stored_ranges[pieces.row_group].append(stored_range)
         return stored_ranges
 
     @property
@@ -291,7 +291,7 @@ class ProducerBatch:
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
         rows = select_rows(self.rows, first_record_index, first_record_index + child.record_count)
-        segment = encoded_slices.segment(slice_index)
+        segment = encoded_slices.get_segment(slice_index)
         child._owned = OwnedRecords(segments=(segment,), rows=rows, leases=tuple(self.leases))
         child.body_bytes = child.uncompressed_bytes = encoded_slices.sizes[slice_index]
         child.base_timestamp = encoded_slices.base_timestamps[slice_index]

@@ -41,7 +41,7 @@ from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
 from spark_kafka_sink.producer.batching.grouping import convert_records, group_by_partition, split_into_row_groups
 from spark_kafka_sink.producer.batching.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.batching.row_groups import RowGroup
 from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import Rows
@@ -339,7 +339,7 @@ class BatchFiller:
             find_timestamp_range(grouped_rows.columns, timestamp_ms),
         )
         encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
-        pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.origins)
+        pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.row_group)
         batches = self._choose_batches(stage, slices, open_batches, queues)
         batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
         return BatchAppends(pieces_by_buffer, batches, batch_queues), queues
@@ -370,7 +370,7 @@ class BatchFiller:
         return slice_batches
 
     def _build_pieces(
-        self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], origins: RowOrigins
+        self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], row_group: RowGroup
     ) -> list[EncodedPieces]:
         """Return the pieces of each encoded buffer.
 
@@ -389,11 +389,11 @@ class BatchFiller:
             # The stage keeps the memory reserved until _finish_stage, even before any batch holds the lease.
             lease.add_holder(stage, 0)
             stage.leases.append(lease)
-            overhead_bytes = origins.compute_overhead_bytes(row_starts[0], row_stops[-1])
+            overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
             stage_lease.transfer(encoded_copies * encoded_slices.data.nbytes + overhead_bytes, lease)
             first_offset_deltas = slices.first_offset_deltas[slice_range]
             pieces_by_buffer.append(
-                EncodedPieces(encoded_slices, lease, origins, row_starts, row_stops, first_offset_deltas)
+                EncodedPieces(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)
             )
         return pieces_by_buffer
 

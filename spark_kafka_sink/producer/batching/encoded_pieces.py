@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_groups import BatchRows, RowGroup
 from spark_kafka_sink.records.encoder import EncodedSlices
 
 
@@ -27,8 +27,8 @@ class EncodedPieces:
         "lease",
         "max_timestamps",
         "needed_bytes",
-        "origins",
         "record_counts",
+        "row_group",
         "row_starts",
         "row_stops",
         "sizes",
@@ -38,7 +38,7 @@ class EncodedPieces:
         self,
         encoded_slices: EncodedSlices,
         lease: MemoryLease,
-        origins: RowOrigins,
+        row_group: RowGroup,
         row_starts: Sequence[int],
         row_stops: Sequence[int],
         first_offset_deltas: Sequence[int],
@@ -48,13 +48,13 @@ class EncodedPieces:
         Piece i is slice i of `encoded_slices`.
 
         `lease`: the memory reserved for the buffer, and for the row indices and futures of its rows.
-        `origins`: the call and row index of each row in the row group that was encoded.
+        `row_group`: the rows that were encoded, and the call that each of them came from.
         `row_starts`, `row_stops`: piece i encodes the rows [row_starts[i], row_stops[i]) of the row group.
         `first_offset_deltas`: for each piece, the offset delta of its first record in the batch that the piece goes to.
         """
         self.lease = lease
         lease.buffer = encoded_slices.data
-        self.origins = origins
+        self.row_group = row_group
         self.row_starts = row_starts
         self.row_stops = row_stops
         self.first_offset_deltas = first_offset_deltas
@@ -63,19 +63,19 @@ class EncodedPieces:
         self.record_counts = encoded_slices.record_counts
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
-        self.needed_bytes = origins.compute_needed_bytes(row_starts, row_stops, encoded_slices.sizes)
+        self.needed_bytes = row_group.compute_needed_bytes(row_starts, row_stops, encoded_slices.sizes)
         """For each piece, the number of the lease's bytes that its records, row indices and futures need."""
 
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def segment(self, piece_index: int) -> memoryview:
+    def get_segment(self, piece_index: int) -> memoryview:
         """Return a piece's encoded records as a view of the buffer."""
         buffer, byte_start = self.lease.buffer, self._byte_starts[piece_index]
         assert buffer is not None, "the memory of these records has returned to the pool"
         return buffer[byte_start : byte_start + self.sizes[piece_index]]
 
-    def rows(self, piece_index: int) -> BatchRows:
+    def build_rows(self, piece_index: int) -> BatchRows:
         """Return the rows that a piece encodes."""
         start, stop = self.row_starts[piece_index], self.row_stops[piece_index]
-        return BatchRows(self.origins, start, stop, self.first_offset_deltas[piece_index])
+        return BatchRows(self.row_group, start, stop, self.first_offset_deltas[piece_index])

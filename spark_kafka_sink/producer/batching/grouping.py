@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.batching.row_groups import RowGroup
 from spark_kafka_sink.producer.batching.staging import MAX_GROUPED_BYTES, StagedRecords
 from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION
 from spark_kafka_sink.producer.record import Headers
@@ -41,7 +41,7 @@ AssignPartitions = Callable[[Rows, ClusterSnapshot], NDArray[np.int32]]
 class GroupedRows(NamedTuple):
     """Rows that are encoded together, grouped by partition.
 
-    The rows [starts[i], starts[i + 1]) of `sizes` and `origins` belong to partitions[i].
+    The rows [starts[i], starts[i + 1]) of `sizes` and `row_group` belong to partitions[i].
     """
 
     columns: RecordColumns
@@ -51,7 +51,7 @@ class GroupedRows(NamedTuple):
     """Upper bound of each row's encoded size."""
     partitions: list[int]
     starts: list[int]
-    origins: RowOrigins
+    row_group: RowGroup
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
         """Return each partition's row range, and the state of the open batch to which its rows can be appended.
@@ -106,7 +106,7 @@ def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
         sizes=_reorder(_concatenate([rows.sizes for rows in entries]), order),
         partitions=nonempty_partitions.tolist(),
         starts=[0, *row_counts[nonempty_partitions].cumsum().tolist()],
-        origins=_build_origins(entries, order),
+        row_group=_build_row_group(entries, order),
     )
 
 
@@ -121,16 +121,16 @@ def _reorder(row_values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArra
     return row_values if order is None else row_values.take(order)
 
 
-def _build_origins(entries: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
-    """Build the origins of the entries' rows, in the order in which the rows are encoded."""
+def _build_row_group(entries: Sequence[Rows], order: NDArray[np.intp] | None) -> RowGroup:
+    """Build a row group of the entries' rows, in the order in which the rows are encoded."""
     row_indices = _reorder(_concatenate([rows.row_indices for rows in entries]), order)
     calls = list(dict.fromkeys([rows.call for rows in entries]))  # several entries may have the same call
     if len(calls) == 1:
-        return RowOrigins(row_indices, calls)
+        return RowGroup(row_indices, calls)
     index_by_call = {call: index for index, call in enumerate(calls)}
     entry_call_indices = np.array([index_by_call[rows.call] for rows in entries], np.int32)
     call_indices = entry_call_indices.repeat([len(rows) for rows in entries])
-    return RowOrigins(row_indices, calls, _reorder(call_indices, order))
+    return RowGroup(row_indices, calls, _reorder(call_indices, order))
 
 
 def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:

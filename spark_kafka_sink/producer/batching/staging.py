@@ -42,7 +42,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
-from spark_kafka_sink.producer.batching.row_origins import build_batch_rows, select_rows
+from spark_kafka_sink.producer.batching.row_groups import build_batch_rows, select_rows
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
@@ -401,7 +401,7 @@ class Stage:
                 )
         for pieces, batches, _ in self.pending_appends.split_by_buffer():
             for piece_index, batch in enumerate(batches):
-                piece_rows = pieces.rows(piece_index)
+                piece_rows = pieces.build_rows(piece_index)
                 # A piece is appended as a whole, so it is in the batch if its first record is.
                 first_delta = piece_rows.first_offset_delta
                 is_in_batch = len(select_rows(batch.rows, first_delta, first_delta + 1)) > 0

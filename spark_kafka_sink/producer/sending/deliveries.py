@@ -29,7 +29,7 @@ from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import StoredRows
+from spark_kafka_sink.producer.batching.row_groups import StoredRows
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import complete_safely

@@ -174,7 +174,7 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
     Indices outside of the batch, which only a faulty broker sends, are ignored.
     """
     messages_by_index = {
-        index: message for index, message in response.record_messages.items() if 0 <= index < batch.record_count
+        index: message for index, message in response.record_error_messages.items() if 0 <= index < batch.record_count
     }
     if not messages_by_index:
         return RecordErrors({}, None)

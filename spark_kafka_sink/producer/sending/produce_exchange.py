@@ -101,7 +101,7 @@ class PartitionResponse(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     error_message: str = ""
-    record_messages: Mapping[int, str] = _NO_RECORD_MESSAGES
+    record_error_messages: Mapping[int, str] = _NO_RECORD_MESSAGES
     """Error messages of single records, keyed by their index in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
     """Reason why the broker sent no response for this partition."""
@@ -133,9 +133,9 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
 
     Sanitize its error messages, and replace an invalid base offset with -1.
     """
-    record_messages = _NO_RECORD_MESSAGES
+    record_error_messages = _NO_RECORD_MESSAGES
     if response.record_errors:
-        record_messages = {
+        record_error_messages = {
             error.batch_index: sanitize(error.batch_index_error_message) for error in response.record_errors
         }
     base_offset = response.base_offset if response.base_offset < _MAX_BASE_OFFSET else -1
@@ -147,7 +147,7 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
         response.log_append_time_ms,
         response.log_start_offset,
         error_message,
-        record_messages,
+        record_error_messages,
     )
 
 

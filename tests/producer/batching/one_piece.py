@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
-from spark_kafka_sink.producer.batching.row_origins import BatchRows
+from spark_kafka_sink.producer.batching.row_groups import BatchRows
 from spark_kafka_sink.records.encoder import EncodedSlices
 from tests.producer.batching.accumulator_harness import Clock
 
@@ -17,6 +17,6 @@ def append_rows(
     count = rows.stop - rows.start
     encoded = encoded or EncodedSlices(memoryview(b""), [0], [0], [count], [0], [0])
     lease = lease or MemoryLease(BufferPool(0, Clock()), 0)
-    pieces = EncodedPieces(encoded, lease, rows.origins, [rows.start], [rows.stop], [rows.first_offset_delta])
+    pieces = EncodedPieces(encoded, lease, rows.row_group, [rows.start], [rows.stop], [rows.first_offset_delta])
     lease.add_holders([batch], pieces.needed_bytes)
     batch.append(pieces, 0)

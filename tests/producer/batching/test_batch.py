@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import DeliveryError, IllegalStateError
 from spark_kafka_sink.producer.batching.batch import TRANSITIONS, BatchState, ProducerBatch
 from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, build_batch_rows
+from spark_kafka_sink.producer.batching.row_groups import BatchRows, RowGroup, build_batch_rows
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.batch_slicing import (
     build_single_partition_slices,
@@ -138,14 +138,14 @@ def test_copied_batch_keeps_no_reference_to_rows_of_its_group(
 ) -> None:
     first, second = NamedCall("first"), NamedCall("second")
     numbers = np.repeat(np.array([0, 1], np.int32), 500)
-    group = RowOrigins(np.arange(1_000), [first, second], numbers)
+    group = RowGroup(np.arange(1_000), [first, second], numbers)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     append_rows(batch, BatchRows(group, 495, 505, 0))
     before = [(call, row_indices.tolist(), number) for call, row_indices, number in batch.split_rows_by_call()]
     copy_records(batch)
     (rows,) = batch.rows
-    assert len(rows.origins.row_indices) == 10
-    assert rows.origins.row_indices.base is None
+    assert len(rows.row_group.row_indices) == 10
+    assert rows.row_group.row_indices.base is None
     assert [(call, row_indices.tolist(), number) for call, row_indices, number in batch.split_rows_by_call()] == before
 
 

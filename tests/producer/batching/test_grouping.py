@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.batching.grouping import (
     group_by_partition,
     split_into_row_groups,
 )
-from spark_kafka_sink.producer.batching.row_origins import BatchRows
+from spark_kafka_sink.producer.batching.row_groups import BatchRows
 from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords
 from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION
 from spark_kafka_sink.producer.rows import Rows
@@ -74,7 +74,7 @@ def test_grouping_equals_stable_sort_of_rows(calls: list[list[int]], spread: int
         start, stop = grouped.starts[index], grouped.starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in expected[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in expected[partition]]
-        runs = BatchRows(grouped.origins, start, stop, 7).split_by_call()
+        runs = BatchRows(grouped.row_group, start, stop, 7).split_by_call()
         found = [(get_name(call), row) for call, rows, _ in runs for row in rows.tolist()]
         assert found == [(call, row) for _, call, row in expected[partition]]
         lengths = [len(rows) for _, rows, _ in runs]
@@ -85,7 +85,7 @@ def test_splits_batches_that_begin_within_a_call_into_runs() -> None:
     grouped = group_by_partition(
         [staged_rows([b"a", b"b", b"c"], [0, 0, 0], "x"), staged_rows([b"d", b"e"], [0, 0], "y")]
     )
-    parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
+    parts = [BatchRows(grouped.row_group, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
     assert [
         [(get_name(call), rows.tolist(), first) for call, rows, first in part.split_by_call()] for part in parts
     ] == [

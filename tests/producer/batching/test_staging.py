@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
 from spark_kafka_sink.producer.batching.grouping import group_by_partition
-from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.batching.row_groups import RowGroup
 from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords, split_into_chunks
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
@@ -367,7 +367,7 @@ def test_builds_one_failed_batch_per_partition() -> None:
 def test_rows_in_a_batch_do_not_fail_with_stage_after_copy_to_own_memory() -> None:
     stage = Stage("t", 0, MIB, 32 * MIB)
     appended, missing = (ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in range(2))
-    group = RowOrigins(np.arange(4), [NamedCall("call")])
+    group = RowGroup(np.arange(4), [NamedCall("call")])
     encoded = EncodedSlices(memoryview(b""), [0, 0], [0, 0], [2, 2], [0, 0], [0, 0])
     pieces = EncodedPieces(encoded, MemoryLease(BufferPool(0, lambda: 0.0), 0), group, [0, 2], [2, 4], [0, 0])
     stage.pending_appends = BatchAppends([pieces], [appended, missing], [])

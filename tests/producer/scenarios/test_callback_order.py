@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.batching.row_groups import RowGroup
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
@@ -112,7 +112,7 @@ def test_stored_records_fail_when_memory_for_their_results_is_missing(monkeypatc
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
 
-    monkeypatch.setattr(RowOrigins, "split_stored_ranges", no_memory)
+    monkeypatch.setattr(RowGroup, "split_stored_ranges", no_memory)
     future = producer.send(ProducerRecord("t", b"v"))
     with pytest.raises(MemoryError):
         run_until(producer, future.done)

@@ -33,7 +33,7 @@ from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.spark import distribution
-from spark_kafka_sink.spark.pool import POOL, lease_producer
+from spark_kafka_sink.spark.pool import PRODUCER_POOL, lease_producer
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import create_simulated_producer, wait_for_result
@@ -109,7 +109,7 @@ def write_in_virtual_time() -> bool:
     return stored
 
 
-MADE_ANEW = (".POOL.", ".CLIENTS.", "._clients.")
+MADE_ANEW = (".PRODUCER_POOL.", ".CLIENTS.", "._clients.")
 """Parts of the names of locks that a child recreates; see the tests below."""
 
 
@@ -131,19 +131,19 @@ def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_request
 
 def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
     def lend_one() -> bool:
-        assert len(POOL) == 0
-        with lease_producer(POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
+        assert len(PRODUCER_POOL) == 0
+        with lease_producer(PRODUCER_POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
             pass
-        return len(POOL) == 1
+        return len(PRODUCER_POOL) == 1
 
-    with lease_producer(POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
+    with lease_producer(PRODUCER_POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
         pass
     try:
-        with held(POOL._condition):
+        with held(PRODUCER_POOL._condition):
             assert in_child(lend_one)
-        assert len(POOL) == 1
+        assert len(PRODUCER_POOL) == 1
     finally:
-        POOL.close()
+        PRODUCER_POOL.close()
 
 
 def test_forked_child_requests_own_tokens_while_thread_of_parent_was_requesting() -> None:

@@ -91,10 +91,10 @@ def test_exit_of_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
     options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": "3600000", "delivery.timeout.ms": "7200000"}
     done = run(
         broker,
-        "from spark_kafka_sink.spark.pool import POOL, lease_producer\n"
-        f"lease = lease_producer(POOL, {options!r}, 60)\n"
+        "from spark_kafka_sink.spark.pool import PRODUCER_POOL, lease_producer\n"
+        f"lease = lease_producer(PRODUCER_POOL, {options!r}, 60)\n"
         "lease.__enter__().send('tasks', b'open')\n"
-        f"with lease_producer(POOL, {options!r}, 60) as failing:\n"
+        f"with lease_producer(PRODUCER_POOL, {options!r}, 60) as failing:\n"
         "    failing.send('tasks', b'failed')\n"
         "    raise SystemExit(0)\n",
     )

@@ -127,7 +127,7 @@ def test_fills_nothing_when_another_thread_has_filled_the_full_batches(
     h.clock.now += LINGER_MS
     (batch,) = h.take()
     assert batch.record_count == 2_000
-    assert len({id(rows.origins) for rows in batch.rows}) == 1  # all rows were grouped by one fill
+    assert len({id(rows.row_group) for rows in batch.rows}) == 1  # all rows were grouped by one fill
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
+from spark_kafka_sink.producer.batching.row_groups import build_batch_rows
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import (
@@ -48,7 +48,7 @@ def test_named_records_get_broker_message_and_others_batch_refused_error() -> No
     append_rows(batch, build_batch_rows(call, np.array([10, 11])))
     append_rows(batch, build_batch_rows(call, np.array([20, 21]), 2))
     named, innocent = build_record_errors(
-        batch, PartitionResponse(codes.INVALID_RECORD, record_messages={2: "has no key"})
+        batch, PartitionResponse(codes.INVALID_RECORD, record_error_messages={2: "has no key"})
     )
     assert innocent is not None
     fail_futures(batch, innocent, named)
@@ -62,8 +62,10 @@ def test_ignores_named_records_outside_the_batch() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = 4
     message = {-1: "before", 3: "the last", 4: "behind"}
-    assert list(build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages=message))[0]) == [3]
-    assert build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages={4: "behind"})) == (
+    assert list(
+        build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_error_messages=message))[0]
+    ) == [3]
+    assert build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_error_messages={4: "behind"})) == (
         {},
         None,
     )

@@ -69,7 +69,9 @@ def test_response_names_rejected_records() -> None:
     record_errors = [BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="has no key")]
     row = PartitionProduceResponse(index=0, error_code=codes.INVALID_RECORD, record_errors=record_errors)
     message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[row])])
-    assert parse_responses(create_response(message), create_sent_batches(0))[0].record_messages == {2: "has no key"}
+    assert parse_responses(create_response(message), create_sent_batches(0))[0].record_error_messages == {
+        2: "has no key"
+    }
 
 
 def test_partition_missing_in_response_is_not_stored() -> None:

@@ -65,7 +65,7 @@ def shell(spark: SparkSession) -> InteractiveShell:
 def test_notebook_shows_only_message_and_line_of_user(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, first: str, others: list[str]
 ) -> None:
-    with embedded_broker(topics={"t": 1}, message_bytes_max=2000) as broker:
+    with embedded_broker(topics={"t": 1}, max_message_bytes=2000) as broker:
         shell.user_ns["address"] = broker.bootstrap_servers
         shell.run_cell(cell)  # type: ignore[no-untyped-call]
     sentence, _, code = capsys.readouterr().out.partition("\n\n")
@@ -85,7 +85,7 @@ def test_raises_errors_of_other_code_unchanged(spark: SparkSession) -> None:
 
 
 def test_keeps_sparks_error_as_context_of_plain_error(spark: SparkSession) -> None:
-    with embedded_broker(topics={"t": 1}, message_bytes_max=2000) as broker:
+    with embedded_broker(topics={"t": 1}, max_message_bytes=2000) as broker:
         writer = spark.range(1).selectExpr("repeat('x', 3000) AS value").write.format("pykafka")
         with pytest.raises(DeliveryError) as raised:
             writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t").save()

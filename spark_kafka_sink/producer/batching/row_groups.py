@@ -1,4 +1,4 @@
-"""RowOrigins: for each encoded row, the SendCall that it was passed with and its index in that call.
+"""RowGroup: rows that are encoded together, each with the SendCall that it was passed with and its index in that call.
 
 The call and the index identify the future to complete once the row is acknowledged or has failed.
 
@@ -59,8 +59,8 @@ class CallRows(NamedTuple):
     first_offset_delta: int
 
 
-class RowOrigins:
-    """The call and row index of each row in a row group, in the order in which the rows are encoded."""
+class RowGroup:
+    """Rows that are encoded together: the call and the row index of each, in the order in which they are encoded."""
 
     __slots__ = ("_call_indices_by_run", "_calls", "_reserves_futures", "_run_starts", "group_number", "row_indices")
 
@@ -211,7 +211,7 @@ def _count_rows(stored_ranges: Sequence[StoredRange]) -> int:
 class BatchRows(NamedTuple):
     """Rows [start, stop) of a row group, encoded as consecutive batch records that begin at `first_offset_delta`."""
 
-    origins: RowOrigins
+    row_group: RowGroup
     start: int
     stop: int
     first_offset_delta: int
@@ -219,13 +219,13 @@ class BatchRows(NamedTuple):
     @property
     def overhead_bytes(self) -> int:
         """Memory that the indices and futures of these rows occupy, in bytes."""
-        return self.origins.compute_overhead_bytes(self.start, self.stop)
+        return self.row_group.compute_overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
         """Split the rows into runs of consecutive rows that belong to the same call."""
         call_rows: list[CallRows] = []
-        for call, run_start, run_stop in self.origins.split_by_call(self.start, self.stop):
-            run_row_indices = self.origins.row_indices[run_start:run_stop]
+        for call, run_start, run_stop in self.row_group.split_by_call(self.start, self.stop):
+            run_row_indices = self.row_group.row_indices[run_start:run_stop]
             run_first_offset_delta = self.first_offset_delta + (run_start - self.start)
             call_rows.append(CallRows(call, run_row_indices, run_first_offset_delta))
         return call_rows
@@ -233,7 +233,7 @@ class BatchRows(NamedTuple):
 
 def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
     """Build the BatchRows of a new row group whose rows all belong to one call."""
-    return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
+    return BatchRows(RowGroup(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 
 def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
@@ -242,22 +242,22 @@ def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: i
     The offset deltas in the result are relative to `first_delta`, as in a new batch with the selected records.
     """
     selected_rows: list[BatchRows] = []
-    for origins, range_start, range_stop, first_offset_delta in batch_rows:
+    for row_group, range_start, range_stop, first_offset_delta in batch_rows:
         index_minus_delta = range_start - first_offset_delta  # index in the row group minus offset delta of each row
         start = max(range_start, first_delta + index_minus_delta)
         stop = min(range_stop, stop_delta + index_minus_delta)
         if start < stop:
-            selected_rows.append(BatchRows(origins, start, stop, start - index_minus_delta - first_delta))
+            selected_rows.append(BatchRows(row_group, start, stop, start - index_minus_delta - first_delta))
     return tuple(selected_rows)
 
 
 def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:
     """Copy a batch's rows into a new row group, so that the memory of their previous row groups can be freed."""
-    runs = [run for rows in batch_rows for run in rows.origins.split_by_call(rows.start, rows.stop)]
+    runs = [run for rows in batch_rows for run in rows.row_group.split_by_call(rows.start, rows.stop)]
     calls = list(dict.fromkeys([call for call, _, _ in runs]))
     index_by_call = {call: index for index, call in enumerate(calls)}
     call_indices_by_run = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
     call_indices = call_indices_by_run.repeat([run_stop - run_start for _, run_start, run_stop in runs])
-    row_indices = np.concatenate([rows.origins.row_indices[rows.start : rows.stop] for rows in batch_rows])
-    origins = RowOrigins(row_indices, calls, call_indices, batch_rows[-1].origins.group_number)
-    return BatchRows(origins, 0, len(row_indices), batch_rows[0].first_offset_delta)
+    row_indices = np.concatenate([rows.row_group.row_indices[rows.start : rows.stop] for rows in batch_rows])
+    row_group = RowGroup(row_indices, calls, call_indices, batch_rows[-1].row_group.group_number)
+    return BatchRows(row_group, 0, len(row_indices), batch_rows[0].first_offset_delta)
