@@ -34,7 +34,7 @@ def rows(spark: SparkSession) -> DataFrame:
 def written(
     rows: DataFrame, kafka: KafkaCluster, sink: str = "pykafka", **distribution_options: str
 ) -> list[StoredRecord]:
-    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS, for_java_producer=sink == "kafka")
     base_options = {"kafka.bootstrap.servers": kafka.bootstrap(), "topic": topic, **distribution_options}
     frame = rows if sink == "pykafka" else rows.drop("number").coalesce(4)
     frame.write.format(sink).options(**base_options).save()

@@ -16,7 +16,9 @@ PARTITIONS = 7
 
 
 def test_every_key_goes_to_the_partition_that_a_real_java_producer_chooses(kafka: KafkaCluster) -> None:
-    java_topic, our_topic = (create_topic(kafka.bootstrap(), partitions=PARTITIONS) for _ in range(2))
+    java_topic, our_topic = (
+        create_topic(kafka.bootstrap(), partitions=PARTITIONS, for_java_producer=True) for _ in range(2)
+    )
     # The hash reads words of four bytes. Keys of 1 to about 60 bytes have every remainder; some are not ASCII.
     keys = [("é" if n % 3 == 0 else "") + "k" * (n % 59) + str(n) for n in range(2_000)]
     lines = "".join(f"{key}\tv\n" for key in keys).encode()

@@ -29,7 +29,7 @@ class Receipts:
 
     def __init__(self, kafka: KafkaCluster, folder: Path, output: Output, **topic_config: str) -> None:
         self.bootstrap = kafka.bootstrap()
-        self.topic = create_topic(self.bootstrap, partitions=1, replicas=1, **topic_config)
+        self.topic = create_topic(self.bootstrap, partitions=1, replicas=1, for_java_producer=False, **topic_config)
         self.options = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, "receipt": "true"}
         self.options["reportPath"] = str(folder / "reports.jsonl")
         self._output = output

@@ -110,7 +110,7 @@ def test_a_batch_is_read_back_by_librdkafka(kafka: KafkaCluster, rows: DataFrame
 def test_sparks_own_sink_puts_the_same_records_into_the_same_partitions(
     spark: SparkSession, kafka: KafkaCluster, rows: DataFrame, written_topic: str
 ) -> None:
-    theirs = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    theirs = create_topic(kafka.bootstrap(), partitions=PARTITIONS, for_java_producer=True)
     write(rows, kafka, theirs, sink="kafka")
     by_ours, by_theirs = stored(spark, kafka, written_topic), stored(spark, kafka, theirs)
     assert_same_records(by_ours, by_theirs)

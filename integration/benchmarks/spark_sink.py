@@ -179,7 +179,7 @@ def compare(
     warm_up_frame, frame = frames
     rows = frame.count()
     for turn, name in iterate_turns(contenders, rounds + 1):
-        topic = TOPIC if broker else create_topic(bootstrap, partitions=PARTITIONS)
+        topic = TOPIC if broker else create_topic(bootstrap, partitions=PARTITIONS, for_java_producer=True)
         noop_write = measure_write(partial(write_to_noop, frame), broker)
         CONTENDERS[name](warm_up_frame, bootstrap, topic)
         write = measure_write(partial(CONTENDERS[name], frame, bootstrap, topic), broker)

@@ -45,7 +45,7 @@ def main(seconds: float) -> None:
 def measure(spark: SparkSession, servers: str, sink: str, checkpoint: str, seconds: float) -> str:
     """Run a stream, and measure it for `seconds` after the warm-up. Return the figures as text."""
     source = create_topic(servers)
-    target = create_topic(servers, message_timestamp_type="LogAppendTime")
+    target = create_topic(servers, for_java_producer=True, message_timestamp_type="LogAppendTime")
     stop_event = threading.Event()
     sender = threading.Thread(target=send, args=(servers, source, stop_event))
     options = {"kafka.bootstrap.servers": servers}

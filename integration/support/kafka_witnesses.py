@@ -97,7 +97,9 @@ class TransactionalMessageCopier(KafkaTool):
 
     def __init__(self, kafka: KafkaCluster, topic: str, partitions: int, folder: Path) -> None:
         self._bootstrap = kafka.bootstrap()
-        self._copy = create_topic(self._bootstrap, partitions=partitions, replicas=kafka.brokers)
+        self._copy = create_topic(
+            self._bootstrap, partitions=partitions, replicas=kafka.brokers, for_java_producer=True
+        )
         arguments = ["--broker-list", self._bootstrap, "--input-topic", topic, "--output-topic", self._copy]
         name = _unique_name("copier")
         arguments += ["--transactional-id", name, "--consumer-group", name, "--use-group-metadata"]

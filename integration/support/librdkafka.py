@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -30,11 +31,20 @@ class StoredRecord:
 
 
 def create_topic(
-    bootstrap: str, topic: str | None = None, *, partitions: int = 1, replicas: int = 1, **config: str
+    bootstrap: str,
+    topic: str | None = None,
+    *,
+    partitions: int = 1,
+    replicas: int = 1,
+    for_java_producer: bool = False,
+    **config: str,
 ) -> str:
     """Create a topic and return its name, by default a unique one. Names of settings have `_` instead of dots.
 
     Return when every broker of `bootstrap` knows all partitions and their leaders.
+
+    `for_java_producer`: also wait until the leaders are ready. Java's producer, which Spark's own sink uses, loses
+    records if its first request comes before that (KAFKA-15591).
     """
     name = topic or f"topic-{uuid.uuid4().hex[:12]}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
@@ -42,7 +52,27 @@ def create_topic(
     new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
     admin.create_topics([new])[name].result(TIMEOUT_SECONDS)
     wait_until_known(bootstrap, name, partitions)
+    if for_java_producer:
+        _wait_until_leaders_are_ready(bootstrap, name, partitions)
     return name
+
+
+def _wait_until_leaders_are_ready(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until the leader of each partition returns its offsets, which it does as soon as it accepts records."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads nothing"})
+
+    def is_ready(partition: int) -> bool:
+        try:
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), POLL_SECONDS)
+        except KafkaException:
+            return False
+        return True
+
+    try:
+        for partition in range(partitions):
+            wait_until(partial(is_ready, partition), lambda: f"the leaders of {topic} were never ready")
+    finally:
+        consumer.close()
 
 
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
 from spark_kafka_sink.broker.batch_validation import RecordValidator
-from spark_kafka_sink.broker.log import DEFAULT_MAX_MESSAGE_BYTES, BatchFile, PartitionLog
+from spark_kafka_sink.broker.log import DEFAULT_MAX_MESSAGE_BYTES, BatchFile, LogConfig, PartitionLog
 from spark_kafka_sink.broker.offsets import OffsetStore
 from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, build_log_config
 from spark_kafka_sink.broker.transaction_coordinator import TransactionCoordinator, TransactionMetadata
@@ -54,6 +54,9 @@ class ClusterConfig:
     max_partitions: int = MAX_PARTITIONS
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     transaction_version: int = 2
+    first_sequence_must_be_zero: bool = False
+    """Whether a producer's first sequence number must be 0 in a partition that has never held a record, as from Kafka
+    4.5 (KAFKA-15591). Earlier brokers accept any sequence number from an unknown producer."""
     max_transaction_timeout_ms: int = 900_000
     check_records: bool = True
     """Whether to decode and validate the records of each batch. If False, only the header and CRC are validated."""
@@ -62,6 +65,16 @@ class ClusterConfig:
     version_limits: Mapping[ApiKey, VersionRange] | None = None
     """Narrower version ranges, to emulate an older broker. VersionRange(0, -1) removes an API."""
     seed: int = 0
+
+    @property
+    def log_config(self) -> LogConfig:
+        """The configuration of the logs of a topic without settings."""
+        return LogConfig(
+            max_message_bytes=self.max_message_bytes,
+            check_records=self.check_records,
+            discard=self.discard,
+            first_sequence_must_be_zero=self.first_sequence_must_be_zero,
+        )
 
 
 @dataclass
@@ -282,12 +295,7 @@ class EmbeddedCluster:
 
     def _add_partitions(self, topic: Topic, partition_count: int) -> None:
         """Create partitions until the topic has `partition_count`. Spread their leaders over the running nodes."""
-        log_config = build_log_config(
-            topic.config,
-            max_message_bytes=self.config.max_message_bytes,
-            check_records=self.config.check_records,
-            discard=self.config.discard,
-        )
+        log_config = build_log_config(topic.config, self.config.log_config)
         node_ids = sorted(self.nodes)
         for index in range(len(topic.partitions), partition_count):
             log_file = None if log_config.discard else self._log_file(topic.name, index)

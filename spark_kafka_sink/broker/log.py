@@ -55,6 +55,8 @@ class LogConfig:
     compacted: bool = False
     check_records: bool = True
     discard: bool = False
+    first_sequence_must_be_zero: bool = False
+    """Whether a producer's first sequence number must be 0 while the log has never held a record."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,8 @@ class PartitionLog:
         duplicate = producer.find_duplicate_batch(header)
         if duplicate is not None:
             return AppendResult(duplicate.base_offset, duplicate.append_time_ms, duplicate=True)
+        if self.config.first_sequence_must_be_zero and self.log_end_offset == 0:
+            requires_sequence_zero = True
         producer.validate(header, requires_sequence_zero=requires_sequence_zero)
         return None
 

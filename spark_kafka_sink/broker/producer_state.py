@@ -8,8 +8,9 @@ A producer can safely resend a batch whose result it does not know, because the 
     an epoch before the current one       INVALID_PRODUCER_EPOCH
     a later epoch                         append if the sequence number is 0
     an unknown producer                   append with any sequence number, because the producer's state may have expired
-                                          with its records. In transaction version 2, the sequence number must be 0,
-                                          because each transaction has a new epoch
+                                          with its records. It must be 0 in transaction version 2, where each
+                                          transaction has a new epoch, and from Kafka 4.5 in a partition that has
+                                          never held a record
 
 Sequence numbers count records and wrap around (records/sequences.py).
 """

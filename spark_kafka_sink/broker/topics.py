@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import isfinite
 from uuid import UUID
@@ -152,10 +152,8 @@ class Topic:
         return int(self.config.get("min.insync.replicas", "1"))
 
 
-def build_log_config(
-    settings: Mapping[str, str], *, max_message_bytes: int, check_records: bool, discard: bool
-) -> LogConfig:
-    """Convert a topic's settings to the configuration of its logs.
+def build_log_config(settings: Mapping[str, str], cluster_config: LogConfig) -> LogConfig:
+    """Apply a topic's settings to the configuration that the logs of all topics start from.
 
     Raise a ConfigurationError that lists all unknown and invalid settings.
     """
@@ -167,10 +165,9 @@ def build_log_config(
     ]
     if errors:
         raise ConfigurationError(errors)
-    return LogConfig(
-        max_message_bytes=int(settings.get("max.message.bytes", max_message_bytes)),
+    return replace(
+        cluster_config,
+        max_message_bytes=int(settings.get("max.message.bytes", cluster_config.max_message_bytes)),
         uses_log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
         compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
-        check_records=check_records,
-        discard=discard,
     )

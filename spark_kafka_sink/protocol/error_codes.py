@@ -273,7 +273,8 @@ OUT_OF_ORDER_SEQUENCE_NUMBER = _define_error(
     45,
     "OUT_OF_ORDER_SEQUENCE_NUMBER",
     OTHER,
-    "The broker lacks the records before these. An unclean leader election may have lost them.",
+    "The broker lacks the records before these. An unclean leader election may have lost them, or the topic was "
+    "recreated.",
 )
 DUPLICATE_SEQUENCE_NUMBER = _define_error(
     46, "DUPLICATE_SEQUENCE_NUMBER", OTHER, "The broker has already stored these records."

@@ -80,6 +80,14 @@ def test_unknown_producer_must_begin_at_zero_if_required() -> None:
     assert append(log, 0, requires_sequence_zero=True) == "0"
 
 
+def test_first_sequence_of_partition_must_be_zero_from_kafka_4_5() -> None:
+    log = PartitionLog(LogConfig(first_sequence_must_be_zero=True))
+    assert append(log, 3) == GAP
+    assert append(log, 0) == "0"
+    log.forget_producers()
+    assert append(log, 7) == "1"  # the partition has held a record
+
+
 def test_accepts_any_sequence_after_producer_state_expired() -> None:
     log = PartitionLog(LogConfig())
     append(log, 0)

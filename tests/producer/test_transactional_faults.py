@@ -249,6 +249,27 @@ def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_
     assert read_committed(cluster, 1) == [b"3"]
 
 
+def test_13_first_transaction_to_recreated_topic_fails_with_version_1_from_kafka_4_5() -> None:
+    """The sequences continue from one transaction to the next, and the new log accepts only 0 as the first."""
+    cluster = create_cluster(1, first_sequence_must_be_zero=True)
+    producer = create_producer(cluster)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send_and_flush(producer, b"1")
+    producer.commit_transaction()
+    cluster.control.delete_topic("t")
+    cluster.control.create_topic("t", 2)
+    producer.begin_transaction()
+    send(producer, b"2")
+    with pytest.raises(TransactionAbortableError, match="recreated"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    send(producer, b"3")
+    producer.commit_transaction()
+    assert read_committed(cluster) == [b"3"]
+
+
 # --- 24: transactions that never end
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
+from spark_kafka_sink.broker.log import LogConfig
 from spark_kafka_sink.broker.topics import TopicDefinition, build_log_config
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError
@@ -103,7 +104,7 @@ def _find_error(
         message = f"Replication factor {replication_factor} is invalid in a cluster of {nodes}."
         return error_codes.INVALID_REPLICATION_FACTOR, message
     try:
-        build_log_config(definition.config, max_message_bytes=0, check_records=True, discard=False)
+        build_log_config(definition.config, LogConfig())
     except ConfigurationError as error:
         return error_codes.INVALID_CONFIG, str(error)
     return 0, None

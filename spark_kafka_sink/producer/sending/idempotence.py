@@ -2,8 +2,8 @@
 
 For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
 base sequence follows the last sequence, and responds to a batch that it remembers as if it had just stored it. A broker
-that knows nothing about the producer accepts any sequence, because it has no last sequence to compare it with. All
-rules below follow from these facts.
+that knows nothing about the producer accepts any sequence, because it has no last sequence to compare it with. From
+Kafka 4.5, it accepts only 0 if its log has never held a record (KAFKA-15591). All rules below follow from these facts.
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 
@@ -29,8 +29,8 @@ the batch may be stored. In a transaction, batches never get new sequences. All 
 the transaction is aborted, which leads to a new epoch.
 
 A partition's state is keyed by topic name and kept for the producer's lifetime, whatever the metadata says about the
-topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer and accepts the
-next sequences.
+topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer. Before Kafka 4.5,
+it accepts the next sequences; later brokers reject them, and the sequences then restart under a new epoch.
 
 Sender thread only.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 import pytest
@@ -26,9 +26,14 @@ from tests.producer.virtual_time import (
 )
 from tests.simulated_cluster import SimulatedCluster
 
+KAFKA_4_5 = {"first_sequence_must_be_zero": True}
+"""Settings of a cluster that rejects the first batch of a partition unless its sequence is 0."""
 
-def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
-    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": 1})
+
+def simulated(
+    nodes: int = 2, cluster_config: Mapping[str, object] | None = None, **options: object
+) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": 1}, **dict(cluster_config or {}))
     given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
     return cluster, create_simulated_producer(cluster, **given)
 
@@ -94,9 +99,10 @@ def test_8_without_rules_1_and_2_stored_batch_is_not_recognized(monkeypatch: pyt
     assert errors[1:] == [None] * 8
 
 
+@pytest.mark.parametrize("cluster_config", [{}, KAFKA_4_5], ids=["before 4.5", "from 4.5"])
 @pytest.mark.parametrize("recreated_while", ["idle", "pipelining"])
-def test_13_writes_to_recreated_topic_in_order(recreated_while: str) -> None:
-    cluster, producer = simulated()
+def test_13_writes_to_recreated_topic_in_order(recreated_while: str, cluster_config: Mapping[str, object]) -> None:
+    cluster, producer = simulated(cluster_config=cluster_config)
     wait_for_result(producer, send(producer, b"0"))
     before = [] if recreated_while == "idle" else [send(producer, b"%d" % i) for i in range(1, 4)]
     if before:
