@@ -48,7 +48,13 @@ class Run:
         nodes = random.randint(1, 3)
         self.partitions = random.randint(1, 3)
         self.idempotent = random.random() < 0.8
-        self.cluster = SimulatedCluster(self.system, nodes=nodes, topics={TOPIC: self.partitions}, seed=seed)
+        self.cluster = SimulatedCluster(
+            self.system,
+            nodes=nodes,
+            topics={TOPIC: self.partitions},
+            seed=seed,
+            first_sequence_must_be_zero=seed % 4 == 3,
+        )
         self.producer: KafkaProducer = create_simulated_producer(
             self.cluster,
             seed,

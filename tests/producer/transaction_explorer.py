@@ -60,6 +60,7 @@ class TransactionRun:
             nodes=random.randint(1, 3),
             topics={TOPIC: self.partitions},
             seed=seed,
+            first_sequence_must_be_zero=seed % 4 == 3,
             transaction_version=random.randint(1, 2),
         )
         self.cluster.executes_after_disconnect = True
