@@ -85,14 +85,14 @@ GUARDS = [
     Guard(
         RecordAccumulator,
         "_lock",
-        _names("_queues _incomplete _node_latency_stats"),
+        _names("_queues _incomplete_batches _node_latency_stats"),
         _names("_is_closed"),
         _names("next_expiry_ms"),
     ),
     Guard(
         BatchFiller,
         "_lock",
-        _names("_queues _incomplete stages _stages_in_use _shared_leases _failed_batches"),
+        _names("_queues _incomplete_batches stages _stages_in_use _shared_leases _failed_batches"),
         exempt=_names("list_topics has_failed_batches has_rows"),
     ),
     Guard(TokenSource, "_lock", _names("_token _renewal_due_at_s _is_renewing")),

@@ -339,7 +339,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a batch with a rejected sequence fails in a transaction",
         f"{_OUTCOME}:_decide_restart",
-        "if facts.transactional:",
+        "if facts.is_transactional:",
     ),
     Branch(
         "batches behind a gap are abandoned until the transaction ends",

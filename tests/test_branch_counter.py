@@ -22,17 +22,23 @@ from tests.rare_branches import EXACTLY_ONCE_BRANCHES, PRODUCER_BRANCHES, TRANSA
 TABLES = (EXACTLY_ONCE_BRANCHES, PRODUCER_BRANCHES, TRANSACTION_BRANCHES)
 DECIDE_OUTCOME = "producer.sending.outcome:decide_outcome"
 SPLIT = Branch("a batch is split", DECIDE_OUTCOME, "return Split()")
-EXPIRED = Branch("a batch has expired", DECIDE_OUTCOME, "if facts.expired:")
-NOT_EXPIRED = Branch("a batch has not expired", DECIDE_OUTCOME, "not facts.expired")
+EXPIRED = Branch("a batch has expired", DECIDE_OUTCOME, "if facts.is_expired:")
+NOT_EXPIRED = Branch("a batch has not expired", DECIDE_OUTCOME, "not facts.is_expired")
 LOGGED = Branch("an error is logged", "exactly_once.driver:_log_failure", "except KafkaSinkError as error:")
 FACTS = BatchFacts(
-    record_count=2, attempts=1, max_retries=3, expired=False, idempotent=True, is_head=True, in_doubt=False
+    record_count=2,
+    failed_attempts=1,
+    max_retries=3,
+    is_expired=False,
+    has_sequence=True,
+    is_head=True,
+    is_in_doubt=False,
 )
 
 
 def reject_batch(code: int = codes.MESSAGE_TOO_LARGE, *, expired: bool = False) -> None:
     """Decide the outcome of a batch that a broker has rejected."""
-    outcome.decide_outcome(FACTS._replace(expired=expired), code)
+    outcome.decide_outcome(FACTS._replace(is_expired=expired), code)
 
 
 def fail() -> None:
@@ -72,7 +78,7 @@ def test_records_branch_of_decorated_function() -> None:
 
 
 def test_records_branch_whose_marker_is_within_another_one() -> None:
-    text = "if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and (not facts.expired):"
+    text = "if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and (not facts.is_expired):"
     too_large = Branch("a batch is too large", DECIDE_OUTCOME, text)
     with counted_branches([NOT_EXPIRED, too_large]):
         reject_batch()

@@ -15,7 +15,13 @@ from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 ORDINARY_BATCH = BatchFacts(
-    record_count=100, attempts=0, max_retries=10, expired=False, idempotent=True, is_head=True, in_doubt=False
+    record_count=100,
+    failed_attempts=0,
+    max_retries=10,
+    is_expired=False,
+    has_sequence=True,
+    is_head=True,
+    is_in_doubt=False,
 )
 IRRELEVANT_CODES = {22, 25, 30, 61, 62, 66, 82, 88, 104}
 """Errors of consumer groups, delegation token requests and cluster comparisons, which a sink never receives."""
@@ -68,7 +74,7 @@ def format_table() -> str:
 
 def _describe_reaction(error_code: ErrorCode) -> str:
     """Describe how an idempotent producer reacts to this error if it has sent a batch for the first time."""
-    outcome = decide_outcome(ORDINARY_BATCH._replace(in_doubt=error_code.in_doubt), error_code.code)
+    outcome = decide_outcome(ORDINARY_BATCH._replace(is_in_doubt=error_code.in_doubt), error_code.code)
     match outcome:
         case Done():
             return "treats the records as written"

@@ -49,19 +49,21 @@ class _MutableTotals(SimpleNamespace):
     """The running counters. Totals is their immutable snapshot, with the same attributes."""
 
     def add_acknowledged(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
-        """Count acknowledged batches, and the latencies of their records since `created_ms`."""
+        """Count acknowledged batches, and the latencies of their records since `oldest_row_ms`."""
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes
         self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + header_bytes
-        # Batches that are acknowledged together were often created in the same millisecond.
-        records_by_created_ms: dict[float, int] = {}
+        # The oldest rows of batches that are acknowledged together often arrived in the same millisecond.
+        records_by_oldest_row_ms: dict[float, int] = {}
         for batch in batches:
-            created_ms = batch.created_ms
-            records_by_created_ms[created_ms] = records_by_created_ms.get(created_ms, 0) + batch.record_count
-        for created_ms, record_count in records_by_created_ms.items():
+            oldest_row_ms = batch.oldest_row_ms
+            records_by_oldest_row_ms[oldest_row_ms] = (
+                records_by_oldest_row_ms.get(oldest_row_ms, 0) + batch.record_count
+            )
+        for oldest_row_ms, record_count in records_by_oldest_row_ms.items():
             self.records += record_count
-            self.latencies.add(now_ms - created_ms, record_count)
+            self.latencies.add(now_ms - oldest_row_ms, record_count)
 
 
 class _SendCounts:
@@ -76,7 +78,7 @@ class _SendCounts:
     def add(self, batches: Collection[ProducerBatch]) -> None:
         """Add the batches of one request, at least one."""
         sizes = [batch.body_bytes for batch in batches]
-        waits_ms = [batch.drained_ms - batch.created_ms for batch in batches]
+        waits_ms = [batch.last_sent_ms - batch.oldest_row_ms for batch in batches]
         compression_ratios = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
         uncompressed_count = len(batches) - len(compression_ratios)
         self.batches += len(batches)

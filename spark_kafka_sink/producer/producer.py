@@ -155,7 +155,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             clock=self._system.now,
             wall_clock_ms=self._system.wall_ms,
             wakeup=client.wakeup,
-            wait=self._loop.wait,
+            wait_for_event=self._loop.wait,
             random=random,
             partitioner=self._partitioner,
             count_rows=self._metrics.record_row_sizes,

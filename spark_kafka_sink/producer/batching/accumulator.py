@@ -46,7 +46,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -75,9 +75,10 @@ _CHUNK_DIVISOR = 16
 """The encoded rows of a chunk may fill buffer.memory divided by this number. A single row may be larger."""
 
 
-CountRows = Callable[[int, int, int, float], None]
-"""Count rows for the metrics. Arguments: the number of rows, their total size and the size of the largest row in bytes,
-and the current time."""
+class CountRows(Protocol):
+    """A function that counts rows for the metrics."""
+
+    def __call__(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float, /) -> None: ...
 
 
 class _LingerSuspension:
@@ -101,14 +102,17 @@ class ReadyCheckResult(NamedTuple):
 class _FillPlan(NamedTuple):
     """Batches that the sender thread fills before it looks for ready nodes."""
 
-    full_batches_only_by_topic: dict[str, bool]
-    """The topics to fill batches for, each with the argument `full_batches_only` of BatchFiller.fill_batches. The
-    argument is True if the topic's stage is not due, and only its single records must be assigned to partitions, which
-    may complete full batches."""
+    full_only_flags_by_topic: dict[str, bool]
+    """The topics to fill batches for, each with the argument `full_batches_only` of BatchFiller.fill_batches.
+
+    The flag is True if the topic's stage is not due yet and only its single records must be assigned to partitions. The
+    assignment may complete full batches.
+    """
     next_due_ms: float
     """Time of the next fill or assignment after this plan; inf if no stage is waiting for one."""
     flushes: list[Flush]
-    """Flushes whose rows will all be in batches once the plan has been carried out."""
+    """Flushes whose rows will all be in batches once the plan has been carried out. `assign_batches_to_flushes` then
+    decides which batches they wait for."""
 
 
 class RecordAccumulator:
@@ -122,7 +126,7 @@ class RecordAccumulator:
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
         wakeup: Callable[[], None],
-        wait: WaitForEvent,
+        wait_for_event: WaitForEvent,
         random: Random,
         partitioner: Partitioner,
         count_rows: CountRows,
@@ -130,7 +134,7 @@ class RecordAccumulator:
         """Create an accumulator that shares its pool, clock and partitioner with the producer.
 
         `wakeup`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
-        `wait`: blocks an appending thread until memory is available.
+        `wait_for_event`: blocks an appending thread until memory is available.
         `count_rows`: called for single records only, when they are assigned to partitions.
         """
         self._config = config
@@ -139,20 +143,20 @@ class RecordAccumulator:
         self._count_rows = count_rows
         self._clock = clock
         self._wakeup = wakeup
-        self._wait = wait
+        self._wait_for_event = wait_for_event
         self._max_chunk_bytes = max(1, config.buffer_memory // _CHUNK_DIVISOR)
         self._lock = threading.Lock()
         self._backoff = SharedRetryBackoff(
             ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         )
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
-        self._incomplete = IncompleteBatches()
-        self._filler = BatchFiller(
+        self._incomplete_batches = IncompleteBatches()
+        self._batch_filler = BatchFiller(
             config,
             pool=pool,
             lock=self._lock,
             queues=self._queues,
-            incomplete=self._incomplete,
+            incomplete_batches=self._incomplete_batches,
             clock=clock,
             wall_clock_ms=wall_clock_ms,
             assign_partitions=self._assign_partitions,
@@ -216,12 +220,12 @@ class RecordAccumulator:
             # This condition saves the call for most records.
             if self._is_closed or check_open is not None:
                 self._ensure_open_or_release(reserved_bytes, check_open)
-            stage = self._filler.stages.get(topic)
+            stage = self._batch_filler.stages.get(topic)
             is_new_stage = stage is None
             if stage is None:
-                stage = self._filler.create_stage(topic, self._clock())
+                stage = self._batch_filler.create_stage(topic, self._clock())
             future = stage.add_record(record, size, reserved_bytes, snapshot, callbacks)
-            max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
+            max_body_bytes = self._batch_filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
             # A full stage is filled now, and a new stage wakes the sender anyway, so neither is scheduled.
             has_new_due_time = is_new_stage or (
@@ -283,12 +287,12 @@ class RecordAccumulator:
             self._wait_and_reserve(reserved_bytes, max_block_ms)
         with self._lock:
             self._ensure_open_or_release(reserved_bytes, check_open)
-            stage = self._filler.stages.get(topic)
+            stage = self._batch_filler.stages.get(topic)
             is_new_stage = stage is None
             if stage is None:
-                stage = self._filler.create_stage(topic, self._clock())
+                stage = self._batch_filler.create_stage(topic, self._clock())
             stage.add(rows, reserved_bytes)
-            max_body_bytes = self._filler.compute_max_batch_body_bytes(topic)
+            max_body_bytes = self._batch_filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
@@ -315,7 +319,7 @@ class RecordAccumulator:
 
         `has_new_due_time`: whether the stage has a due time that the sender does not know yet.
         """
-        has_filled_batches = is_full and self._filler.fill_batches(topic, full_batches_only=True)
+        has_filled_batches = is_full and self._batch_filler.fill_batches(topic, full_batches_only=True)
         if has_filled_batches or has_new_due_time:
             self._wakeup()
 
@@ -342,7 +346,7 @@ class RecordAccumulator:
         Raise the errors of BufferPool.reserve.
         """
         with self._lock:
-            self._filler.free_sparse_leases()
+            self._batch_filler.free_sparse_leases()
         max_block_ms = self._config.max_block_ms if max_block_ms is None else max_block_ms
         self.pool.reserve(reserved_bytes, max_block_ms, self._wait_for_memory)
 
@@ -352,7 +356,7 @@ class RecordAccumulator:
         Return whether the event is set.
         """
         self._wakeup()
-        return self._wait(wake_event, timeout_ms)
+        return self._wait_for_event(wake_event, timeout_ms)
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:
@@ -376,40 +380,50 @@ class RecordAccumulator:
         waiting.
         """
         with self._lock:
-            plan = self._plan_fill(snapshot, now_ms)
-            if not plan.full_batches_only_by_topic and not plan.flushes:
+            is_flushing = self._is_closed or self._incomplete_batches.is_flush_in_progress
+            is_memory_short = self.pool.waiter_count > 0
+            is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
+            # The queues are updated first, because the extra linger of the stages depends on the leaders and on the
+            # batches that are ready.
+            self._update_queues(snapshot, now_ms, is_linger_suspended=is_linger_suspended)
+            # A flush or the close sends all batches anyway, so copying them out of sparse leases first would be wasted.
+            if is_memory_short and not is_flushing:
+                self._batch_filler.free_sparse_leases()
+            plan = self._plan_fill(now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended)
+            if not plan.full_only_flags_by_topic and not plan.flushes:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
-            self._incomplete.set_flush_batches(plan.flushes)
+            self._incomplete_batches.assign_batches_to_flushes(plan.flushes)
             return self._build_ready_check_result(now_ms, next_due_ms)
 
-    def _plan_fill(self, snapshot: ClusterSnapshot, now_ms: float) -> _FillPlan:
-        """Update the queues and decide which batches to fill. The caller must hold the lock."""
-        is_flushing = self._is_closed or self._incomplete.is_flush_in_progress
-        is_memory_short = self.pool.waiter_count > 0
-        is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
+    def _update_queues(self, snapshot: ClusterSnapshot, now_ms: float, *, is_linger_suspended: bool) -> None:
+        """Update the leaders and the readiness of the queues. The caller must hold the lock."""
         self._queues.set_snapshot(snapshot, now_ms)
         self._queues.set_linger_suspended(is_linger_suspended, now_ms)
         self._queues.fire_timers(now_ms)
-        if is_memory_short and not is_flushing:
-            self._filler.free_sparse_leases()
-        full_batches_only_by_topic, next_due_ms = self._find_due_topics(
+
+    def _plan_fill(self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool) -> _FillPlan:
+        """Decide which batches to fill. The caller must hold the lock.
+
+        The only side effect is that of `_find_due_topics`, which marks the due stages of other threads.
+        """
+        full_only_flags_by_topic, next_due_ms = self._find_due_topics(
             now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
         )
-        flushes = self._incomplete.find_flushes_without_batches()
+        flushes = self._incomplete_batches.find_flushes_without_batches()
         if flushes:
-            # A flush needs all rows to be in batches, including those of a stage from which another thread is currently
-            # filling batches. Filling all topics includes these stages, because fill_batches waits for that thread.
-            full_batches_only_by_topic = dict.fromkeys(self._filler.list_topics(), False)
-        return _FillPlan(full_batches_only_by_topic, next_due_ms, flushes)
+            # A flush must wait until every row is in a batch, even the rows of a stage from which another thread is
+            # filling batches. Filling all topics covers those rows, because fill_batches waits for that thread.
+            full_only_flags_by_topic = dict.fromkeys(self._batch_filler.list_topics(), False)
+        return _FillPlan(full_only_flags_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
         """Fill the planned batches without the lock. Return the time of the next fill or assignment."""
         next_due_ms = plan.next_due_ms
-        for topic, full_batches_only in plan.full_batches_only_by_topic.items():
+        for topic, full_batches_only in plan.full_only_flags_by_topic.items():
             started_ms = self._clock()
-            should_recheck = self._filler.fill_batches(topic, full_batches_only=full_batches_only)
+            should_recheck = self._batch_filler.fill_batches(topic, full_batches_only=full_batches_only)
             if not full_batches_only:
                 with self._lock:
                     self._queues.begin_fill_pause(topic, started_ms, self._clock())
@@ -428,9 +442,9 @@ class RecordAccumulator:
         which another thread is filling batches is left out of the result. It is marked, and that thread wakes the
         sender afterwards.
         """
-        full_batches_only_by_topic: dict[str, bool] = {}
+        full_only_flags_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
-        for stage in self._filler.list_stages():
+        for stage in self._batch_filler.list_stages():
             # A flush and the close make every stage due, regardless of linger and fill pauses.
             due_ms = now_ms
             if not is_flushing:
@@ -442,11 +456,11 @@ class RecordAccumulator:
                 if not is_assignment_due:
                     next_due_ms = min(next_due_ms, stage.record_assignment_due_ms)
                     continue
-            if self._filler.is_in_use(stage):
+            if self._batch_filler.is_in_use(stage):
                 stage.should_recheck = True
             else:
-                full_batches_only_by_topic[stage.topic] = not is_due
-        return full_batches_only_by_topic, next_due_ms
+                full_only_flags_by_topic[stage.topic] = not is_due
+        return full_only_flags_by_topic, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
         """Return the time at which a stage's rows must become batches unless the stage fills up earlier.
@@ -496,7 +510,7 @@ class RecordAccumulator:
             # A DRAINED batch was open when it left its queue. It is closed here, without the lock, because compression
             # is slow.
             if batch.state is DRAINED:
-                self._filler.close_batch(batch)
+                self._batch_filler.close_batch(batch)
         for batch in drained_batches:
             batch.mark_in_flight(now_ms)
         return drained_by_node
@@ -523,7 +537,8 @@ class RecordAccumulator:
         `error`: the reason for the retry.
         """
         with self._lock:
-            batch.mark_reenqueued(backoff_until_ms=self._backoff.next_attempt_ms(now_ms, batch.attempts), error=error)
+            backoff_until_ms = self._backoff.next_attempt_ms(now_ms, batch.failed_attempts)
+            batch.mark_reenqueued(backoff_until_ms=backoff_until_ms, error=error)
             self._queues.reenqueue([batch], now_ms)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now_ms: float) -> list[ProducerBatch]:
@@ -531,21 +546,21 @@ class RecordAccumulator:
 
         The smaller batches complete the rows' futures.
         """
-        self._filler.reset_compression_ratio(batch)
-        # Imported only here because batches are rarely split, and the import loads the decoder.
+        self._batch_filler.reset_compression_ratio(batch)
+        # Imported here because batches are rarely split, and the import loads the decoder.
         from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 
         # A batch that is still too large after a split is halved, because the broker's limit is below batch.size.
         max_bytes = batch.uncompressed_bytes // 2 if batch.is_split_batch else self._config.batch_size
         children = split_batch(batch, max_bytes)
         for child in children:
-            self._filler.close_batch(child)
+            self._batch_filler.close_batch(child)
             # If the children shared the parent's memory, it could not be freed before all of them are done.
             child.copy_to_own_memory()
         with self._lock:
             for child in children:
-                self._incomplete.add(child)
-            self._incomplete.remove(batch, successors=children)
+                self._incomplete_batches.add(child)
+            self._incomplete_batches.remove(batch, successors=children)
             batch.mark_split()
             self._queues.reenqueue(children, now_ms)
         return children
@@ -559,7 +574,7 @@ class RecordAccumulator:
         if now_ms < self.next_expiry_ms():
             return []
         with self._lock:
-            expired_batches = self._incomplete.take_expired(now_ms)
+            expired_batches = self._incomplete_batches.take_expired(now_ms)
             for batch in expired_batches:
                 self._queues.remove(batch, now_ms)
         return expired_batches
@@ -580,7 +595,7 @@ class RecordAccumulator:
         The time is read without the lock. A stale value is harmless, because a thread that adds a batch wakes the
         sender afterwards, and the sender then reads the time again.
         """
-        return self._incomplete.next_deadline_ms
+        return self._incomplete_batches.next_deadline_ms
 
     def take_failed_batches(self) -> list[ProducerBatch]:
         """Return the batches whose rows could not be encoded, each only once. The batches are DONE and have an error.
@@ -588,10 +603,10 @@ class RecordAccumulator:
         The caller must fail the futures and then call remove_completed.
         """
         # This is read without the lock, because a fill that fails wakes the sender afterwards.
-        if not self._filler.has_failed_batches:
+        if not self._batch_filler.has_failed_batches:
             return []
         with self._lock:
-            return self._filler.take_failed_batches()
+            return self._batch_filler.take_failed_batches()
 
     def remove_completed(self, *batches: ProducerBatch) -> None:
         """Remove DONE batches whose futures are completed, and complete the flushes that were waiting only for them.
@@ -599,7 +614,7 @@ class RecordAccumulator:
         Must be called once for each batch.
         """
         with self._lock:
-            self._incomplete.remove(*batches)
+            self._incomplete_batches.remove(*batches)
             if self._queues.has_muted:
                 for batch in batches:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
@@ -614,34 +629,38 @@ class RecordAccumulator:
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 
-    def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
+    def flush(self, wait_for_event: Callable[[threading.Event], bool]) -> bool:
         """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
-        Return the result of `wait`, which waits for an event and returns whether it is set. Rows that are appended
-        during the flush are not necessarily included.
+        Return the result of `wait_for_event`, which waits for an event and returns whether it is set. Rows that are
+        appended during the flush are not necessarily included.
+
+        The event is set when the flush has no batch left to wait for: immediately, or when the sender removes the last
+        one (`remove_completed`). When the sender ends, it sets the event of every flush (`complete_flushes`).
         """
         flush = Flush()
         try:
             with self._lock:
-                self._incomplete.begin_flush(flush)
-                # If rows are staged, the sender sets the flush's batches once all of these rows are in batches.
-                if not self._filler.has_rows:
-                    self._incomplete.set_flush_batches([flush])
+                self._incomplete_batches.begin_flush(flush)
+                # If rows are still staged, the sender decides which batches the flush waits for, once it has put
+                # those rows into batches (`fill_and_find_ready_nodes`).
+                if not self._batch_filler.has_rows:
+                    self._incomplete_batches.assign_batches_to_flushes([flush])
             self._wakeup()
-            return wait(flush.done_event)
+            return wait_for_event(flush.done_event)
         finally:
             with self._lock:
-                self._incomplete.end_flush(flush)
+                self._incomplete_batches.end_flush(flush)
 
     def has_incomplete(self) -> bool:
         """Return whether any rows are staged, queued or in flight, or have failed but are not removed yet."""
         with self._lock:
-            return self._filler.has_rows or len(self._incomplete) > 0
+            return self._batch_filler.has_rows or len(self._incomplete_batches) > 0
 
     def has_undrained(self) -> bool:
         """Return whether any rows are staged or queued."""
         with self._lock:
-            return self._filler.has_rows or any(queue.batches for queue in self._queues)
+            return self._batch_filler.has_rows or any(queue.batches for queue in self._queues)
 
     def list_queued_batches(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
         """Return a topic-partition's queued batches in the order in which they will be drained."""
@@ -661,7 +680,7 @@ class RecordAccumulator:
     def complete_flushes(self) -> None:
         """Complete all flushes, including those that have just begun. Must be called after all batches were removed."""
         with self._lock:
-            self._incomplete.set_flush_batches(self._incomplete.find_flushes_without_batches())
+            self._incomplete_batches.assign_batches_to_flushes(self._incomplete_batches.find_flushes_without_batches())
 
     def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
         """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.
@@ -669,10 +688,10 @@ class RecordAccumulator:
         Only the sender thread may call this, and it must then fail the futures and call remove_completed.
         """
         aborted_batches: list[ProducerBatch] = []
-        for topic in self._filler.list_topics():
+        for topic in self._batch_filler.list_topics():
             # While this thread holds the fill lock, no other thread fills this topic's batches or pins them.
-            with self._filler.fill_lock(topic):
-                staged_rows_as_batches = self._filler.fail_staged_rows(topic, error)
+            with self._batch_filler.fill_lock(topic):
+                staged_rows_as_batches = self._batch_filler.fail_staged_rows(topic, error)
                 aborted_batches += self._abort_topic_batches(topic, error, include_in_flight=include_in_flight)
                 # Staged rows were appended after the rows that are in batches, so they also fail after them.
                 aborted_batches += staged_rows_as_batches
@@ -683,7 +702,7 @@ class RecordAccumulator:
         aborted_batches: list[ProducerBatch] = []
         with self._lock:
             now_ms = self._clock()
-            for batch in self._incomplete:
+            for batch in self._incomplete_batches:
                 if batch.topic_partition.topic != topic or batch.is_done:
                     continue
                 if include_in_flight or batch.state is not IN_FLIGHT:

@@ -96,74 +96,79 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "_attempts_at_leader_change",
+        "_failed_attempts_at_last_skip",
         "_header",
         "_owned",
         "_piece_indices",
         "_pieces",
-        "attempts",
         "backoff_until_ms",
         "base_offset",
         "base_sequence",
         "base_timestamp",
         "body_bytes",
         "codec",
-        "created_ms",
         "deadline_ms",
-        "drained_ms",
         "error",
+        "failed_attempts",
         "has_request_in_flight",
         "is_split_batch",
+        "is_transactional",
+        "last_sent_ms",
         "leader_epoch",
         "log_append_time",
         "max_timestamp",
+        "oldest_row_ms",
         "producer_epoch",
         "producer_id",
         "record_count",
         "state",
         "topic_partition",
-        "transactional",
         "uncompressed_bytes",
     )  # fmt: skip
 
-    def __init__(self, topic_partition: TopicPartition, created_ms: float, deadline_ms: float) -> None:
+    def __init__(self, topic_partition: TopicPartition, oldest_row_ms: float, deadline_ms: float) -> None:
         """Create an open batch without records.
 
-        `created_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
+        `oldest_row_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
         `deadline_ms`: the time at which delivery.timeout.ms expires.
+
+        Numbers that are not known yet are -1, as in the record format and in produce responses.
         """
         self.topic_partition = topic_partition
-        self.created_ms = created_ms
+        self.oldest_row_ms = oldest_row_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
+        # The records, and their description in the header.
         self._owned = _NO_OWNED_RECORDS
         self._pieces: tuple[EncodedPieces, ...] = ()
         self._piece_indices: tuple[int, ...] = ()
         self.record_count = 0
         self.body_bytes = self.uncompressed_bytes = 0  # without the header; equal until the batch is compressed
-        self.base_timestamp = self.max_timestamp = -1  # -1 until the first record is appended
+        self.base_timestamp = self.max_timestamp = -1  # until the first record is appended
         self.codec = Codec.NONE
-        self.attempts = 0  # failed attempts so far
-        self._attempts_at_leader_change = -1  # value of `attempts` at the last skip_backoff(); -1 if never called
-        self.backoff_until_ms = 0.0
-        self.leader_epoch: int | None = None  # epoch of the leader for which the batch was last drained
-        self.drained_ms = -1.0  # time at which the batch was last sent; -1 before the first attempt
-        self.has_request_in_flight = False
-        # producer_id, producer_epoch and base_sequence are -1 until set_producer_state() is called.
+        self.is_split_batch = False  # split off from an oversized batch
+        self._header = b""  # empty until it is encoded, and after set_producer_state()
+        # The producer state, until set_producer_state() is called.
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
-        self.transactional = False
-        self.is_split_batch = False  # whether the batch was split off a batch that was too large
-        self.base_offset = -1  # -1 if no broker has reported it
-        self.log_append_time = -1  # -1 if the topic does not use LogAppendTime or no broker has reported it
+        self.is_transactional = False
+        # The attempts to send the batch.
+        self.failed_attempts = 0
+        self._failed_attempts_at_last_skip = -1  # `failed_attempts` when skip_backoff() was last called
+        self.backoff_until_ms = 0.0
+        self.leader_epoch: int | None = None  # leader epoch at the last drain
+        self.last_sent_ms = -1.0  # before the first attempt
+        self.has_request_in_flight = False
+        # The result.
+        self.base_offset = -1  # unless a broker has reported it
+        self.log_append_time = -1  # unless the topic uses LogAppendTime and a broker has reported it
         self.error: Exception | None = None  # error of the last attempt, or the error that failed the batch
-        self._header = b""  # empty until it is encoded
 
     def __repr__(self) -> str:
         return (
             f"ProducerBatch({self.topic_partition}, {self.record_count} records, {self.state.value}, attempts="
-            f"{self.attempts}, producer={self.producer_id}/{self.producer_epoch}, sequence={self.base_sequence})"
+            f"{self.failed_attempts}, producer={self.producer_id}/{self.producer_epoch}, sequence={self.base_sequence})"
         )
 
     # -- filling ------------------------------------------------------------------------------------------------------
@@ -171,7 +176,7 @@ class ProducerBatch:
     @classmethod
     def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
         """Create a failed batch for rows that are in no batch, so that the error is set on their futures."""
-        batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
+        batch = cls(topic_partition, oldest_row_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch._owned = OwnedRecords(rows=(rows,))
         batch.fail(error)
@@ -255,18 +260,20 @@ class ProducerBatch:
         if codec is not Codec.NONE:
             compressed_segment = memoryview(compress(codec, self.segments, level))
             self.codec = codec
-            self._replace_segments(compressed_segment)
+            self._move_to_own_segment(compressed_segment)
             self.body_bytes = len(compressed_segment)
         self._transition_to(CLOSED)
 
     def copy_to_own_memory(self) -> None:
         """Copy the records out of the buffers they share with other batches, so that the buffers can be freed."""
-        self._replace_segments(memoryview(b"".join(self.segments)))
+        self._move_to_own_segment(memoryview(b"".join(self.segments)))
 
-    def _replace_segments(self, segment: memoryview) -> None:
-        """Replace all segments with one that is not shared with other batches.
+    def _move_to_own_segment(self, segment: memoryview) -> None:
+        """Replace all segments with one that is not shared with other batches, and give it its own lease.
 
-        The memory that the new segment needs is transferred from the shared leases to a lease of its own.
+        The memory that the new segment needs is transferred from the shared leases, which then lose this holder. They
+        normally reserve enough: the encoded size of the records or, with compression, twice that. Otherwise the new
+        lease gets what there is.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
@@ -274,21 +281,23 @@ class ProducerBatch:
         own_lease.add_holder(self, needed_bytes)
         owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
         self._owned, self._pieces, self._piece_indices = owned, (), ()
-        for shared_lease in sorted(shared_leases, key=lambda shared_lease: -shared_lease.reserved_bytes):
+        # Take from the largest lease first, which usually has all the bytes that are needed.
+        for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
-        # This comes last, because a lease without holders returns its bytes to the pool and has none to transfer.
+        # Remove the holder last: once a lease has no holders, its bytes return to the pool and can no longer be
+        # transferred.
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 
     def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record_index: int) -> ProducerBatch:
         """Create a smaller batch from some of this batch's records.
 
-        The records have been encoded again as slice `slice_index` of `encoded_slices`. The child has the same creation
-        time and deadline as this batch and holds the same leases. Its records keep their sequences.
+        The records have been encoded again as slice `slice_index` of `encoded_slices`. The child has the same age and
+        deadline as this batch and holds the same leases. Its records keep their sequences.
 
         `first_record_index`: the index in this batch of the child's first record.
         """
-        child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
+        child = ProducerBatch(self.topic_partition, self.oldest_row_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
         rows = select_rows(self.rows, first_record_index, first_record_index + child.record_count)
         segment = encoded_slices.get_segment(slice_index)
@@ -302,7 +311,9 @@ class ProducerBatch:
             lease.add_holder(child, needed_bytes)
         if self.has_sequence:
             sequence = sequences.increment(self.base_sequence, first_record_index)
-            child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
+            child.set_producer_state(
+                self.producer_id, self.producer_epoch, sequence, is_transactional=self.is_transactional
+            )
         return child
 
     # -- encoding for a request ----------------------------------------------------------------------------------------
@@ -318,7 +329,7 @@ class ProducerBatch:
 
         If a broker may also have stored it, its sequence must not be set again (rule 3 of sending/idempotence.py).
         """
-        return self.drained_ms >= 0
+        return self.last_sent_ms >= 0
 
     @property
     def has_sequence(self) -> bool:
@@ -330,7 +341,7 @@ class ProducerBatch:
         return sequences.compute_last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
 
     def set_producer_state(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, is_transactional: bool = False
     ) -> None:
         """Set the producer identity and the base sequence, by which brokers detect duplicates.
 
@@ -339,7 +350,7 @@ class ProducerBatch:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
-        self.transactional = transactional
+        self.is_transactional = is_transactional
         self._header = b""
 
     def build_wire_segments(self) -> list[Segment]:
@@ -355,7 +366,7 @@ class ProducerBatch:
         if not self._header:
             self._header = encode_header(
                 segments,
-                attributes=(self.codec | TRANSACTIONAL) if self.transactional else self.codec,
+                attributes=(self.codec | TRANSACTIONAL) if self.is_transactional else self.codec,
                 last_offset_delta=self.record_count - 1,
                 base_timestamp=self.base_timestamp,
                 max_timestamp=self.max_timestamp,
@@ -384,7 +395,7 @@ class ProducerBatch:
     def mark_in_flight(self, now_ms: float) -> None:
         """Record that the batch is now part of a request, so a socket may read its bytes. CLOSED -> IN_FLIGHT."""
         self._transition_to(IN_FLIGHT)
-        self.drained_ms = now_ms
+        self.last_sent_ms = now_ms
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:
@@ -397,18 +408,18 @@ class ProducerBatch:
         """Prepare a retry after an attempt that failed with `error`. IN_FLIGHT -> CLOSED."""
         self._transition_to(CLOSED)
         self.has_request_in_flight = False
-        self.attempts += 1
+        self.failed_attempts += 1
         self.backoff_until_ms = backoff_until_ms
         self.error = error
 
     def skip_backoff(self) -> None:
         """Let the next retry skip its backoff because the partition has a new leader (KIP-951)."""
-        self._attempts_at_leader_change = self.attempts
+        self._failed_attempts_at_last_skip = self.failed_attempts
 
     @property
     def is_backing_off(self) -> bool:
         """Whether the batch must not be sent before `backoff_until_ms`."""
-        return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
+        return self.failed_attempts > 0 and self._failed_attempts_at_last_skip != self.failed_attempts
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
         """Record that the broker has stored the batch.

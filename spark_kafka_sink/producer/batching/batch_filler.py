@@ -16,10 +16,9 @@ the topic's fill lock.
 
 An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
 (`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, typically a
-KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, no thread fills batches for its
-topic any more, and the sender fails its rows together with all other incomplete batches (`fail_staged_rows`). For this
-reason, rows always move from one container to the next in a single statement: wherever the interrupt occurs, the rows
-are in one of the containers.
+KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, so no thread fills batches for its
+topic any more, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`). For this reason,
+rows move from one container to the next in a single statement: after an interrupt, they are in one of the containers.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +63,10 @@ _MAX_RESERVED_SHARE = 0.75
 _RATIO_ESTIMATION_FACTOR = 1.05  # the compressed size is estimated slightly too high, as in the Java client
 
 
-AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return the partition of each row. Arguments: the topic, the rows and the metadata."""
+class AssignTopicPartitions(Protocol):
+    """A function that returns the partition of each of a topic's rows."""
+
+    def __call__(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, /) -> NDArray[np.int32]: ...
 
 
 class BatchFiller:
@@ -77,7 +79,7 @@ class BatchFiller:
         pool: BufferPool,
         lock: threading.Lock,
         queues: PartitionQueues,
-        incomplete: IncompleteBatches,
+        incomplete_batches: IncompleteBatches,
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
         assign_partitions: AssignTopicPartitions,
@@ -90,7 +92,7 @@ class BatchFiller:
         self._pool = pool
         self._lock = lock
         self._queues = queues
-        self._incomplete = incomplete
+        self._incomplete_batches = incomplete_batches
         self._clock = clock
         self._wall_clock_ms = wall_clock_ms
         self._assign_partitions = assign_partitions
@@ -100,7 +102,7 @@ class BatchFiller:
         self.stages: dict[str, Stage] = {}  # by topic; callers add rows to them
         self._stages_in_use: dict[str, Stage] = {}  # by topic; a thread fills batches from each
         self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # leases of the encoder's buffers
-        self._failed_batches: list[ProducerBatch] = []  # not yet returned by take_failed_batches
+        self._failed_batches: list[ProducerBatch] = []  # until take_failed_batches returns them
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class BatchFiller:
             if interrupted_stage is not None and interrupted_stage is not stage:
                 failed_batches += interrupted_stage.build_failed_batches(error)
             for batch in failed_batches:
-                self._incomplete.add(batch)
+                self._incomplete_batches.add(batch)
         return failed_batches
 
     def close_batch(self, batch: ProducerBatch) -> None:
@@ -293,9 +295,9 @@ class BatchFiller:
         if full_batches_only:
             self._return_sparse_partitions(stage)
         lease = MemoryLease(self._pool, stage.reserved_bytes)
-        lease.add_holder(stage, 0)  # keeps the memory reserved until _finish_stage
+        lease.add_holder(stage, nbytes=0)  # keeps the memory reserved until _finish_stage
         stage.leases.append(lease)
-        return list(split_into_row_groups(stage.rows))
+        return list(split_into_row_groups(stage.assigned_entries))
 
     def _return_sparse_partitions(self, stage: Stage) -> None:
         """Put the rows of sparse partitions back into the topic's stage, ahead of rows staged in the meantime.
@@ -319,6 +321,7 @@ class BatchFiller:
             elif remaining_stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock):
                 stage.should_recheck = True
             stage.reserved_bytes = ready_stage.reserved_bytes
+            # Keep this a single statement: an interrupt between two would lose the remaining rows or fail them twice.
             stage.entries, self.stages[stage.topic] = ready_stage.entries, remaining_stage
 
     def _pin_and_encode(self, stage: Stage, entries: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
@@ -387,7 +390,7 @@ class BatchFiller:
             row_starts, row_stops = slices.starts[slice_range], slices.stops[slice_range]
             lease = stage_lease.create_empty()
             # The stage keeps the memory reserved until _finish_stage, even before any batch holds the lease.
-            lease.add_holder(stage, 0)
+            lease.add_holder(stage, nbytes=0)
             stage.leases.append(lease)
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
             stage_lease.transfer(encoded_copies * encoded_slices.data.nbytes + overhead_bytes, lease)
@@ -421,13 +424,12 @@ class BatchFiller:
                             full_batches.append(queue.batches[-1])
                         batch.pin()
                         queue.batches.append(batch)
-                        self._incomplete.add(batch)
+                        self._incomplete_batches.add(batch)
                     batch.append(pieces, piece_index)
             full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)
-        # The lock is not held during compression, which takes long. The queues are scheduled afterwards, because a
-        # pinned head is not due.
+        # Compress without the lock, because that takes long. Schedule the queues afterwards: a pinned head is not due.
         for batch in full_batches:
             self.close_batch(batch)
         if full_batches:
@@ -463,7 +465,7 @@ class BatchFiller:
             self._schedule_queues(queues)
             failed_batches = stage.build_failed_batches(error)
             for batch in failed_batches:
-                self._incomplete.add(batch)
+                self._incomplete_batches.add(batch)
             # Keep this a single statement, for the same reason as in `_append_to_batches`.
             stage.entries, self._failed_batches = [], [*self._failed_batches, *failed_batches]
         self._finish_stage(stage)

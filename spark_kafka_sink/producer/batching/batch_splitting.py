@@ -1,8 +1,7 @@
 """Splits a batch that the broker rejected as too large.
 
-The records are decoded to columns and encoded again. The smaller batches keep their parent's creation time, deadline,
-producer identity and memory. Their sequences continue from the parent's base sequence, so each record keeps its
-sequence.
+The records are decoded to columns and encoded again. The smaller batches keep their parent's age, deadline, producer
+identity and memory. Their sequences continue from the parent's base sequence, so each record keeps its sequence.
 """
 
 from __future__ import annotations

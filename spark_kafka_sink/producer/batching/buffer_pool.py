@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
@@ -31,9 +32,10 @@ eighth, copying took 4% of the CPU time at ten thousand partitions. With a sixte
 """
 
 
-WaitForEvent = Callable[[threading.Event, "float | None"], bool]
-"""Wait for an event. Return whether the event is set. Arguments: the event, and the timeout in milliseconds (None: no
-timeout)."""
+class WaitForEvent(Protocol):
+    """A function that waits for an event, without a timeout if `timeout_ms` is None, and returns whether it is set."""
+
+    def __call__(self, event: threading.Event, timeout_ms: float | None, /) -> bool: ...
 
 
 def _wait_for_event(event: threading.Event, timeout_ms: float | None) -> bool:
@@ -83,7 +85,7 @@ class BufferPool:
             self._free_bytes -= nbytes
             return True
 
-    def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait_for_event) -> None:
+    def reserve(self, nbytes: int, max_block_ms: float, wait_for_event: WaitForEvent = _wait_for_event) -> None:
         """Reserve `nbytes`, waiting up to `max_block_ms` for them to become free.
 
         Raise BufferExhaustedError if they do not become free in time, ProducerClosedError if the pool is closed, and
@@ -101,7 +103,7 @@ class BufferPool:
             with self._lock:
                 self._waiters.append(waiter)
                 self._serve_waiters()  # memory may have been released since try_reserve()
-            wait(waiter.wake_event, max_block_ms)
+            wait_for_event(waiter.wake_event, max_block_ms)
         finally:
             with self._lock:
                 if waiter in self._waiters:

@@ -7,8 +7,8 @@ records are converted to columns first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,10 @@ _PROBED_ROWS = 64
 """Number of leading rows in which `_is_ascending` looks for unsorted partitions before it checks all rows."""
 
 
-AssignPartitions = Callable[[Rows, ClusterSnapshot], NDArray[np.int32]]
-"""Return the partition of each row. Arguments: the rows and the metadata."""
+class AssignPartitions(Protocol):
+    """A function that returns the partition of each row."""
+
+    def __call__(self, rows: Rows, snapshot: ClusterSnapshot, /) -> NDArray[np.int32]: ...
 
 
 class GroupedRows(NamedTuple):

@@ -16,6 +16,7 @@ class Flush:
     """A flush() call in progress.
 
     `batches`: the batches that the flush waits for; None until all rows appended before the flush are in batches.
+    `done_event`: set once the flush has no batch left to wait for.
     """
 
     __slots__ = ("batches", "done_event")
@@ -99,8 +100,8 @@ class IncompleteBatches:
         """Return the flushes whose batches are not known yet, because rows were staged when the flush began."""
         return [flush for flush in self._flushes if flush.batches is None]
 
-    def set_flush_batches(self, flushes: Iterable[Flush]) -> None:
-        """Make flushes wait for all currently incomplete batches. If there are none, complete the flushes."""
+    def assign_batches_to_flushes(self, flushes: Iterable[Flush]) -> None:
+        """Make flushes wait for all batches that are incomplete now. If there are none, complete the flushes."""
         for flush in flushes:
             flush.batches = set(self._deadline_ms_by_batch)
             if not flush.batches:

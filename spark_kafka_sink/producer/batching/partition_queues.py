@@ -7,15 +7,20 @@ one of two indexes, or to neither:
 
     timers       the head lingers or backs off until a known time
     ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
-    neither      the queue is empty or muted, or another thread has pinned its head
+    neither      the queue is empty or muted, or another thread has pinned its head, so that it can append or compress
+                 records without the lock (batch.py)
 
 A node's ready queues are drained in turn. A drained queue moves to the end. If a queue's head does not fit into the
 request, the queue stays at the front.
 
-Idempotence may reject a head for now (`AdmitBatch`). Only the head's queue is then muted, and the node's other queues
-are still drained. The muted queue is unmuted when one of its batches is completed or retried, or when idempotence calls
-`unmute`. (The Java client stops draining the node and begins with the same partition in the next round, so the node's
-other partitions wait and the sender spins.)
+The idempotence check (`AdmitBatch`) may hold a head back temporarily. Only the head's queue is then muted, and the
+node's other queues are still drained. The queue is unmuted when one of its batches is completed or retried, or when a
+caller of `unmute` knows that the head may be admitted now. (The Java client stops draining the node and begins with the
+same partition in the next round, so the node's other partitions wait and the sender spins.)
+
+A fill turns the staged rows of a topic into batches (batch_filler.py). Two rules make batches larger, which lowers the
+cost per row. After the sender has filled batches with rows that have lingered, the topic's next rows stay staged for a
+fill pause. Rows that could not be sent yet anyway stay staged for an extra linger.
 
 The accumulator's lock guards everything in this module. Times are in milliseconds on the producer's monotonic clock.
 """
@@ -25,7 +30,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
@@ -37,23 +43,25 @@ INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
 _MAX_EXTRA_LINGER_MS = 100.0
 """Maximum extra linger (see `extra_linger_ms`). With a thousand partitions, the extra linger halves the cost per row.
-It is limited in case leaders are unresponsive: staged rows must become batches before they can expire, and before the
-memory reserved for encoding them can be released."""
+It is capped because rows can neither expire nor release the memory reserved for encoding them until they are in
+batches: without the cap, unresponsive leaders would keep the rows staged indefinitely."""
 _FILL_PAUSE_FACTOR = 2
 """Duration of a fill pause relative to the fill before it. With a factor of 2, the sender spends at most a third of its
-time filling batches with rows that have lingered. With many partitions, a fill takes long, and a longer pause makes up
-for it, because each batch then gets more rows."""
+time filling batches with rows that have lingered. With many partitions a fill is slow, but the longer pause that
+follows pays for it: each batch collects more rows."""
 _MIN_FILL_PAUSE_MS = 5.0
 """Minimum duration of a fill pause. Shorter pauses are skipped, because a wait may end up to a millisecond late."""
 
 
-AdmitBatch = Callable[[ProducerBatch, int, float], bool]
-"""Decide whether the head of a queue may be sent to its leader now. Arguments: the batch, the leader's node id, the
-time.
+class AdmitBatch(Protocol):
+    """The idempotence check: a function that decides whether the head of a queue may be sent to its leader now.
 
-If the result is True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. If it is
-False, the queue is muted. The accumulator's lock is held during the call, so the function must not call the
-accumulator."""
+    If the result is True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. If it is
+    False, the queue is muted. The accumulator's lock is held during the call, so the function must not call the
+    accumulator.
+    """
+
+    def __call__(self, batch: ProducerBatch, leader_id: int, now_ms: float, /) -> bool: ...
 
 
 class PartitionQueue:
@@ -81,9 +89,9 @@ class PartitionQueue:
         return last_batch
 
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
-        """Insert a batch in front of the batches with a later sequence or none.
+        """Insert a batch before any batch that has a later sequence or no sequence.
 
-        A batch without a sequence becomes the head, because it was at the head when it was drained.
+        A batch without a sequence goes back to the head of the queue, where it was drained from.
         """
         if not batch.has_sequence:
             self.batches.insert(0, batch)
@@ -181,13 +189,13 @@ class PartitionQueues:
                     batch.skip_backoff()
             self.schedule(queue, now_ms)
 
-    def set_linger_suspended(self, suspended: bool, now_ms: float) -> None:
+    def set_linger_suspended(self, is_suspended: bool, now_ms: float) -> None:
         """Set whether open batches are ready without lingering.
 
         Linger is suspended while memory is short, during a flush or close, and inside `without_linger` blocks.
         """
-        was_suspended, self._is_linger_suspended = self._is_linger_suspended, suspended
-        if suspended and not was_suspended:
+        was_suspended, self._is_linger_suspended = self._is_linger_suspended, is_suspended
+        if is_suspended and not was_suspended:
             for queue in self._queues.values():
                 if queue.batches and not queue.is_ready:
                     self.schedule(queue, now_ms)
@@ -288,7 +296,10 @@ class PartitionQueues:
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
     def begin_fill_pause(self, topic: str, fill_started_ms: float, fill_ended_ms: float) -> None:
-        """Begin a topic's fill pause, whose length is proportional to the time that the last fill took."""
+        """Begin a topic's fill pause, whose length is proportional to the time that the last fill took.
+
+        A pause below _MIN_FILL_PAUSE_MS is skipped, which also ends any earlier pause.
+        """
         pause_ms = min(_FILL_PAUSE_FACTOR * (fill_ended_ms - fill_started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = fill_ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
 
@@ -320,7 +331,7 @@ class PartitionQueues:
             del ready_queues[queue]
             queue.is_ready = False
             # A closed batch is due unless it is backing off, so the due time is computed only for other heads.
-            may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.attempts > 0
+            may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.failed_attempts > 0
             if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
                 self.schedule(queue, now_ms)
                 continue
@@ -333,7 +344,7 @@ class PartitionQueues:
             if not batches:
                 continue
             head = batches[0]
-            if head.state is OPEN or head.state is PINNED or head.attempts:
+            if head.state is OPEN or head.state is PINNED or head.failed_attempts:
                 self.schedule(queue, now_ms)
             else:  # a closed batch without failed attempts is ready immediately
                 queue.is_ready = True
@@ -357,7 +368,7 @@ class PartitionQueues:
             return head.backoff_until_ms
         if head.state is not OPEN or len(batches) > 1 or self._is_linger_suspended:
             return -INFINITE_MS
-        return head.created_ms + self._linger_ms
+        return head.oldest_row_ms + self._linger_ms
 
     def _set_leader(self, queue: PartitionQueue) -> None:
         info = self._snapshot.partition(*queue.topic_partition)

@@ -13,7 +13,8 @@ Vocabulary of this module:
 
     row group         rows that were encoded together, sorted by partition
     range             rows [start, stop) of a row group
-    run               longest range of consecutive rows of one call; runs are numbered from 0 in each row group
+    run               longest range of consecutive rows of one call; each row group numbers its runs from 0
+    run index         number of a run in its row group; arrays are named run_indices
     stored range      range that a broker has stored at consecutive offsets (StoredRange)
     row index         index of a row in its call; arrays are named row_indices
     call index        index of a call in the calls of a row group; arrays are named call_indices
@@ -123,14 +124,14 @@ class RowGroup:
         calls = self._calls
         # Reading single items is faster from a memoryview (`data`) than from a numpy array.
         call_indices_by_run, run_starts = self._call_indices_by_run.data, self._run_starts.data
-        run = bisect_right(run_starts, start) - 1
-        run_stop = run_starts[run + 1]
+        run_index = bisect_right(run_starts, start) - 1
+        run_stop = run_starts[run_index + 1]
         runs = []
         while run_stop < stop:
-            runs.append((calls[call_indices_by_run[run]], start, run_stop))
-            run += 1
-            start, run_stop = run_stop, run_starts[run + 1]
-        runs.append((calls[call_indices_by_run[run]], start, stop))
+            runs.append((calls[call_indices_by_run[run_index]], start, run_stop))
+            run_index += 1
+            start, run_stop = run_stop, run_starts[run_index + 1]
+        runs.append((calls[call_indices_by_run[run_index]], start, stop))
         return runs
 
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
@@ -162,41 +163,47 @@ class RowGroup:
         flat_ranges = np.fromiter(
             chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELDS * len(stored_ranges)
         )
-        call_indices, run_ranges = self._split_range_array(flat_ranges.reshape(-1, _STORED_RANGE_FIELDS))
-        run_starts, run_stops = run_ranges.T[:2]
-        row_counts = np.bincount(call_indices, run_stops - run_starts).astype(np.int64).tolist()
+        call_indices, split_ranges = self._split_at_runs(flat_ranges.reshape(-1, _STORED_RANGE_FIELDS))
+        starts, stops = split_ranges.T[:2]
+        row_counts = np.bincount(call_indices, stops - starts).astype(np.int64).tolist()
         # Once the array is sorted by call, the ranges of each call are a view of it.
-        run_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
+        split_ranges = split_ranges.take(call_indices.argsort(kind="stable"), axis=0)
         call_start = 0
         for call_index, call_stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
             if call_start < call_stop:
-                call_ranges = run_ranges[call_start:call_stop]
+                call_ranges = split_ranges[call_start:call_stop]
                 yield StoredRows(self._calls[call_index], self.row_indices, call_ranges, row_counts[call_index])
             call_start = call_stop
 
-    def _split_range_array(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Split stored ranges into stored ranges of single runs.
+    def _split_at_runs(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Split each range at the boundaries between runs, so that every resulting range lies within one run.
 
         Return the call index of each resulting range, and the resulting ranges. The columns of both range arrays are
         the fields of StoredRange.
+
+        Example: with the runs [0, 4), [4, 6) and [6, 9), the range of the rows [2, 8) with the base offset 100 becomes
+
+            rows      [2, 4)    [4, 6)    [6, 8)
+            offset    100       102       104
         """
         starts, stops = stored_ranges.T[:2]
         first_runs = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_runs
-        # Repeat each range once per run in it, and number the copies of a range from its first run: the copy at index i
-        # of the result has the run i - (index of the range's first copy) + (first run of the range).
-        run_ranges = stored_ranges.repeat(run_counts, axis=0)
+        # Repeat each range once per run in it. Copy i belongs to run `first_run + (i - first_copy)`, where `first_copy`
+        # is the index of the range's first copy.
+        split_ranges = stored_ranges.repeat(run_counts, axis=0)
         first_copies = run_counts.cumsum() - run_counts
-        runs = np.arange(len(run_ranges)) + (first_runs - first_copies).repeat(run_counts)
-        # Shrink each copy to the rows of its run. Its base offset grows by the number of rows in front of the run, or
-        # remains -1 if it is unknown. The arrays below are views of `run_ranges`.
-        run_starts, run_stops, _, offsets, _ = run_ranges.T
-        has_offset = offsets >= 0
-        offsets -= run_starts * has_offset
-        np.maximum(run_starts, self._run_starts[runs], out=run_starts)
-        np.minimum(run_stops, self._run_starts[runs + 1], out=run_stops)
-        offsets += run_starts * has_offset
-        return self._call_indices_by_run[runs], run_ranges
+        run_indices = np.arange(len(split_ranges)) + (first_runs - first_copies).repeat(run_counts)
+        # Shrink each copy to the rows of its run, in place: the arrays below are views of `split_ranges`. A base offset
+        # grows by as much as the start of its range, so the start is subtracted before it changes and added afterwards.
+        # An unknown base offset remains -1.
+        split_starts, split_stops, _partitions, base_offsets, _log_append_times = split_ranges.T
+        has_offset = base_offsets >= 0
+        base_offsets -= split_starts * has_offset
+        np.maximum(split_starts, self._run_starts[run_indices], out=split_starts)
+        np.minimum(split_stops, self._run_starts[run_indices + 1], out=split_stops)
+        base_offsets += split_starts * has_offset
+        return self._call_indices_by_run[run_indices], split_ranges
 
 
 def _find_run_starts(call_indices: NDArray[np.int32]) -> NDArray[np.int64]:

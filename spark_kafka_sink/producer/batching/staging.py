@@ -196,7 +196,7 @@ class Stage:
         return f"Stage({self.topic}, {size}, oldest {self.oldest_row_ms})"
 
     @property
-    def rows(self) -> list[Rows]:
+    def assigned_entries(self) -> list[Rows]:
         """The entries that are already assigned to partitions. After `assign_partitions`, these are all entries."""
         return [entry for entry in self.entries if isinstance(entry, Rows)]
 
@@ -344,36 +344,40 @@ class Stage:
         return full_partitions if should_split else None
 
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
-        """Return two new stages: one with the rows of the partitions that are True in the mask, and one with the rest.
+        """Return two new stages: one with the rows of the partitions selected by the mask, and one with all other rows.
 
         Every entry must already be assigned to partitions. Both stages keep `oldest_row_ms`, and they divide the
         reserved memory. This stage itself does not change.
+
+        The partition totals of the stage with the selected rows remain 0, because its rows become batches at once and
+        nothing asks whether it is full.
         """
-        ready_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
+        selected_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count
-        if not partition_mask.any():  # all rows remain, so none must be copied
+        if not partition_mask.any():  # every row remains, so nothing needs to be copied
             remaining_stage.extend(self)
-            return ready_stage, remaining_stage
+            return selected_stage, remaining_stage
         remaining_stage._split_count += 1
         remaining_stage._bytes_by_partition = np.where(partition_mask, 0, self._bytes_by_partition)
         remaining_stage._update_partition_totals()
         futures_bytes = 0
-        for rows in self.rows:
-            ready_rows, remaining_rows = rows.split(partition_mask)
-            futures_bytes += rows.futures_bytes
-            if ready_rows is not None:
-                ready_stage.entries.append(ready_rows)
-                ready_stage.assigned_bytes += int(ready_rows.sizes.sum())
-                ready_stage.reserved_bytes += ready_rows.futures_bytes
-            if remaining_rows is not None:
-                remaining_stage.entries.append(remaining_rows)
-                remaining_stage.assigned_bytes += int(remaining_rows.sizes.sum())
+        for entry in self.assigned_entries:
+            selected_entry, remaining_entry = entry.split(partition_mask)
+            futures_bytes += entry.futures_bytes
+            if selected_entry is not None:
+                selected_stage.entries.append(selected_entry)
+                selected_stage.assigned_bytes += int(selected_entry.sizes.sum())
+                selected_stage.reserved_bytes += selected_entry.futures_bytes
+            if remaining_entry is not None:
+                remaining_stage.entries.append(remaining_entry)
+                remaining_stage.assigned_bytes += int(remaining_entry.sizes.sum())
         # The memory reserved for futures goes with their rows. The rest is divided in proportion to the encoded sizes.
         record_reserved_bytes = self.reserved_bytes - futures_bytes
-        total_bytes = ready_stage.assigned_bytes + remaining_stage.assigned_bytes
-        ready_stage.reserved_bytes += record_reserved_bytes * ready_stage.assigned_bytes // max(1, total_bytes)
-        remaining_stage.reserved_bytes = self.reserved_bytes - ready_stage.reserved_bytes
-        return ready_stage, remaining_stage
+        total_bytes = selected_stage.assigned_bytes + remaining_stage.assigned_bytes
+        selected_stage.reserved_bytes += record_reserved_bytes * selected_stage.assigned_bytes // max(1, total_bytes)
+        # A difference rather than a second quotient, so that rounding loses no byte.
+        remaining_stage.reserved_bytes = self.reserved_bytes - selected_stage.reserved_bytes
+        return selected_stage, remaining_stage
 
     def _create_empty_copy(self) -> Stage:
         """Create a stage without rows that has the topic, the age and the limits of this stage."""

@@ -189,13 +189,13 @@ class Deliveries:
     def _build_facts(self, batch: ProducerBatch, now_ms: float) -> BatchFacts:
         return BatchFacts(
             record_count=batch.record_count,
-            attempts=batch.attempts,
+            failed_attempts=batch.failed_attempts,
             max_retries=self._config.retries,
-            expired=batch.has_reached_delivery_timeout(now_ms),
-            idempotent=batch.has_sequence,
+            is_expired=batch.has_reached_delivery_timeout(now_ms),
+            has_sequence=batch.has_sequence,
             is_head=self._idempotence.is_head(batch),
-            in_doubt=self._idempotence.is_in_doubt(batch),
-            transactional=batch.transactional,
+            is_in_doubt=self._idempotence.is_in_doubt(batch),
+            is_transactional=batch.is_transactional,
         )
 
     def _handle_late_response(self, batch: ProducerBatch, outcome: Outcome) -> None:

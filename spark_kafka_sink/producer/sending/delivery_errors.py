@@ -59,7 +59,7 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
     if failure.timed_out:
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
     if failure.has_used_up_retries or failure.in_doubt:
-        message = f"{_to_sentence(error)} Attempts: {batch.attempts + 1}."
+        message = f"{_to_sentence(error)} Attempts: {batch.failed_attempts + 1}."
         partition = format_partition(*batch.topic_partition)
         delivery_error = DeliveryError(message, destination=partition, possibly_stored=failure.in_doubt)
         return _set_cause(delivery_error, error)
@@ -125,7 +125,7 @@ def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
 def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
     """Build the error for a batch whose delivery.timeout.ms has passed. `cause`: the reason, or None if unknown."""
     partition = format_partition(*batch.topic_partition)
-    timeout_ms = batch.deadline_ms - batch.created_ms
+    timeout_ms = batch.deadline_ms - batch.oldest_row_ms
     cause_text = "" if cause is None else f" {_to_sentence(cause)}"
     if not batch.has_been_sent:
         details = f" Never sent.{cause_text}"

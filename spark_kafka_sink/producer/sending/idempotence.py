@@ -103,12 +103,13 @@ def is_possibly_stored(partition_state: PartitionState, batch: ProducerBatch) ->
 class _PartitionStates(dict[TopicPartition, PartitionState]):
     """The state of each topic-partition, created on first use."""
 
-    def __init__(self, *, transactional: bool) -> None:
+    def __init__(self, *, is_transactional: bool) -> None:
         super().__init__()
-        self._transactional = transactional
+        self._is_transactional = is_transactional
 
     def __missing__(self, topic_partition: TopicPartition) -> PartitionState:
-        partition_state = self[topic_partition] = PartitionState(topic_partition, transactional=self._transactional)
+        partition_state = PartitionState(topic_partition, is_transactional=self._is_transactional)
+        self[topic_partition] = partition_state
         return partition_state
 
 
@@ -136,7 +137,7 @@ class Idempotence:
         self.id_and_epoch = NO_PRODUCER_ID
         self.get_connection = get_connection
         self._max_in_flight = max_in_flight
-        self._partitions = _PartitionStates(transactional=transactions is not None)
+        self._partitions = _PartitionStates(is_transactional=transactions is not None)
         self._abandoned_batches: list[ProducerBatch] = []
 
     # --- producer identity

@@ -27,14 +27,18 @@ class BatchFacts(NamedTuple):
     """The facts about a batch on which the outcome depends, in addition to the response."""
 
     record_count: int
-    attempts: int
+    failed_attempts: int
+    """Number of attempts that failed before this one."""
     max_retries: int
-    expired: bool
-    idempotent: bool
+    is_expired: bool
+    """delivery.timeout.ms has passed."""
+    has_sequence: bool
+    """The batch has a sequence, as all batches have unless idempotence is disabled."""
     is_head: bool
-    in_doubt: bool
+    """The batch is the head of its partition (see above)."""
+    is_in_doubt: bool
     """A broker may have stored the batch in this attempt or an earlier one."""
-    transactional: bool = False
+    is_transactional: bool = False
     """The batch belongs to a transaction, whose epoch only brokers can change."""
 
 
@@ -90,23 +94,23 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
     if code in SUCCESS_OUTCOMES:
         return SUCCESS_OUTCOMES[code]
     if error.fatal:
-        return Fail(fatal=True, in_doubt=facts.in_doubt)
+        return Fail(fatal=True, in_doubt=facts.is_in_doubt)
     # A single record cannot be split, and an expired batch gets no further attempts.
-    if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:
+    if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.is_expired:
         return Split()
     # Sequence errors come first, because their outcome does not depend on the error code alone.
-    outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.idempotent else None
+    outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.has_sequence else None
     if outcome is None and error.retriable:
         outcome = Retry(should_refresh_metadata=error.requires_metadata_refresh)
     if outcome is None:
-        return Fail(in_doubt=facts.in_doubt)
+        return Fail(in_doubt=facts.is_in_doubt)
     if not isinstance(outcome, Retry):
         return outcome
     # The batch may be sent again, unless its time or its retries are used up.
-    failure = Fail(should_refresh_metadata=outcome.should_refresh_metadata, in_doubt=facts.in_doubt)
-    if facts.expired:
+    failure = Fail(should_refresh_metadata=outcome.should_refresh_metadata, in_doubt=facts.is_in_doubt)
+    if facts.is_expired:
         return replace(failure, timed_out=True)
-    if facts.attempts >= facts.max_retries:
+    if facts.failed_attempts >= facts.max_retries:
         return replace(failure, has_used_up_retries=True)
     return outcome
 
@@ -129,6 +133,6 @@ def _decide_restart(facts: BatchFacts) -> Outcome:
     could be stored twice under a new sequence. In a transaction, it fails as well, because the transaction must be
     aborted before there is a new epoch.
     """
-    if facts.transactional:
-        return Fail(in_doubt=facts.in_doubt)
-    return Fail(in_doubt=True) if facts.in_doubt else Retry(needs_new_sequence=True)
+    if facts.is_transactional:
+        return Fail(in_doubt=facts.is_in_doubt)
+    return Fail(in_doubt=True) if facts.is_in_doubt else Retry(needs_new_sequence=True)

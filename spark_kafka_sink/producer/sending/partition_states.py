@@ -75,17 +75,17 @@ class PartitionState:
         "in_doubt_batches",
         "in_flight_batches",
         "in_flight_node_id",
+        "is_transactional",
         "last_acked_sequence",
         "next_sequence",
         "pending_batches",
         "phase",
         "topic_partition",
-        "transactional",
     )
 
-    def __init__(self, topic_partition: TopicPartition, *, transactional: bool = False) -> None:
+    def __init__(self, topic_partition: TopicPartition, *, is_transactional: bool = False) -> None:
         self.topic_partition = topic_partition
-        self.transactional = transactional
+        self.is_transactional = is_transactional
         self.in_flight_batches: dict[ProducerBatch, int] = {}
         """Node id of each request in flight, by the request's batch. The batch may have failed in the meantime."""
         self.in_flight_node_id = -1  # the node that all requests in flight were sent to
@@ -97,7 +97,7 @@ class PartitionState:
         self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
         self.next_sequence: int  # set by `start_sequences`
-        self.last_acked_sequence: int  # set by `start_sequences`; -1 if there is none
+        self.last_acked_sequence: int  # set by `start_sequences`; -1 until a batch is acknowledged
 
     def __repr__(self) -> str:
         return (
@@ -184,7 +184,7 @@ class PartitionState:
 
     def _assign_sequence(self, batch: ProducerBatch) -> None:
         sequence = self.next_sequence
-        batch.set_producer_state(*self.id_and_epoch, sequence, transactional=self.transactional)
+        batch.set_producer_state(*self.id_and_epoch, sequence, is_transactional=self.is_transactional)
         self.next_sequence = sequences.increment(sequence, batch.record_count)
 
 

@@ -285,7 +285,7 @@ def test_releases_all_memory_when_everything_is_acknowledged(compression: str) -
         h.append_rows([rng.bytes(int(n)) for n in rng.integers(0, 300, 50)], partitions)
         h.clock.now += 7
         for batch in h.take():
-            if step % 3 == 0 and batch.attempts == 0:
+            if step % 3 == 0 and batch.failed_attempts == 0:
                 batch.mark_request_ended()
                 h.reenqueue(batch)
             else:
@@ -383,4 +383,4 @@ def test_interrupt_at_begin_of_flush_leaves_no_flush_in_progress(monkeypatch: py
     monkeypatch.setattr(IncompleteBatches, "begin_flush", interrupted)
     with pytest.raises(KeyboardInterrupt):
         h.accumulator.flush(lambda done: True)
-    assert not h.accumulator._incomplete.is_flush_in_progress
+    assert not h.accumulator._incomplete_batches.is_flush_in_progress

@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
 def create_batch(deadline_ms: float) -> ProducerBatch:
-    return ProducerBatch(TopicPartition("t", 0), created_ms=0.0, deadline_ms=deadline_ms)
+    return ProducerBatch(TopicPartition("t", 0), oldest_row_ms=0.0, deadline_ms=deadline_ms)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_flush_completes_when_its_last_batches_complete_together(incomplete: Inc
     for batch in (first, second, third):
         incomplete.add(batch)
     incomplete.begin_flush(flush := Flush())
-    incomplete.set_flush_batches([flush])
+    incomplete.assign_batches_to_flushes([flush])
     incomplete.add(later)
     incomplete.remove(first, later)
     assert not flush.done_event.is_set()
@@ -88,7 +88,7 @@ def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     incomplete.begin_flush(first := Flush())
     flushes = incomplete.find_flushes_without_batches()
     incomplete.begin_flush(later := Flush())
-    incomplete.set_flush_batches(flushes)
+    incomplete.assign_batches_to_flushes(flushes)
     assert first.done_event.is_set()
     assert not later.done_event.is_set()
     assert incomplete.find_flushes_without_batches() == [later]

@@ -68,13 +68,16 @@ def test_assigned_records_become_rows_in_place_and_are_counted() -> None:
     last = add_record(stage, 3, 1_036, bytes(900))
     for _ in range(2):
         stage.assign_partitions(convert_records)
-    assert [rows.partitions.tolist() for rows in stage.rows] == [[2, 2], [9], [3]]
+    assert [rows.partitions.tolist() for rows in stage.assigned_entries] == [[2, 2], [9], [3]]
     assert stage.entries[1] is between
-    for rows, futures in ((stage.rows[0], first), (stage.rows[2], [last])):
+    for rows, futures in ((stage.assigned_entries[0], first), (stage.assigned_entries[2], [last])):
         assert not any(future.done() for future in futures)
         rows.call.fail_rows(FailedRows(rows.row_indices, DeliveryError("no"), "t"))
         assert all(future.done() for future in futures)
-    assert (stage.assigned_bytes, stage.unassigned_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
+    assert (stage.assigned_bytes, stage.unassigned_bytes) == (
+        sum(int(rows.sizes.sum()) for rows in stage.assigned_entries),
+        0,
+    )
     assert 1_800 < stage.largest_partition_bytes < 1_900
 
 
@@ -85,7 +88,7 @@ def test_full_stage_of_single_records_fills_a_batch(length: int) -> None:
         add_record(stage, 0, MAX_RECORD_OVERHEAD_BYTES + 8 + length + compute_max_headers_bytes(None), bytes(length))
         if stage.is_full(batch_bytes - HEADER_BYTES):
             stage.assign_partitions(convert_records)
-    grouped = group_by_partition(stage.rows)
+    grouped = group_by_partition(stage.assigned_entries)
     cuts = split_into_batches(
         grouped.sizes, grouped.build_partition_slices([None]), batch_bytes, find_timestamp_range(grouped.columns, 0)
     )
@@ -192,7 +195,7 @@ def test_split_separates_full_partition_and_keeps_age_of_sparse_ones() -> None:
     assert ready_partitions is not None
     assert np.flatnonzero(ready_partitions).tolist() == [7]
     ready, remaining = stage.split(ready_partitions)
-    assert [rows.row_indices.tolist() for rows in ready.rows] == [list(range(20, 29)), list(range(9))]
+    assert [rows.row_indices.tolist() for rows in ready.assigned_entries] == [list(range(20, 29)), list(range(9))]
     assert (ready.reserved_bytes, remaining.reserved_bytes) == (36_000, 4_600)
     assert remaining.entries[1] is stage.entries[2]  # an entry that remains as a whole is not copied
     assert (remaining.assigned_bytes, remaining.oldest_row_ms) == (2_300, 5)
@@ -326,7 +329,7 @@ def test_split_divides_reservation_by_bytes_and_futures_by_count() -> None:
     for partition, length in ((0, 50), (1, 50), (1, 700)):
         add_record(before, partition, 800, bytes(length))
     before.assign_partitions(convert_records)
-    (rows,) = before.rows
+    (rows,) = before.assigned_entries
     small, _, large = rows.sizes.tolist()
     stage = Stage("t", 0, MIB, 32 * MIB)
     stage.add(rows, 2 * (2 * small + large) + 3 * FUTURE_BYTES)

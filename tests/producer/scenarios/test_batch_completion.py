@@ -36,7 +36,11 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
     sequence = batch.base_sequence
     for child in children:
         assert (child.producer_id, child.base_sequence) == (batch.producer_id, sequence)
-        assert (child.created_ms, child.deadline_ms, child.attempts) == (batch.created_ms, batch.deadline_ms, 0)
+        assert (child.oldest_row_ms, child.deadline_ms, child.failed_attempts) == (
+            batch.oldest_row_ms,
+            batch.deadline_ms,
+            0,
+        )
         assert child.codec is batch.codec
         assert [lease.buffer for lease in child.leases] == [None]  # uses none of the parent's memory
         sequence += child.record_count
@@ -207,7 +211,7 @@ def test_retried_batch_expires_by_its_original_age() -> None:
     h.reenqueue(batch)
     h.clock.now += 40
     assert h.accumulator.take_expired_batches(h.clock.now) == [batch]
-    assert batch.attempts == 1
+    assert batch.failed_attempts == 1
     assert not h.accumulator.has_undrained()
 
 

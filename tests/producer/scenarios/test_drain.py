@@ -122,7 +122,7 @@ def test_retried_batch_backs_off_in_front_of_all_others() -> None:
     assert (check.ready_node_ids, check.next_ready_check_delay_ms) == (frozenset(), 100)
     h.clock.now += 100
     assert h.take() == [first]
-    assert first.attempts == 1
+    assert first.failed_attempts == 1
 
 
 def test_backoff_of_one_partition_does_not_delay_another() -> None:

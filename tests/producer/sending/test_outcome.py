@@ -9,7 +9,13 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, lookup_error_code
 
 FACTS = BatchFacts(
-    record_count=10, attempts=0, max_retries=5, expired=False, idempotent=True, is_head=True, in_doubt=False
+    record_count=10,
+    failed_attempts=0,
+    max_retries=5,
+    is_expired=False,
+    has_sequence=True,
+    is_head=True,
+    is_in_doubt=False,
 )
 FATAL = (
     codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -74,8 +80,8 @@ def test_unknown_error_code_fails_the_batch() -> None:
 
 @pytest.mark.parametrize("code", [code for code, outcome in TABLE.items() if isinstance(outcome, Retry)])
 def test_retriable_error_fails_when_time_or_retries_are_used_up(code: int) -> None:
-    late = decide_outcome(FACTS._replace(expired=True), code)
-    often = decide_outcome(FACTS._replace(attempts=5), code)
+    late = decide_outcome(FACTS._replace(is_expired=True), code)
+    often = decide_outcome(FACTS._replace(failed_attempts=5), code)
     assert isinstance(late, Fail)
     assert late.timed_out
     assert isinstance(often, Fail)
@@ -87,7 +93,7 @@ def test_single_record_that_is_too_large_fails() -> None:
 
 
 def test_expired_batch_is_not_split() -> None:
-    assert decide_outcome(FACTS._replace(expired=True), codes.MESSAGE_TOO_LARGE) == Fail()
+    assert decide_outcome(FACTS._replace(is_expired=True), codes.MESSAGE_TOO_LARGE) == Fail()
 
 
 def test_out_of_order_error_behind_head_is_retried_with_same_sequence() -> None:
@@ -95,7 +101,7 @@ def test_out_of_order_error_behind_head_is_retried_with_same_sequence() -> None:
 
 
 def test_out_of_order_error_after_lost_response_fails_in_doubt() -> None:
-    assert decide_outcome(FACTS._replace(in_doubt=True), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)
+    assert decide_outcome(FACTS._replace(is_in_doubt=True), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)
 
 
 def test_forgotten_producer_restarts_sequences() -> None:
@@ -103,7 +109,7 @@ def test_forgotten_producer_restarts_sequences() -> None:
 
 
 def test_sequence_errors_have_no_effect_without_idempotence() -> None:
-    assert decide_outcome(FACTS._replace(idempotent=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
+    assert decide_outcome(FACTS._replace(has_sequence=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
 
 
 def test_only_listed_error_codes_leave_doubt() -> None:
@@ -112,14 +118,14 @@ def test_only_listed_error_codes_leave_doubt() -> None:
 
 @pytest.mark.parametrize("code", [codes.POLICY_VIOLATION, codes.CLUSTER_AUTHORIZATION_FAILED, 9_999])
 def test_batch_that_fails_after_lost_response_may_be_stored(code: int) -> None:
-    outcome = decide_outcome(FACTS._replace(in_doubt=True), code)
+    outcome = decide_outcome(FACTS._replace(is_in_doubt=True), code)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
 
 
-@pytest.mark.parametrize("spent", [FACTS._replace(attempts=5), FACTS._replace(expired=True)])
+@pytest.mark.parametrize("spent", [FACTS._replace(failed_attempts=5), FACTS._replace(is_expired=True)])
 def test_batch_without_retries_left_after_lost_response_may_be_stored(spent: BatchFacts) -> None:
-    outcome = decide_outcome(spent._replace(in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
+    outcome = decide_outcome(spent._replace(is_in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
 
@@ -127,6 +133,6 @@ def test_batch_without_retries_left_after_lost_response_may_be_stored(spent: Bat
 @pytest.mark.parametrize("in_doubt", [False, True])
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
 def test_batch_in_transaction_fails_instead_of_restarting_sequences(code: int, in_doubt: bool) -> None:
-    facts = FACTS._replace(in_doubt=in_doubt)
+    facts = FACTS._replace(is_in_doubt=in_doubt)
     assert decide_outcome(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(needs_new_sequence=True))
-    assert decide_outcome(facts._replace(transactional=True), code, 0) == Fail(in_doubt=in_doubt)
+    assert decide_outcome(facts._replace(is_transactional=True), code, 0) == Fail(in_doubt=in_doubt)

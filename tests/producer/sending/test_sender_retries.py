@@ -179,7 +179,7 @@ def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry()
     futures = [send(producer, b"%d" % i) for i in (1, 2, 3)]
     state = get_state(producer)
     assert in_flight_count(producer) == 3
-    run_until(producer, lambda: state.pending_batches[0].attempts == 1)
+    run_until(producer, lambda: state.pending_batches[0].failed_attempts == 1)
     futures.append(send(producer, b"4"))
     run_until(producer, lambda: in_flight_count(producer) == 0)
     seen = set()
