@@ -110,46 +110,57 @@ def _should_hash_as_table(key_count: int, key_length: int) -> bool:
 
 
 def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
-    """Hash keys of one length, without the final mixing."""
-    key_count, data_start = keys.row_count, keys.offsets.item(0)
-    hashes = np.full(key_count, _SEED ^ key_length, np.uint32)
-    word_count, tail_bytes = divmod(key_length, _WORD_BYTES)
-    for first_word in range(0, word_count, _WORDS_PER_PASS):
-        pass_words = min(_WORDS_PER_PASS, word_count - first_word)
-        words = np.ndarray(
-            (pass_words, key_count),
-            "<u4",
-            buffer=keys.data,
-            offset=data_start + _WORD_BYTES * first_word,
-            strides=(_WORD_BYTES, key_length),
-        ).copy()
+    """Hash keys that all have the same length with murmur2, omitting the final mixing."""
+    hashes = np.full(keys.row_count, _SEED ^ key_length, np.uint32)
+    word_count, tail_byte_count = divmod(key_length, _WORD_BYTES)
+    for word_index in range(0, word_count, _WORDS_PER_PASS):
+        pass_word_count = min(_WORDS_PER_PASS, word_count - word_index)
+        words = _view_words(keys, key_length, _WORD_BYTES * word_index, pass_word_count).copy()
         _scramble(words)
-        for key_words in words:  # one word of each key
+        for word_of_each_key in words:
             hashes *= _MULTIPLIER_SCALAR
-            hashes ^= key_words
-    if not tail_bytes:
-        return hashes
-    tail_words = np.empty_like(hashes)
-    if key_length > tail_bytes:
-        # The last four bytes of a key end with its tail. The bytes before it belong to the last complete word, so they
-        # are shifted out.
-        tail_words[:] = np.ndarray(
-            (key_count,), "<u4", buffer=keys.data, offset=data_start + key_length - _WORD_BYTES, strides=(key_length,)
-        )
-        tail_words >>= _to_uint32_scalar(32 - 8 * tail_bytes)
-        hashes ^= tail_words
-    else:
-        # The keys are shorter than a word, so the four bytes that end with a key may begin before the buffer.
-        for byte_index in range(tail_bytes):
-            tail_words[:] = keys.to_matrix(key_count, key_length)[:, byte_index]
-            tail_words <<= _to_uint32_scalar(8 * byte_index)
-            hashes ^= tail_words
-    hashes *= _MULTIPLIER_SCALAR
+            hashes ^= word_of_each_key
+    if tail_byte_count:
+        _mix_uniform_tails(hashes, keys, key_length, tail_byte_count)
     return hashes
 
 
+def _view_words(keys: ByteColumn, key_length: int, start: int, word_count: int) -> NDArray[np.uint32]:
+    """View consecutive words of keys of equal length as an array with one row per word and one column per key.
+
+    `start`: the offset in each key of the first word. The words must lie within the keys: 0 <= start, and
+    start + 4 * word_count <= key_length. Then no word lies outside of the buffer.
+    """
+    words: NDArray[np.uint32] = np.ndarray(
+        (word_count, keys.row_count),
+        "<u4",
+        buffer=keys.data,
+        offset=keys.offsets.item(0) + start,
+        strides=(_WORD_BYTES, key_length),
+    )
+    return words
+
+
+def _mix_uniform_tails(hashes: NDArray[np.uint32], keys: ByteColumn, key_length: int, tail_byte_count: int) -> None:
+    """Mix the last 1 to 3 bytes of keys of equal length into their hashes, in place."""
+    tail_words = np.empty_like(hashes)
+    if key_length > tail_byte_count:
+        # Read each key's last four bytes and shift out those that belong to its last complete word, which leaves the
+        # tail.
+        tail_words[:] = _view_words(keys, key_length, key_length - _WORD_BYTES, 1)[0]
+        tail_words >>= _to_uint32_scalar(32 - 8 * tail_byte_count)
+        hashes ^= tail_words
+    else:
+        # The keys are shorter than a word, so reading the four bytes up to a key's end could start before the buffer.
+        for byte_index in range(tail_byte_count):
+            tail_words[:] = keys.to_matrix(keys.row_count, key_length)[:, byte_index]
+            tail_words <<= _to_uint32_scalar(8 * byte_index)
+            hashes ^= tail_words
+    hashes *= _MULTIPLIER_SCALAR
+
+
 def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
-    """Hash keys of different lengths, without the final mixing."""
+    """Hash keys of different lengths with murmur2, omitting the final mixing."""
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
     key_order, first_keys = _sort_by_length(lengths)
@@ -164,10 +175,10 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
         pair_indices[first_key:] += 1
     if pass_count < len(first_keys):  # a few long keys have more words
         for key_index in range(first_keys[pass_count], keys.row_count):
-            remaining_words = (lengths.item(key_index) >> 2) - pass_count
+            remaining_word_count = (lengths.item(key_index) >> 2) - pass_count
             start = data_start + starts.item(key_index) + _WORD_BYTES * pass_count
-            hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_words)
-            pair_indices[key_index] += remaining_words
+            hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_word_count)
+            pair_indices[key_index] += remaining_word_count
     _mix_tails(hashes, _gather_words(word_pairs, pair_indices, bit_shifts), lengths & 3)
     unsorted_hashes = np.empty_like(hashes)
     unsorted_hashes[key_order] = hashes
@@ -223,17 +234,19 @@ def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
     hashes ^= words
 
 
-def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_bytes: NDArray[np.int32]) -> None:
+def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_byte_counts: NDArray[np.int32]) -> None:
     """Mix the last 0 to 3 bytes of each key into its hash, in place. Overwrites `tail_words`.
 
     `tail_words`: for each key, the word that begins with its tail. The remaining bytes of the word are surplus.
-    `tail_bytes`: the number of bytes of each tail.
+    `tail_byte_counts`: the number of bytes of each tail.
     """
-    surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 if there is no tail: numpy then shifts the word to 0
+    surplus_bits = (32 - 8 * tail_byte_counts).view(
+        np.uint32
+    )  # 32 if there is no tail: numpy then shifts the word to 0
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
     hashes ^= tail_words
-    has_tail = np.minimum(tail_bytes, 1).view(np.uint32)
+    has_tail = np.minimum(tail_byte_counts, 1).view(np.uint32)
     hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # by m if there is a tail, otherwise by 1
 
 
