@@ -263,12 +263,12 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> SendFuture:
         """Validate a record, call the interceptors and send the record. Return its future.
 
-        Invalid types and misuse of the producer raise. Any other KafkaSinkError fails the future.
+        Raise if a field is invalid in itself or the producer is misused. Any other KafkaSinkError is set on the future.
         """
         try:
             record = validate_record(record)
         except InvalidRecordError as error:  # interceptors do not see invalid records
-            self._record_rejection(1, error, check_open)
+            self._record_rejected_rows(error, check_open, row_count=1)
             raise
         callbacks = () if self._interceptors is None else self._interceptors.acknowledgement_callbacks
         try:
@@ -276,8 +276,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 record = validate_record(self._interceptors.on_send(record))
             self._serializers.check_types(record)
         except InvalidRecordError as error:  # interceptors have seen the record, so they are notified of its failure
-            self._record_rejection(1, error, check_open)
-            RecordFutures(record.topic).reject(record.partition, error, callbacks)
+            self._reject_record(record, error, callbacks, check_open)
             raise
         if callback is not None:
             callbacks = (*callbacks, callback)
@@ -286,8 +285,18 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         except (ProducerClosedError, IllegalStateError):  # the caller misused the producer; the record did not fail
             raise
         except KafkaSinkError as error:
-            self._record_rejection(1, error, check_open)
-            return RecordFutures(record.topic).reject(record.partition, error, callbacks)
+            return self._reject_record(record, error, callbacks, check_open)
+
+    def _reject_record(
+        self,
+        record: ProducerRecord,
+        error: KafkaSinkError,
+        callbacks: tuple[Callback, ...],
+        check_open: OpenTransactionCheck | None,
+    ) -> SendFuture:
+        """Count a record that was not accepted, run its callbacks and return its failed future."""
+        self._record_rejected_rows(error, check_open, row_count=1)
+        return RecordFutures(record.topic).reject(record.partition, error, callbacks)
 
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
         """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
@@ -351,13 +360,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns, in the transaction of `check_open` if there is one. Return their future.
 
-        An error that is raised here rejects all rows that have not failed on their own before.
+        If a KafkaSinkError is raised, no row is sent: all rows that have not failed on their own before are rejected.
         """
         now_ms = self._system.now()
         try:
             check_columns(columns)
         except InvalidRecordError as error:
-            self._record_rejection(1, error, check_open)  # counts as one row, because the number of rows is unknown
+            # Counts as one row, because the number of rows is unknown.
+            self._record_rejected_rows(error, check_open, row_count=1)
             raise
         try:
             validate_topic(topic)
@@ -368,24 +378,25 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if self._record_partitioner is not None:
                 ensure_partitions_requested(rows)
         except KafkaSinkError as error:
-            self._record_rejection(columns.num_rows, error, check_open)
+            self._record_rejected_rows(error, check_open, row_count=columns.num_rows)
             raise
         try:
             snapshot = self._await_topic(topic, now_ms)
             rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), check_open)
             snapshot = self._await_requested_partitions(topic, rows, snapshot, now_ms)
         except KafkaSinkError as error:
-            self._record_rejection(len(rows), error, check_open)
+            self._record_rejected_rows(error, check_open, row_count=len(rows))
             raise
         rows = self._fail_rows(rows, find_missing_partition_rows(topic, rows, snapshot, partition), check_open)
         if len(rows):
-            self._append_rows(topic, rows, snapshot, check_open, ignored_key_bytes)
+            self._assign_partitions(topic, rows, snapshot, ignored_key_bytes)
+            self._stage_rows(topic, rows, check_open)
         return call
 
     def _fail_rows(self, rows: Rows, failures: list[FailedRows], check_open: OpenTransactionCheck | None) -> Rows:
         """Fail the rows in `failures` and return the remaining rows."""
         for failure in failures:
-            self._record_rejection(len(failure.rows), failure.error, check_open)
+            self._record_rejected_rows(failure.error, check_open, row_count=len(failure.rows))
             rows.call.fail_rows(failure)
         return rows.exclude(failures)
 
@@ -406,39 +417,48 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             latest_snapshot = self._metadata.snapshot
             return snapshot if latest_snapshot.partition_count(topic) is None else latest_snapshot
 
-    def _append_rows(
-        self,
-        topic: str,
-        rows: Rows,
-        snapshot: ClusterSnapshot,
-        check_open: OpenTransactionCheck | None,
-        ignored_key_bytes: int,
-    ) -> None:
-        """Assign rows to partitions and stage them. Fail the rows that cannot be staged.
-
-        If no row can be staged because of an IllegalStateError, raise that error instead.
-        """
+    def _assign_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, ignored_key_bytes: int) -> None:
+        """Assign rows to partitions. The first `ignored_key_bytes` bytes of a key do not affect its partition."""
         find_loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
         columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
         rows.assign(
             self._partitioner.assign(topic, columns, rows.sizes, rows.requested_partitions, snapshot, find_loads)
         )
+
+    def _stage_rows(self, topic: str, rows: Rows, check_open: OpenTransactionCheck | None) -> None:
+        """Stage rows, and fail the rows that cannot be staged."""
         total_bytes, max_row_bytes = int(np.add.reduce(rows.sizes)), int(np.maximum.reduce(rows.sizes))
         self._metrics.record_row_sizes(len(rows), total_bytes, max_row_bytes, self._system.now())
-        max_block_ms = 0.0 if self._loop.is_current() else None  # a callback runs on the thread that frees memory
+        # Never block in a callback: it runs on the sender thread, which is the one that frees memory, so the call would
+        # wait for itself.
+        max_block_ms = 0.0 if self._loop.is_current() else None
         try:
             staged_count, error = self._accumulator.append_columns(
                 topic, rows, max_block_ms=max_block_ms, check_open=check_open
             )
-        except BaseException as interruption:
-            self._sender.handle_interrupted_append("send_columns()", interruption)
+        except BaseException as append_error:  # usually a KeyboardInterrupt: how many rows are staged is unknown
+            self._sender.handle_interrupted_append("send_columns()", append_error)
             raise
         if error is not None:
-            self._record_rejection(len(rows) - staged_count, error, check_open)
-            if not staged_count and isinstance(error, IllegalStateError):
-                raise error
-            unstaged_rows = rows.row_indices[staged_count:]
-            rows.call.fail_rows(FailedRows(unstaged_rows, self._explain_full_buffer(error), topic))
+            self._fail_unstaged_rows(topic, rows, staged_count, error, check_open)
+
+    def _fail_unstaged_rows(
+        self,
+        topic: str,
+        rows: Rows,
+        staged_count: int,
+        error: KafkaSinkError,
+        check_open: OpenTransactionCheck | None,
+    ) -> None:
+        """Fail the rows after the first `staged_count` rows, which could not be staged because of `error`.
+
+        If an IllegalStateError has prevented every row from being staged, raise it instead of failing the rows.
+        """
+        self._record_rejected_rows(error, check_open, row_count=len(rows) - staged_count)
+        if not staged_count and isinstance(error, IllegalStateError):
+            raise error
+        unstaged_row_indices = rows.row_indices[staged_count:]
+        rows.call.fail_rows(FailedRows(unstaged_row_indices, self._add_buffer_hint(error), topic))
 
     def _send(
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
@@ -473,9 +493,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 check_open=check_open,
             )
         except KafkaSinkError as error:
-            raise self._explain_full_buffer(error) from None
-        except BaseException as interruption:
-            self._sender.handle_interrupted_append("send()", interruption)
+            raise self._add_buffer_hint(error) from None
+        except BaseException as append_error:  # usually a KeyboardInterrupt: whether the record is staged is unknown
+            self._sender.handle_interrupted_append("send()", append_error)
             raise
 
     def _compute_remaining_ms(self, call_started_ms: float) -> float:
@@ -484,8 +504,12 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             return 0.0
         return max(0.0, call_started_ms + self.config.max_block_ms - self._system.now())
 
-    def _explain_full_buffer(self, error: KafkaSinkError) -> KafkaSinkError:
-        """Return the error to report: in a callback, a BufferExhaustedError that explains why the send did not wait."""
+    def _add_buffer_hint(self, error: KafkaSinkError) -> KafkaSinkError:
+        """Return the error to report for rows that could not be staged.
+
+        In a callback, a BufferExhaustedError is replaced with one that explains why the send did not wait. Other errors
+        are returned unchanged.
+        """
         if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
             return error
         return BufferExhaustedError(

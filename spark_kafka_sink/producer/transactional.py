@@ -197,9 +197,11 @@ class TransactionalProducer:
             raise self._build_closed_error()
         return self._transactions
 
-    def _record_rejection(self, count: int, error: KafkaSinkError, check_open: OpenTransactionCheck | None) -> None:
-        """Count rows that were not accepted and prevent the commit of their transaction, if any."""
-        self._metrics.record_rejected_rows(count, self._system.now())
+    def _record_rejected_rows(
+        self, error: KafkaSinkError, check_open: OpenTransactionCheck | None, *, row_count: int
+    ) -> None:
+        """Count rows that were not accepted because of `error`, and prevent the commit of their transaction, if any."""
+        self._metrics.record_rejected_rows(row_count, self._system.now())
         if check_open is not None:
             check_open.manager.handle_rejected_record(check_open.transaction_number, error)
 
@@ -212,12 +214,12 @@ class TransactionalProducer:
         if check_open is None:
             return
         if not isinstance(error, KafkaSinkError):
-            interruption = error
+            cause = error
             error = DeliveryError(
-                f"{call_name} was interrupted by {type(interruption).__name__}, so it is unknown whether its records "
-                "were accepted."
+                f"{call_name} was interrupted by {type(cause).__name__}, so it is unknown whether its records were "
+                "accepted."
             )
-            error.__cause__ = interruption
+            error.__cause__ = cause
         check_open.manager.handle_rejected_record(check_open.transaction_number, error)
 
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:

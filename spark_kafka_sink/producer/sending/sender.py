@@ -98,14 +98,14 @@ class Sender:
         self._is_closing = True
         self.client.wakeup()
 
-    def handle_interrupted_append(self, call_name: str, interruption: BaseException) -> None:
+    def handle_interrupted_append(self, call_name: str, cause: BaseException) -> None:
         """End the producer because a call was interrupted while it was appending records. Thread-safe.
 
         The call has left the producer in an unknown state. All records that were not sent fail, and close() does not
         wait for responses.
         """
         error = DeliveryError(
-            f"{call_name} was interrupted by {type(interruption).__name__} while it appended records, so this producer "
+            f"{call_name} was interrupted by {type(cause).__name__} while it appended records, so this producer "
             "cannot continue. Create a new KafkaProducer, and send the failed records again."
         )
         self._is_close_forced = True
