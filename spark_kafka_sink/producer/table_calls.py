@@ -169,7 +169,7 @@ class _TableTransaction:
         self.without_linger = producer.without_linger
         self._producer = producer
         self._transaction_number: int | None = None
-        # The error is raised again when rows are sent, so that errors in the arguments are reported first.
+        # Ignored here and raised again when rows are sent, so that errors in the arguments are reported first.
         with suppress(KafkaSinkError):
             check_open = producer._ensure_can_send()
             self._transaction_number = None if check_open is None else check_open.transaction_number
@@ -199,7 +199,10 @@ class _TableTransaction:
         )
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Make the transaction abortable because some rows are not sent. Raise if the producer cannot send now."""
+        """Prevent the commit of the transaction, if any, because some rows are not sent.
+
+        Raise if the producer cannot send now.
+        """
         check_open = self._ensure_can_send()
         if check_open is not None:
             check_open.manager.handle_rejected_record(check_open.transaction_number, error)
@@ -231,21 +234,23 @@ def _prepare_table(
 ) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
     """Validate the arguments of a send_table() call and open the table.
 
-    `table_options`: the options of the formats and of the schema registry, by argument name.
+    `table_options`: format and schema registry options, keyed by the name of the send_table() argument.
 
-    Return the sender, the table's reader, and the number of rows if it is known.
+    Return the sender, the table's reader, and the row count, or None if it is unknown.
     """
     from spark_kafka_sink.producer.table_plan import plan_table
     from spark_kafka_sink.producer.tables import TableSender, open_table
 
     reader, row_count = open_table(table)
     plan = plan_table(topic, reader.schema, mapping, table_options)
-    sender = TableSender(transaction.columns_producer(), plan, max_failed_rows, transaction.prevent_commit)
+    sender = TableSender(
+        transaction.columns_producer(), plan, max_failed_rows, on_unsent_rows=transaction.prevent_commit
+    )
     return sender, reader, row_count
 
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:
-    """Create the error for a table that was not sent completely because of an exception that is no KafkaSinkError."""
+    """Build the error for a table that was not sent completely because of an exception other than a KafkaSinkError."""
     cause_text = sanitize(str(cause)).removesuffix(".")
     details = f": {cause_text}" if cause_text else ""
     error = DeliveryError(

@@ -89,7 +89,7 @@ class TableResult:
         ) from first_failure.error
 
 
-class _CallRows(NamedTuple):
+class _CallRowPositions(NamedTuple):
     """The positions in the table of the rows that one send_columns() call sends."""
 
     batch_start: int
@@ -168,32 +168,34 @@ def _describe_conversion_remedy(table: object) -> str:
 
 
 class TableSender:
-    """Sends one table and updates `result` while doing so.
-
-    `max_failed_rows`: sending stops once more rows than this have failed.
-    `prevent_commit`: called with the error of rows that are not sent, in order to prevent the commit of their
-    transaction. It may raise.
-    """
+    """Sends one table and updates `result` while doing so."""
 
     def __init__(
         self,
         producer: ColumnsProducer,
         plan: TablePlan,
         max_failed_rows: int,
-        prevent_commit: Callable[[KafkaSinkError], None] | None = None,
+        on_unsent_rows: Callable[[KafkaSinkError], None] | None = None,
     ) -> None:
+        """Create a sender for a table whose columns `plan` describes.
+
+        `max_failed_rows`: sending stops once more rows than this have failed.
+        `on_unsent_rows`: called with the error of rows that cannot be sent, in order to prevent the commit of their
+        transaction. It may raise; the error then ends the call.
+        """
         _check_max_failed_rows(max_failed_rows)
         self.result = TableResult()
         self._producer = producer
-        self._prevent_commit = prevent_commit
+        self._on_unsent_rows = on_unsent_rows
         self._conversion = plan.conversion
         self._fixed_topic = plan.columns.fixed_topic
         self._max_failed_rows = max_failed_rows
-        self._writer: ColumnsWriter[_CallRows] = ColumnsWriter(producer, plan.columns)
+        self._writer: ColumnsWriter[_CallRowPositions] = ColumnsWriter(producer, plan.columns)
         self._written_offsets = OffsetRangeCollector()
-        self._read_row_count = 0
-        self._unavailable_topics: dict[str, KafkaSinkError] = {}
-        """Errors of topics whose last call failed. Their rows fail immediately until the topic's metadata is known."""
+        self._rows_read = 0
+        self._errors_by_unavailable_topic: dict[str, KafkaSinkError] = {}
+        """The last error of each topic for which a call has failed. Further rows for such a topic fail at once with
+        this error, until the topic's metadata arrives."""
 
     def send_slices(self, reader: pa.RecordBatchReader) -> Iterator[int]:
         """Send the rows of a reader slice by slice, and yield the number of newly completed rows after each slice.
@@ -203,11 +205,11 @@ class TableSender:
         """
         try:
             for batch in _split_batches(reader):
-                self._send_batch(batch, self._read_row_count)
-                self._read_row_count += batch.num_rows
+                self._send_batch(batch, self._rows_read)
+                self._rows_read += batch.num_rows
                 completed_count = 0
-                for call_rows, call_result in self._writer.collect_results():
-                    completed_count += self._add_call_result(call_rows, call_result)
+                for row_positions, call_result in self._writer.collect_results():
+                    completed_count += self._add_call_result(row_positions, call_result)
                 yield completed_count
                 if self._has_too_many_failures:
                     self.result.is_complete = False
@@ -279,34 +281,43 @@ class TableSender:
             error = InvalidRecordError("The row has no topic: its column 'topic' is null.")
             self._add_unsent_rows(_build_failure(rows, batch_start, error))
         elif self._is_unavailable(topic):
-            self._fail_rows(rows, batch_start, self._unavailable_topics[topic])
+            self._fail_rows(rows, batch_start, self._errors_by_unavailable_topic[topic])
         else:
             try:
                 batch_indices = rows.batch_indices
                 context_bytes = 0 if batch_indices is None else batch_indices.nbytes
-                self._writer.send(rows, _CallRows(batch_start, batch_indices), context_bytes)
+                self._writer.send(rows, _CallRowPositions(batch_start, batch_indices), context_bytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
-                raise
+                raise  # they concern the producer or its transaction, so the rows of other topics would fail, too
             except KafkaSinkError as error:
                 if self._fixed_topic is not None and self._is_first_call:
                     raise  # the only topic of the table failed before a row was sent: its name is probably wrong
-                self._unavailable_topics[topic] = error
+                self._errors_by_unavailable_topic[topic] = error
                 self._fail_rows(rows, batch_start, error)
 
     def _is_unavailable(self, topic: str) -> bool:
         """Return whether an earlier call for the topic failed and its partitions are still unknown."""
-        if topic in self._unavailable_topics and not self._producer.prefetch_topics([topic]):
-            del self._unavailable_topics[topic]
-        return topic in self._unavailable_topics
+        if topic not in self._errors_by_unavailable_topic:
+            return False
+        unknown_topics = self._producer.prefetch_topics([topic])
+        if not unknown_topics:
+            del self._errors_by_unavailable_topic[topic]
+        return bool(unknown_topics)
 
     def _fail_rows(self, rows: TopicRows, batch_start: int, error: KafkaSinkError) -> None:
-        """Add rows that are not sent because the producer rejected a call with `error`, which prevents the commit."""
+        """Add rows that are not sent because the producer has rejected a call with `error`.
+
+        The rejected call has already prevented the commit of its transaction.
+        """
         self._add_failure(_build_failure(rows, batch_start, error))
 
     def _add_unsent_rows(self, failure: FailedRows) -> None:
-        """Add rows that could not be converted to records. Raise if the producer cannot send now."""
-        if self._prevent_commit is not None:
-            self._prevent_commit(failure.error)
+        """Add rows that could not be converted to records. Raise if the producer cannot send now.
+
+        No call of the producer knows about these rows, so the commit must be prevented here.
+        """
+        if self._on_unsent_rows is not None:
+            self._on_unsent_rows(failure.error)
         self._add_failure(failure)
 
     def _add_failure(self, failure: FailedRows) -> None:
@@ -315,16 +326,16 @@ class TableSender:
 
     def _collect_all(self) -> Iterator[int]:
         """Wait for all pending calls, and yield the number of rows of each."""
-        for call_rows, call_result in self._writer.collect_all_results():
-            yield self._add_call_result(call_rows, call_result)
+        for row_positions, call_result in self._writer.collect_all_results():
+            yield self._add_call_result(row_positions, call_result)
         self.result.partitions = self._written_offsets.by_topic()
 
-    def _add_call_result(self, call_rows: _CallRows, call_result: ColumnsResult) -> int:
+    def _add_call_result(self, row_positions: _CallRowPositions, call_result: ColumnsResult) -> int:
         """Add the result of a send_columns() call to `result`. Return the number of rows of the call."""
         self._written_offsets.add(call_result)
         self.result.rows_written += call_result.rows_written
         for failure in call_result.failures:
-            self._add_failure(replace(failure, rows=call_rows.to_table_indices(failure.rows)))
+            self._add_failure(replace(failure, rows=row_positions.to_table_indices(failure.rows)))
         return call_result.rows_written + call_result.rows_failed
 
 
@@ -337,7 +348,7 @@ def _check_max_failed_rows(max_failed_rows: object) -> None:
 def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:
     """Return the failure of all these rows, with their indices in the table."""
     call_indices = np.arange(rows.columns.num_rows)
-    table_indices = _CallRows(batch_start, rows.batch_indices).to_table_indices(call_indices)
+    table_indices = _CallRowPositions(batch_start, rows.batch_indices).to_table_indices(call_indices)
     return FailedRows(table_indices, error, rows.topic)
 
 
