@@ -39,6 +39,8 @@ from spark_kafka_sink.producer.table_types import (
 from spark_kafka_sink.records.columns import RecordColumns
 
 FIELD_NAMES = ("value", "key", "headers", "partition", "timestamp", "topic")
+_REQUIRED_FIELDS = ("value", "topic")
+"""Record fields that need a column, unless a format encodes the value or the call passes a topic."""
 _PANDAS_INDEX_PATTERN = re.compile(r"__index_level_\d+__")
 _OPTIONS = build_option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
 
@@ -106,17 +108,15 @@ def plan_table(
 ) -> TablePlan:
     """Map the columns of a schema to record fields, and build the encoders of the formats.
 
-    `table_options`: the options of the formats and of the schema registry, by argument name.
+    `table_options`: format and schema registry options, keyed by the name of the send_table() argument.
 
-    The schema registry is queried last, after all other checks have passed. If a step finds faults in the arguments or
-    the columns, raise ConfigurationError with all faults of that step.
+    If a step finds faults in the arguments or the columns, raise ConfigurationError with all faults of that step. Each
+    step relies on the steps before it. The schema registry is queried last, after all other checks have passed.
     """
     if topic is not None:
         validate_topic(topic)
     table_options = {name: value for name, value in table_options.items() if value is not None}
-    if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
-        # A numpy integer is not an instance of int.
-        mapping = replace(mapping, partition=operator.index(mapping.partition))
+    mapping = _normalize_partition(mapping)
     _raise_faults(_find_argument_faults(mapping))
     formats, registry, option_faults = _parse_formats(topic, mapping, table_options)
     encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in table_options}
@@ -128,11 +128,7 @@ def plan_table(
     _raise_faults(encoder_faults.render(_ARGUMENT_SPELLING))
     target_types = _find_target_types(schema, positions, schema_encoders)
     _raise_faults(_find_type_faults(schema, positions, target_types))
-    encoders: dict[str, Any] = dict(schema_encoders)
-    for format_options in formats:
-        if format_options.has_registry and registry is not None:
-            part = format_options.record_part
-            encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
+    encoders = _attach_schema_ids(schema_encoders, formats, registry, topic)
     conversion = _build_conversion(schema, target_types, positions.get("timestamp"))
     columns = ColumnPlan(
         value=encoders["value"] if "value" in encoders else positions["value"],
@@ -145,6 +141,31 @@ def plan_table(
         fixed_partition=mapping.partition if isinstance(mapping.partition, int) else None,
     )
     return TablePlan(conversion, columns)
+
+
+def _normalize_partition(mapping: ColumnMapping) -> ColumnMapping:
+    """Convert a partition number of another integer type, such as numpy's, to an int. Return other mappings unchanged.
+
+    Later steps check for int, and a numpy integer is not an instance of it. A bool is one, but no partition number.
+    """
+    if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
+        return replace(mapping, partition=operator.index(mapping.partition))
+    return mapping
+
+
+def _attach_schema_ids(
+    schema_encoders: Mapping[str, ColumnsEncoder | None],
+    formats: Sequence[FormatOptions],
+    registry: RegistryOptions | None,
+    topic: str | None,
+) -> dict[str, Any]:
+    """Return the encoders by record part. Those whose format uses the schema registry get their schema's id from it."""
+    encoders: dict[str, Any] = dict(schema_encoders)
+    for format_options in formats:
+        if format_options.has_registry and registry is not None:
+            part = format_options.record_part
+            encoders[part] = attach_schema_id(encoders[part], format_options, registry, topic)
+    return encoders
 
 
 def _build_conversion(
@@ -166,7 +187,7 @@ def _raise_faults(faults: Sequence[str]) -> None:
 
 
 def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
-    """Return a fault for each argument that is not the name of a column.
+    """Return a message for each argument that is not the name of a column.
 
     If a number or a list were ignored, every row would be written without the field.
     """
@@ -175,9 +196,9 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
         argument = getattr(mapping, field_name)
         accepts_list, accepts_number = field_name in RECORD_PARTS, field_name == "partition"
         names = list(argument) if accepts_list and isinstance(argument, list | tuple) else [argument]
-        are_names = len(names) > 0 and all(isinstance(name, str) for name in names)
-        is_number = accepts_number and isinstance(argument, int) and not isinstance(argument, bool)
-        if argument is None or is_number or are_names:
+        are_valid_names = len(names) > 0 and all(isinstance(name, str) for name in names)
+        is_valid_number = accepts_number and isinstance(argument, int) and not isinstance(argument, bool)
+        if argument is None or is_valid_number or are_valid_names:
             continue
         alternative = ""
         if accepts_list:
@@ -191,7 +212,7 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
 def _parse_formats(
     topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]
 ) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
-    """Parse the format arguments. Return the formats, the schema registry options and the faults that were found."""
+    """Parse the format arguments. Return the formats, the registry options, and a message for each problem found."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for part in RECORD_PARTS:
@@ -230,7 +251,11 @@ def _list_arguments() -> list[str]:
 def _find_column_positions(
     topic: str | None, schema: pa.Schema, mapping: ColumnMapping, encoded_fields: set[str]
 ) -> tuple[dict[str, int], list[str]]:
-    """Return the column position of each record field that is read from a column, and the faults of the columns."""
+    """Return the position of each record field's column, and a message for each problem found.
+
+    A record field has no position if a format encodes it, if the argument fixes its value for all rows, or if it is
+    optional and has no column.
+    """
     column_names = schema.names
     positions: dict[str, int] = {}
     faults: list[str] = []
@@ -241,33 +266,43 @@ def _find_column_positions(
             continue
         if argument is not None and not isinstance(argument, str):
             faults.append(
-                f"{field_name}={list(argument)!r} names several columns, which only a format can combine. Add "
+                f"{field_name}={list(argument)!r} names several columns, and only a format can combine them. Add "
                 f'{field_name}_format="json" or another format.'
             )
             continue
-        name = field_name if argument is None else argument
-        if column_names.count(name) > 1:
+        column_name = field_name if argument is None else argument
+        if column_names.count(column_name) == 1:
+            positions[field_name] = column_names.index(column_name)
+        elif column_name in column_names:
             faults.append(
-                f"{field_name}: there are {column_names.count(name)} columns named '{sanitize(name)}'. Rename or drop "
-                "all but one of them."
+                f"{field_name}: there are {column_names.count(column_name)} columns named '{sanitize(column_name)}'. "
+                "Rename or drop all but one of them."
             )
-        elif name in column_names:
-            positions[field_name] = column_names.index(name)
-        elif argument is not None:
-            faults.append(
-                f"{field_name}: there is no column '{sanitize(name)}'. {describe_missing_column(name, column_names)}"
-            )
-        elif field_name == "value":
-            faults.append(
-                f"value: there is no column 'value'. {describe_missing_column(name, column_names)} Name the column "
-                'with value="...", or encode the other columns into the value with value_format="json".'
-            )
-        elif field_name == "topic":
-            faults.append(
-                "topic: the argument is None and there is no column 'topic'. Pass a topic, or add a column 'topic' "
-                "with the topic of each row."
-            )
+        elif argument is not None or field_name in _REQUIRED_FIELDS:
+            faults.append(_explain_missing_column(field_name, argument, column_names))
     return positions, faults
+
+
+def _explain_missing_column(field_name: str, argument: str | None, column_names: Sequence[str]) -> str:
+    """Return the error text for a record field whose column does not exist.
+
+    `argument`: the column name that the caller passed; None if the column should have the field's name.
+    """
+    if argument is None and field_name == "topic":
+        return (
+            "topic: the argument is None and there is no column 'topic'. Pass a topic, or add a column 'topic' with "
+            "the topic of each row."
+        )
+    column_name = field_name if argument is None else argument
+    message = (
+        f"{field_name}: there is no column '{sanitize(column_name)}'. "
+        f"{describe_missing_column(column_name, column_names)}"
+    )
+    if argument is None and field_name == "value":
+        message += (
+            ' Name the column with value="...", or encode the other columns into the value with value_format="json".'
+        )
+    return message
 
 
 def _fill_encoded_columns(
@@ -318,9 +353,9 @@ def _is_dictionary(schema: pa.Schema, position: int) -> bool:
 def _find_type_faults(
     schema: pa.Schema, positions: Mapping[str, int], target_types: Mapping[int, pa.DataType]
 ) -> list[str]:
-    """Return the faults of the column types, found by converting an empty column of each type.
+    """Return a message for each column type that cannot be used, found by converting an empty column of each type.
 
-    Columns are checked one by one, so that each fault can name the argument that selected the column.
+    Columns are checked one by one, so that each message can name the argument that selected the column.
     """
     faults: list[str] = []
     for position, arrow_field in enumerate(schema):
@@ -345,7 +380,7 @@ def _find_type_faults(
 
 
 def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
-    """Return the fault of a column that cannot be used for the record field, or None if it can be used.
+    """Return a message if a column cannot be used for the record field, or None if it can.
 
     `empty_column`: a column without rows, converted to the type that the record field is read from.
     """
