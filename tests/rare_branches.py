@@ -294,7 +294,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a transaction ends while send() waits",
         f"{_MANAGER}.ensure_can_send",
-        "if number is not None and (transaction is None or transaction.number != number):",
+        "if transaction_number is not None and (transaction is None or transaction.number != transaction_number):",
     ),
     Branch(
         "a record comes too late for a prepared transaction",

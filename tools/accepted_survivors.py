@@ -13,7 +13,7 @@ _SWITCHES_DRIVER_ID_REASON = (
 )
 
 ACCEPTED_SURVIVORS: Mapping[str, str] = {
-    "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.handle_failure: self._on_change()": (
+    "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.handle_failure: self._on_result()": (
         "only unmutes queues sooner: the sender drops the batches of a failed transaction, whether muted or not"
     ),
     "spark_kafka_sink/producer/sending/deliveries.py: Deliveries._retry: "

@@ -112,7 +112,7 @@ class Call(Generic[ResponseT]):
 
     # --- called by the engine
 
-    def refresh(self, now_ms: float) -> None:
+    def update_due_keys(self, now_ms: float) -> None:
         """Update `due_ms_by_key` before the engine reads it.
 
         The base class does nothing. Calls that derive their requests from other state override this method.
@@ -205,7 +205,7 @@ class PendingRequests:
 
     def _find_call_attempts(self, call: Call[Any], now_ms: float) -> list[Attempt]:
         """Return one attempt for each request and node with due keys, plus a coordinator lookup if one is needed."""
-        call.refresh(now_ms)
+        call.update_due_keys(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
         unknown_coordinator: CoordinatorKey | None = None  # one is enough: its lookup includes the others of its type
         for key, due_ms in list(call.due_ms_by_key.items()):  # a copy, because a key of an unknown topic may fail here

@@ -42,8 +42,8 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._next_attempt_ms = 0.0
         self._failure_count = 0
 
-    def refresh(self, now_ms: float) -> None:
-        """Make the request due only while a producer id is needed. A backoff remains in effect."""
+    def update_due_keys(self, now_ms: float) -> None:
+        """Schedule the request only while a producer id is needed. If it is backing off, keep its due time."""
         if self.in_flight_keys:
             return
         # The engine postpones the key when it retries a request. While no producer id is needed, the key is not in

@@ -86,7 +86,7 @@ class TransactionManager:
         """The error of the last request; None if it succeeded. Set by the sender thread, read by any thread."""
         self._lifecycle = TransactionLifecycle(transactional_id)
         self._timeout_ms = timeout_ms
-        self._version: int  # protocol version of the last transaction under this epoch; 0 if there was none
+        self._version: int  # protocol version of the last transaction under this epoch; 0 until there is one
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
         self._needs_producer_id = False
@@ -162,7 +162,7 @@ class TransactionManager:
             self._lifecycle.raise_if_failed()
             self._lifecycle.transition_to(_State.IN_TRANSACTION)
             if version is None:
-                version = self._version or 1  # the version of the previous transaction, if there was one
+                version = self._version or 1  # that of the previous transaction, or 1 if there was none
             # Brokers expect the first transaction of version 2 to have a new epoch. A request that may run late would
             # affect this transaction if both had the same epoch.
             if self._version == 1 and (version >= 2 or self._has_delayable_request):
@@ -230,15 +230,16 @@ class TransactionManager:
                 operation.finish()
             return operation
 
-    def ensure_can_send(self, number: int | None = None) -> int:
+    def ensure_can_send(self, transaction_number: int | None = None) -> int:
         """Return the number of the open transaction. Raise if it accepts no records.
 
-        `number`: that of the transaction that was open when the call began. A call that has waited for metadata or
-        memory must not add its record to a later transaction.
+        `transaction_number`: the number that the open transaction must have; None to accept any. A call that has waited
+        for metadata or memory passes the number of its own transaction, because it must not add its record to a later
+        one.
         """
         with self._lock:
             transaction = self._transaction
-            if number is not None and (transaction is None or transaction.number != number):
+            if transaction_number is not None and (transaction is None or transaction.number != transaction_number):
                 raise self._lifecycle.build_ended_error("send")
             self._lifecycle.ensure_in_transaction("send")
             assert transaction is not None
@@ -279,7 +280,7 @@ class TransactionManager:
             if transaction is None or transaction.is_end_sent or self._needs_producer_id:
                 return False
             is_writable = self.state in WRITABLE_STATES
-            if topic_partition in transaction.partitions:
+            if topic_partition in transaction.added_partitions:
                 # Even if the transaction can only be aborted, a batch that was sent before may be sent again: its
                 # records are aborted with the transaction, because EndTxn waits for the batch.
                 return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
@@ -288,7 +289,7 @@ class TransactionManager:
             if transaction.version < 2:
                 transaction.partitions_to_add.add(topic_partition)
                 return False
-            transaction.partitions.add(topic_partition)
+            transaction.added_partitions.add(topic_partition)
             transaction.is_started = True
             return True
 
@@ -298,16 +299,16 @@ class TransactionManager:
         with self._lock:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._require_transaction().version)
 
-    def handle_rejected_record(self, number: int, error: KafkaSinkError) -> None:
-        """Make the transaction abortable because a record could not be added to it.
+    def handle_rejected_record(self, transaction_number: int, error: KafkaSinkError) -> None:
+        """Make the transaction with this number abortable because a record could not be added to it.
 
-        An IllegalStateError is ignored. It means that the call came too late: the record belongs to no transaction, so
-        the transaction that is being committed is complete.
+        Do nothing if it has ended. An IllegalStateError is ignored: it means that the call came too late. The record
+        belongs to no transaction, so the transaction that is being committed is complete.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
                 return
-            if self._transaction is not None and self._transaction.number == number:
+            if self._transaction is not None and self._transaction.number == transaction_number:
                 self.handle_failed_batch(error, has_sequence=False)
 
     def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
@@ -352,7 +353,8 @@ class TransactionManager:
             transaction = self._transaction
             if transaction is not None and transaction.is_started and transaction.started_ms is None:
                 transaction.started_ms = now_ms
-            if self.state in ENDING_STATES and is_flushed and not self._needs_producer_id and self._is_empty():
+            can_end = self.state in ENDING_STATES and is_flushed and not self._needs_producer_id
+            if can_end and self._is_empty():
                 self._complete()
             return self._derive_request(is_flushed)
 
@@ -385,7 +387,8 @@ class TransactionManager:
             classification = request.classify(response)
             if may_be_stored(classification):
                 self._mark_in_doubt(request)
-            if classification.verdict < Verdict.ABORTABLE:
+            is_done_or_retried = classification.verdict < Verdict.ABORTABLE
+            if is_done_or_retried:
                 request.notify_listener_of_parts(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
@@ -559,7 +562,7 @@ class TransactionManager:
     def _mark_in_doubt(self, request: Request) -> None:
         """Mark the transaction as in doubt if the request adds partitions or a group to it."""
         if self._transaction is not None:
-            self._transaction.in_doubt |= request.adds_to_transaction
+            self._transaction.is_in_doubt |= request.adds_to_transaction
 
     def _require_transaction(self) -> OpenTransaction:
         assert self._transaction is not None

@@ -25,14 +25,22 @@ class GroupOffsets:
 
 @dataclass
 class OpenTransaction:
-    """A transaction's contents, and what the brokers know of it."""
+    """A transaction's contents, and what the brokers know of it.
+
+    Each flag changes from its default at most once, and never back. Once `is_end_sent` is set, nothing can be added to
+    the transaction, and only the coordinator knows its outcome.
+    """
 
     version: int
-    """The transaction protocol version: 2 for KIP-890, else 1."""
+    """The transaction protocol version: 2 for KIP-890, else 1.
+
+    In version 1, partitions and groups are added by requests of their own. In version 2, the first batch or the first
+    offsets for them add them.
+    """
     number: int = 0
-    """Sequential number of the transaction within the producer. A call that has waited compares the number of its own
-    transaction with the number of the open one, to detect that its own has ended."""
-    partitions: set[TopicPartition] = field(default_factory=set)
+    """Sequential number of the transaction within the producer. After waiting, a call compares this with the open
+    transaction's number to find out whether its own transaction has ended."""
+    added_partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions of the transaction: batches for them may be sent."""
     partitions_to_add: set[TopicPartition] = field(default_factory=set)
     """Partitions that must be added before a batch for them may be sent (version 1)."""
@@ -43,11 +51,11 @@ class OpenTransaction:
     is_started: bool = False
     """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
-    """Monotonic time at which the sender noticed the start. By then, the coordinator's timeout has started (version 1),
-    or it starts when the first request arrives (version 2)."""
-    in_doubt: bool = False
-    """Whether a request that adds a partition or a group may have been executed although the producer got no success
-    response."""
+    """Monotonic time at which the sender noticed the start. In version 1, the coordinator's timeout is already running
+    by then; in version 2, it starts when the first request arrives."""
+    is_in_doubt: bool = False
+    """Whether a request that adds a partition or a group may have been executed even though the producer received no
+    successful response."""
     needs_new_epoch: bool = False
     """Whether the transaction may leave gaps in the sequence numbers, so that a new epoch is needed after it."""
     is_end_sent: bool = False
@@ -56,14 +64,17 @@ class OpenTransaction:
     """Whether records and offsets may still be added. False once the transaction is being prepared."""
 
     def is_empty(self, *, aborting: bool) -> bool:
-        """Return whether brokers cannot know the transaction and nothing remains to be added before it ends."""
+        """Return whether the transaction can end without a request: no broker knows of it, and nothing is left to add.
+
+        `aborting`: whether the transaction is being aborted, in which case nothing more is added to it.
+        """
         has_pending_additions = not aborting and bool(self.partitions_to_add or self.unwritten_offsets)
-        return not (self.is_started or self.in_doubt or has_pending_additions)
+        return not (self.is_started or self.is_in_doubt or has_pending_additions)
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that brokers have added partitions to the transaction."""
-        self.partitions.update(partitions)
-        self.partitions_to_add -= self.partitions
+        self.added_partitions.update(partitions)
+        self.partitions_to_add -= self.added_partitions
         self.is_started = True
 
     def mark_group_added(self) -> None:
@@ -79,5 +90,6 @@ class OpenTransaction:
             self.unwritten_offsets.pop(0).operation.finish()
 
     def fail_offsets(self, error: KafkaSinkError) -> None:
+        """Fail the operations of all offsets that brokers have not written."""
         for group_offsets in self.unwritten_offsets:
             group_offsets.operation.finish(error)

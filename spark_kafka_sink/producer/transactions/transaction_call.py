@@ -17,36 +17,41 @@ from spark_kafka_sink.requests.verdicts import Verdict
 class TransactionCall(Call[Any]):
     """A call that stays open for the producer's lifetime.
 
-    It sends one request at a time, derived from the manager's state at each attempt.
-
-    `is_flushed`: returns whether all batches of the transaction are done and none of their requests is in flight.
-    `on_change`: called after each request's final result, because the result may have changed the manager's state.
-
-    Only the sender thread may call the methods.
+    It sends one request at a time, derived from the manager's state at each attempt. Call the methods only on the
+    sender thread.
     """
 
     def __init__(
-        self, manager: TransactionManager, is_flushed: Callable[[], bool], on_change: Callable[[], None] = lambda: None
+        self,
+        manager: TransactionManager,
+        check_flushed: Callable[[], bool],
+        on_result: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(())
-        self._manager = manager
-        self._is_flushed = is_flushed
-        self._on_change = on_change
-        self._request: TransactionRequest[Any]  # the request that is due
+        """Create a call without requests.
 
-    def refresh(self, now_ms: float) -> None:
-        """Make the manager's next request due, if there is one and none is in flight. A backoff remains in effect."""
-        is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
+        `check_flushed`: returns whether all batches of the transaction are done and no request for them is in flight.
+        `on_result`: called after each request's final result, which may have changed the manager's state.
+        """
+        super().__init__(requests=())
+        self._manager = manager
+        self._check_flushed = check_flushed
+        self._on_result = on_result
+        self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled
+
+    def update_due_keys(self, now_ms: float) -> None:
+        """Schedule the manager's next request, unless one is in flight. If it is backing off, keep its due time."""
+        is_flushed = self._manager.state in ENDING_STATES and self._check_flushed()
         request = None if self.in_flight_keys else self._manager.next_request(now_ms, is_flushed=is_flushed)
         if request is None:
             self.due_ms_by_key = {}
             return
         self._request = request
-        (key,) = request.keys
+        (key,) = request.keys  # the only key of a TransactionRequest is that of its coordinator
         self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now_ms)}
 
     def request_for(self, key: str) -> Request[Any]:
-        return self._request
+        """Return the scheduled request, whose only key is `key`."""
+        return self._require_request()
 
     def try_begin_sending(self, request: Request[Any]) -> bool:
         return self._manager.try_begin_sending(cast("TransactionRequest[Any]", request))
@@ -60,11 +65,15 @@ class TransactionCall(Call[Any]):
     def handle_result(self, request: Request[Any], key: str, response: Any, now_ms: float) -> None:
         self._manager.last_failure = None
         self._manager.handle_result(cast("TransactionRequest[Any]", request), response, now_ms)
-        self._on_change()
+        self._on_result()
 
     def handle_retry(self, failure: KafkaSinkError) -> None:
         self._manager.last_failure = failure
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        self._manager.handle_failure(self._request, error, verdict)
-        self._on_change()
+        self._manager.handle_failure(self._require_request(), error, verdict)
+        self._on_result()
+
+    def _require_request(self) -> TransactionRequest[Any]:
+        assert self._request is not None, "a key is due or in flight only after a request was scheduled"
+        return self._request
