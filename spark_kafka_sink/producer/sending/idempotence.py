@@ -313,7 +313,7 @@ class Idempotence:
         partition_state = self._partitions[batch.topic_partition]
         # If the transaction has a gap, the broker is expected to be missing records before the batch.
         return partition_state.is_head(batch) and not (
-            partition_state.transactional and partition_state.gap_start is not None
+            partition_state.is_transactional and partition_state.gap_start is not None
         )
 
     def find_violations(self) -> list[str]:
