@@ -346,7 +346,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         self._row_indices: list[NDArray[np.int64]] | None = [] if keep_row_indices else None
         self._failures: list[FailedRows] = []
         if not row_count:
-            self.set_result(ColumnsResult(topic, (), 0, ()))
+            self.set_result(ColumnsResult(topic, failures=(), rows_written=0, stored=()))
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         with self._lock:

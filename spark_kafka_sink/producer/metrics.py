@@ -235,7 +235,7 @@ class ProducerMetrics:
 
     def record_batch_split(self, now_ms: float) -> None:
         with self._lock:
-            self._meters["batch-split"].record(1, now_ms)
+            self._meters["batch-split"].record(value=1, now_ms=now_ms)
 
     def record_wait(self, name: str, wait_ms: float) -> None:
         """Add a calling thread's waiting time to the total of a metric.

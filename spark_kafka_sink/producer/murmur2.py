@@ -115,7 +115,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     word_count, tail_byte_count = divmod(key_length, _WORD_BYTES)
     for word_index in range(0, word_count, _WORDS_PER_PASS):
         pass_word_count = min(_WORDS_PER_PASS, word_count - word_index)
-        words = _view_words(keys, key_length, _WORD_BYTES * word_index, pass_word_count).copy()
+        words = _view_words(keys, key_length, start=_WORD_BYTES * word_index, word_count=pass_word_count).copy()
         _scramble(words)
         for word_of_each_key in words:
             hashes *= _MULTIPLIER_SCALAR
@@ -147,7 +147,7 @@ def _mix_uniform_tails(hashes: NDArray[np.uint32], keys: ByteColumn, key_length:
     if key_length > tail_byte_count:
         # Read each key's last four bytes and shift out those that belong to its last complete word, which leaves the
         # tail.
-        tail_words[:] = _view_words(keys, key_length, key_length - _WORD_BYTES, 1)[0]
+        tail_words[:] = _view_words(keys, key_length, start=key_length - _WORD_BYTES, word_count=1)[0]
         tail_words >>= _to_uint32_scalar(32 - 8 * tail_byte_count)
         hashes ^= tail_words
     else:

@@ -35,6 +35,7 @@ from spark_kafka_sink.producer.record import Headers, ProducerRecord, validate_h
 
 _PLAIN_TYPES = (bytes, str, bytearray, memoryview)
 """Types that need no serializer."""
+_SHORT_BYTES, _INTEGER_BYTES, _LONG_BYTES = 2, 4, 8
 _FLOAT, _DOUBLE = Struct(">f"), Struct(">d")
 
 Serializer = Callable[[str, object], "bytes | None"]
@@ -85,17 +86,17 @@ def serialize_json(topic: str, value: object) -> bytes | None:
 
 def serialize_short(topic: str, value: object) -> bytes | None:
     """Serialize a signed 16-bit integer. None becomes null."""
-    return _pack_integer(topic, value, 2)
+    return _pack_integer(topic, value, _SHORT_BYTES)
 
 
 def serialize_integer(topic: str, value: object) -> bytes | None:
     """Serialize a signed 32-bit integer. None becomes null."""
-    return _pack_integer(topic, value, 4)
+    return _pack_integer(topic, value, _INTEGER_BYTES)
 
 
 def serialize_long(topic: str, value: object) -> bytes | None:
     """Serialize a signed 64-bit integer. None becomes null."""
-    return _pack_integer(topic, value, 8)
+    return _pack_integer(topic, value, _LONG_BYTES)
 
 
 def serialize_float(topic: str, value: object) -> bytes | None:
@@ -179,8 +180,10 @@ class Serializers:
         if self._has_plain_serializers and type(value) is bytes and (key is None or type(key) is bytes):
             return key, value, headers  # fast path for the usual case
         if not self._has_header_serializer:
-            key = _call_serializer(self._key, "key", topic, [], record.key)
-            return key, _call_serializer(self._value, "value", topic, [], record.value), record.headers
+            unused_headers: list[tuple[str, bytes | None]] = []  # functions do not get the headers
+            key = _call_serializer(self._key, "key", topic, unused_headers, record.key)
+            value = _call_serializer(self._value, "value", topic, unused_headers, record.value)
+            return key, value, record.headers
         headers = list(record.headers or ())
         key = _call_serializer(self._key, "key", topic, headers, record.key)
         value = _call_serializer(self._value, "value", topic, headers, record.value)

@@ -389,7 +389,7 @@ def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: p
         if record_field == "value":
             RecordColumns(empty_column)
         elif record_field == "partition":
-            parse_requested_partitions(empty_column, 0)
+            parse_requested_partitions(empty_column, row_count=0)
         elif record_field == "topic":
             if not pa.types.is_string(empty_column.type):
                 raise SchemaError(f"column topic must be a string column, not {arrow_field.type}")

@@ -131,7 +131,7 @@ class ProducerTransactions:
         self._reject_in_callback()
         self.manager.stop_accepting_records()
         # No timeout is needed: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
-        self._accumulator.flush(lambda flush_event: self._loop.wait(flush_event, None))
+        self._accumulator.flush(lambda flush_event: self._loop.wait(flush_event, timeout_ms=None))
         operation = self.manager.find_last_offsets_operation()
         if operation is not None and not self._loop.wait(operation.done_event, self._max_block_ms):
             raise self._build_timeout_error(PREPARE, self.manager.last_failure)
@@ -153,7 +153,7 @@ class ProducerTransactions:
 
         Return what remains of `timeout`, in seconds; None if there is no timeout.
         """
-        if self._loop.join(0):
+        if self._loop.join(timeout_ms=0):
             return timeout  # the sender has ended, so it cannot end the transaction
         started_ms = self._system.now()
         operation = self.manager.abort_if_open()

@@ -415,7 +415,8 @@ class RecordAccumulator:
         if flushes:
             # A flush must wait until every row is in a batch, even the rows of a stage from which another thread is
             # filling batches. Filling all topics covers those rows, because fill_batches waits for that thread.
-            full_only_flags_by_topic = dict.fromkeys(self._batch_filler.list_topics(), False)
+            full_batches_only = False
+            full_only_flags_by_topic = dict.fromkeys(self._batch_filler.list_topics(), full_batches_only)
         return _FillPlan(full_only_flags_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:

@@ -1,6 +1,8 @@
 """ProducerBatch: records of one topic-partition that are sent and acknowledged together.
 
-A batch consists of a 61-byte header and pieces of the buffers that the encoder has filled (encoded_pieces.py).
+A batch consists of a 61-byte header and pieces of the buffers that the encoder has filled (encoded_pieces.py). A
+segment is the bytes of one piece, or of all records once the batch has memory of its own.
+
 Appending records only adds a reference to another piece. No bytes are copied until the batch is sent, and then only the
 pieces of a small batch are joined. If compression is enabled, closing the batch replaces all pieces with one compressed
 segment. The header is encoded as late as possible because the base sequence is not known before the batch is drained.
@@ -280,6 +282,7 @@ class ProducerBatch:
         own_lease = shared_leases[0].create_empty()
         own_lease.add_holder(self, needed_bytes)
         owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
+        # From here on, `segments`, `rows` and `leases` return only what the batch owns.
         self._owned, self._pieces, self._piece_indices = owned, (), ()
         # Take from the largest lease first, which usually has all the bytes that are needed.
         for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
