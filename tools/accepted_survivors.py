@@ -16,6 +16,10 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.handle_failure: self._on_result()": (
         "only unmutes queues sooner: the sender drops the batches of a failed transaction, whether muted or not"
     ),
+    "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.__init__: "
+    "self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled": (
+        "declares the attribute: update_due_keys sets it before a key is due"
+    ),
     "spark_kafka_sink/producer/sending/deliveries.py: Deliveries._retry: "
     '_log.debug("Retrying %r after an error: %s", batch, error)': "logging",
     "spark_kafka_sink/producer/sending/idempotence.py: _PartitionStates.__init__: super().__init__()": (

@@ -176,6 +176,7 @@ class ColumnsWriter(Generic[ContextT]):
         Calls that are added during the iteration stay pending.
         """
         for _ in range(len(self._pending_calls)):
+            # Suspending linger wakes the sender, which an available result does not need.
             with nullcontext() if self.has_result else self._producer.without_linger():
                 collected_result = self._await_oldest()
             yield collected_result

@@ -78,7 +78,7 @@ class _MissingMethod:
 
 
 def build_unexpected_argument_error(names: Iterable[str]) -> TypeError:
-    """Create the error for keyword arguments that send() does not accept. It names the first of them."""
+    """Build the error for keyword arguments that send() does not accept. It names the first of them."""
     name = next(iter(names))
     message = f"KafkaProducer.send() got an unexpected keyword argument {name!r}"
     return TypeError(f"{message}. {_describe(SEND_ARGUMENTS[name])}" if name in SEND_ARGUMENTS else message)

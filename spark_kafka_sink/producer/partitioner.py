@@ -64,7 +64,7 @@ class PartitionLoads(NamedTuple):
 
 
 FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""Function that returns the loads of the given candidates, or None if any of them was never written to."""
+"""A function that returns the loads of the given candidates, or None if any of them was never written to."""
 
 
 class _TopicState:

@@ -59,7 +59,7 @@ class DigestCollector:
         `row_indices`: for each row of the group, its index in the call.
         `hashes`: the hash of each row of the call.
         """
-        starts, stops, partitions, _, _ = stored_ranges.T
+        starts, stops, partitions, _base_offsets, _log_append_times = stored_ranges.T
         row_counts = stops - starts
         # `group_indices` concatenates the rows of all ranges, as indices in the row group. Range i begins at the
         # position first_positions[i].

@@ -81,8 +81,9 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
     ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
     partition_column = ranges[:, StoredRange._fields.index("partition")]
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
-    starts, stops, partitions, base_offsets, _ = ranges_by_partition.T
-    first_ranges = np.flatnonzero(np.diff(partitions, prepend=-1))  # index of the first range of each partition
+    starts, stops, partitions, base_offsets, _log_append_times = ranges_by_partition.T
+    # The index of the first range of each partition. -1 differs from every partition, so the first range is included.
+    first_ranges = np.flatnonzero(np.diff(partitions, prepend=-1))
     row_counts, is_offset_known = stops - starts, base_offsets >= 0
     last_offsets = base_offsets + row_counts - 1
     lowest_offsets = np.minimum.reduceat(np.where(is_offset_known, base_offsets, _NO_OFFSET), first_ranges)

@@ -191,7 +191,7 @@ def ensure_partitions_requested(rows: Rows) -> None:
 
 
 def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeError:
-    """Create the error for a record above max.request.size, buffer.memory, or both.
+    """Build the error for a record above max.request.size, buffer.memory, or both.
 
     `size` is the upper bound of the record's encoded size in bytes.
     """

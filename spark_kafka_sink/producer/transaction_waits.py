@@ -226,5 +226,7 @@ def create_transactions(
     requests: ClusterRequests,
     waits: WaitContext,
 ) -> ProducerTransactions:
-    manager = TransactionManager(config.transactional_id or "", config.transaction_timeout_ms)
+    """Create the transactional calls of a producer that has a transactional.id."""
+    assert config.transactional_id is not None
+    manager = TransactionManager(config.transactional_id, config.transaction_timeout_ms)
     return ProducerTransactions(manager, client, accumulator, requests, waits, config.max_block_ms)

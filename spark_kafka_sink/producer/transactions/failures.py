@@ -26,14 +26,14 @@ def fail_transaction(
 
     `record_errors` holds the errors of records that the broker rejected individually, by their indices in the batch.
     """
-    # If unsent batches are dropped, the transaction has already failed or is being aborted.
+    # If unsent batches are dropped, the transaction has already failed or is being aborted, and keeps its first error.
     if not manager.drops_unsent_batches:
         error = _build_failed_records_error(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
 def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
-    """Create the error for a record that is dropped because its transaction cannot be committed or is aborted."""
+    """Build the error for a record that is dropped because its transaction cannot be committed or is aborted."""
     text = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
     cause = manager.error
     if cause is None:
