@@ -107,12 +107,7 @@ def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
 
     Raise InvalidRecordError if the object does not export a table with named columns.
     """
-    object_columns = _find_polars_object_columns(table)
-    if object_columns:
-        raise InvalidRecordError(
-            f"Column {sanitize(object_columns[0])} has polars' type Object: its values are Python objects, which Arrow "
-            "does not know. Convert them to another type, or drop the column."
-        )
+    _reject_polars_object_columns(table)
     try:
         if isinstance(table, pa.RecordBatchReader):
             return table, None
@@ -133,14 +128,19 @@ def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
     )
 
 
-def _find_polars_object_columns(table: Any) -> list[str]:
-    """Return the names of the columns with polars' type Object.
+def _reject_polars_object_columns(table: Any) -> None:
+    """Raise InvalidRecordError if a polars DataFrame has a column of the type Object.
 
     Polars exports each value of such a column as 8 bytes, which are a memory address in this process.
     """
     if _format_type(table) != "polars.DataFrame":
-        return []
-    return [name for name, data_type in table.schema.items() if str(data_type) == "Object"]
+        return
+    for name, data_type in table.schema.items():
+        if str(data_type) == "Object":
+            raise InvalidRecordError(
+                f"Column {sanitize(name)} has polars' type Object: its values are Python objects, which Arrow does not "
+                "know. Convert them to another type, or drop the column."
+            )
 
 
 def _find_length(table: Any) -> int | None:

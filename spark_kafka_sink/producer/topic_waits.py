@@ -77,7 +77,7 @@ class TopicMetadataWaiter:
         ):
             return in_use.snapshot
         self._metadata.add_topic(topic, now_ms)
-        snapshot = self._find_snapshot(topic, partition) or self._wait(topic, now_ms, partition)
+        snapshot = self._find_snapshot(topic, partition) or self._wait_for_partitions(topic, now_ms, partition)
         in_use = self._in_use
         if in_use.snapshot is not snapshot:
             in_use = self._in_use = _TopicsInUse(snapshot, {})
@@ -95,28 +95,31 @@ class TopicMetadataWaiter:
             self._metadata.add_topic(topic, now_ms)
         return unknown_topics
 
-    def _wait(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:
+    def _wait_for_partitions(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:
         """Request metadata until it contains the topic and the partition, or raise as in `await_partitions`."""
         if self._loop.is_current():
             raise self._build_callback_error(topic, partition)
         wait_started_ms = self._system.now()
         try:
             while (snapshot := self._find_snapshot(topic, partition)) is None:
-                was_missing = self._was_partition_missing(topic)
-                version = self._metadata.request_update_for_topic(topic)
-                self._wakeup()
-                # A partition that was missing before is requested again, but the call does not wait for it.
-                is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
-                is_missing = is_updated and self._is_partition_missing(topic, call_started_ms)
-                should_give_up = not is_updated or is_missing
+                should_continue = self._update_once(topic, call_started_ms)
                 # Look once more before giving up, because the topic may have become known at the last moment.
-                if should_give_up and self._find_snapshot(topic, partition) is None:
+                if not should_continue and self._find_snapshot(topic, partition) is None:
                     self._raise_unknown_error(topic, partition)
                 # Only an error in the latest response counts: the permission may have been granted since the last call.
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
             self._metrics.record_wait("metadata-wait-time", self._system.now() - wait_started_ms)
+
+    def _update_once(self, topic: str, call_started_ms: float) -> bool:
+        """Request the topic's metadata and wait for it. Return whether it makes sense to wait for another update."""
+        was_missing = self._was_partition_missing(topic)
+        version = self._metadata.request_update_for_topic(topic)
+        self._wakeup()
+        # A partition that was missing before is requested again, but the call does not wait for it.
+        is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
+        return is_updated and not self._is_partition_missing(topic, call_started_ms)
 
     def _await_metadata(self, version: int, deadline_ms: float) -> bool:
         """Wait for metadata that is newer than `version`. Return False after the deadline."""
