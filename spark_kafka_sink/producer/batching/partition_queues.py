@@ -181,6 +181,7 @@ class PartitionQueues:
         """Read the leaders of these queues from the current snapshot, and schedule the queues again."""
         for queue in queues:
             previous_leader = (queue.leader_id, queue.leader_epoch)
+            # The ready queues are indexed by leader, so the queue is removed before its leader changes.
             self._remove_from_ready(queue)
             self._set_leader(queue)
             if previous_leader != (queue.leader_id, queue.leader_epoch):
@@ -205,7 +206,7 @@ class PartitionQueues:
         """Make a queue ready, set its timer, or do neither, depending on its head's current state."""
         due_ms = self._compute_head_due_ms(queue)
         if due_ms <= now_ms:
-            queue.due_ms = INFINITE_MS
+            queue.due_ms = INFINITE_MS  # a ready queue needs no timer; a previous one is stale from now on
             if not queue.is_ready:
                 queue.is_ready = True
                 self._ready_queues[queue.leader_id][queue] = None
@@ -240,7 +241,7 @@ class PartitionQueues:
     def unmute(self, queue: PartitionQueue, now_ms: float) -> None:
         """Let `drain_node` submit the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
-            self._muted_queues.discard(queue)
+            self._muted_queues.discard(queue)  # before it is scheduled, because a muted queue is never due
             self.schedule(queue, now_ms)
 
     def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:

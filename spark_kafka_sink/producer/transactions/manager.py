@@ -143,6 +143,7 @@ class TransactionManager:
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
+            # If the state does not allow this transition, it raises before anything has changed.
             self._lifecycle.transition_to(_State.INITIALIZING)
             self._needs_producer_id = False
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
@@ -211,6 +212,7 @@ class TransactionManager:
             self._lifecycle.ensure_in_transaction(PREPARE)
             transaction = self._require_transaction()
             if not transaction.is_started:
+                # IN_TRANSACTION cannot become READY directly, so the empty transaction passes through COMMITTING.
                 self._lifecycle.transition_to(_State.COMMITTING)
                 self._complete()
                 return None
