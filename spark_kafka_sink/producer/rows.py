@@ -168,13 +168,20 @@ def find_missing_partition_rows(
     row_indices = rows.row_indices[~np.isin(rows.requested_partitions, valid_partitions)]
     if not len(row_indices):
         return []
-    if isinstance(partition, int):
-        missing_partitions = [partition]
-    else:
-        missing_partitions = np.unique(integers_to_numpy(combine_chunks(partition))[row_indices]).tolist()
-    partition_list = _join_with_or([str(missing_partition) for missing_partition in missing_partitions])
+    partition_list = _list_requested_partitions(partition, row_indices)
     error = build_missing_partition_error(topic, partition_list, len(known_partitions))
     return [FailedRows(row_indices, error, topic)]
+
+
+def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArray[np.int64]) -> str:
+    """List the partitions that these rows request, as text for an error message.
+
+    `partition`: the argument of send_columns(). Unlike `Rows.requested_partitions`, it also has the invalid numbers.
+    """
+    if isinstance(partition, int):
+        return str(partition)
+    numbers = np.unique(integers_to_numpy(combine_chunks(partition))[row_indices]).tolist()
+    return _join_with_or([str(number) for number in numbers])
 
 
 def ensure_partitions_requested(rows: Rows) -> None:

@@ -121,30 +121,50 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     if types.is_dictionary(source_type):
         return pc.take(_convert(column.dictionary, target_type), column.indices)
     if types.is_struct(source_type) and types.is_struct(target_type):
-        # flatten() turns the fields of a null struct into nulls. Their buffers may hold values that cannot be cast.
-        fields = [_convert(field, target_type.field(index).type) for index, field in enumerate(column.flatten())]
-        return pa.StructArray.from_arrays(fields, fields=list(target_type), mask=_build_null_mask_array(column))
+        return _convert_structs(column, target_type)
     if types.is_map(source_type) and types.is_map(target_type):
-        entries = _map_entries(column)
-        keys, items = entries.flatten().flatten()
-        # A null offset marks a null map. The last offset is the end of the last map, so it is never null.
-        is_null_offset = np.append(build_null_mask(column), False)
-        offsets = numbers_to_arrow(integers_to_numpy(_flatten_offsets(entries)), is_null_offset)
-        return pa.MapArray.from_arrays(
-            offsets, _convert(keys, target_type.key_type), _convert(items, target_type.item_type), target_type
-        )
+        return _convert_maps(column, target_type)
     if types.is_list(target_type) and _is_any_list(source_type):
-        # flatten() omits the elements of null lists, so the offsets are recomputed.
-        elements = _convert(column.flatten(), target_type.value_type)
-        return pa.ListArray.from_arrays(
-            _flatten_offsets(column), elements, type=target_type, mask=_build_null_mask_array(column)
-        )
+        return _convert_lists(column, target_type)
     if types.is_timestamp(source_type) and source_type.unit == "ns" and types.is_timestamp(target_type):
-        nanoseconds = integers_to_numpy(column.view(pa.int64()))
-        return numbers_to_arrow(nanoseconds // 1_000, build_null_mask(column)).view(target_type)
+        return _round_down_to_microseconds(column, target_type)
     if types.is_date64(source_type) and types.is_date32(target_type):
         return _to_days(column)
     return column.cast(options=pc.CastOptions(target_type, allow_time_truncate=True))
+
+
+def _convert_structs(column: pa.Array, target_type: pa.DataType) -> pa.Array:
+    """Convert the fields of structs."""
+    # flatten() turns the fields of a null struct into nulls. Their buffers may hold values that cannot be cast.
+    fields = [_convert(field, target_type.field(index).type) for index, field in enumerate(column.flatten())]
+    return pa.StructArray.from_arrays(fields, fields=list(target_type), mask=_build_null_mask_array(column))
+
+
+def _convert_maps(column: pa.Array, target_type: pa.DataType) -> pa.Array:
+    """Convert the keys and items of maps."""
+    entries = _map_entries(column)
+    keys, items = entries.flatten().flatten()
+    # A null offset marks a null map. The last offset is the end of the last map, so it is never null.
+    is_null_offset = np.append(build_null_mask(column), False)
+    offsets = numbers_to_arrow(integers_to_numpy(_flatten_offsets(entries)), is_null_offset)
+    return pa.MapArray.from_arrays(
+        offsets, _convert(keys, target_type.key_type), _convert(items, target_type.item_type), target_type
+    )
+
+
+def _convert_lists(column: pa.Array, target_type: pa.DataType) -> pa.Array:
+    """Convert the elements of lists of any kind, and the lists to lists with 32-bit offsets."""
+    # flatten() omits the elements of null lists, so the offsets are recomputed.
+    elements = _convert(column.flatten(), target_type.value_type)
+    return pa.ListArray.from_arrays(
+        _flatten_offsets(column), elements, type=target_type, mask=_build_null_mask_array(column)
+    )
+
+
+def _round_down_to_microseconds(column: pa.Array, target_type: pa.DataType) -> pa.Array:
+    """Convert nanoseconds to microseconds, rounding down as Spark does. Arrow's own cast rounds toward 1970."""
+    nanoseconds = integers_to_numpy(column.view(pa.int64()))
+    return numbers_to_arrow(nanoseconds // 1_000, build_null_mask(column)).view(target_type)
 
 
 def _to_days(column: pa.Array) -> pa.Array:

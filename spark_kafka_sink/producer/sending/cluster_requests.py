@@ -53,7 +53,7 @@ class ClusterRequests(PolledRequests):
         super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
         self._blocking_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
-        self._pending_calls: set[BlockingCall[Any]] = set()  # the calls that were added to the pending requests
+        self._added_calls: set[BlockingCall[Any]] = set()  # the calls that were added to the pending requests
         self._error: KafkaSinkError | None = None  # guarded by _lock
 
     # --- any thread
@@ -87,8 +87,8 @@ class ClusterRequests(PolledRequests):
         """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""
         with self._lock:
             blocking_calls = {call for call in self._blocking_calls if not call.end_event.is_set()}
-        for call in self._pending_calls - blocking_calls:
+        for call in self._added_calls - blocking_calls:
             self._pending.remove(call)
-        for call in blocking_calls - self._pending_calls:
+        for call in blocking_calls - self._added_calls:
             self._pending.add(call)
-        self._pending_calls = blocking_calls
+        self._added_calls = blocking_calls
