@@ -150,8 +150,8 @@ class TableCalls:
             sender, reader, _ = await to_thread(
                 _prepare_table, transaction, topic, table, mapping, max_failed_rows, formats
             )
-            slices = sender.send_slices(reader)
-            while await to_thread(next, slices, None) is not None:
+            completed_counts = sender.send_slices(reader)
+            while await to_thread(next, completed_counts, None) is not None:  # None marks the end: counts are numbers
                 pass
         return sender.result
 
@@ -164,6 +164,7 @@ class _TableTransaction:
     """
 
     def __init__(self, producer: TableCalls) -> None:
+        # The part of ColumnsProducer that is the same inside and outside of a transaction.
         self.config = producer.config
         self.prefetch_topics = producer.prefetch_topics
         self.without_linger = producer.without_linger

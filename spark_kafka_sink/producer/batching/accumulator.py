@@ -294,6 +294,7 @@ class RecordAccumulator:
             stage.add(rows, reserved_bytes)
             max_body_bytes = self._batch_filler.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
+            # As in append_record, neither a full stage nor a new stage is scheduled.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
