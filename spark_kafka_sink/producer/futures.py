@@ -156,14 +156,17 @@ def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exceptio
 class _RowsOutcome(NamedTuple):
     """The common outcome of several rows of a call.
 
-    If `error` is None, the rows are stored at consecutive offsets that start at `base_offset` (-1 if unknown).
-    Otherwise each row failed with its own error in `errors_by_position` or, without an entry there, with `error`.
+    If `error` is None, the rows are stored at consecutive offsets that start at `base_offset`. Otherwise each row has
+    failed with its own error in `errors_by_position` or, without an entry there, with `error`.
+
+    As in RecordMetadata, a number that is unknown is -1.
     """
 
     row_indices: NDArray[np.int64]
     partition: int
-    base_offset: int
-    log_append_time: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    """The timestamp that the broker assigned to the records; -1 if the records keep their own timestamps."""
     error: KafkaSinkError | None = None
     errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
 
@@ -209,14 +212,7 @@ class RecordFutures:
     ) -> None:
         partition = -1 if failure.partition is None else failure.partition
         self._add_outcome(
-            _RowsOutcome(
-                failure.rows,
-                partition,
-                base_offset=-1,
-                log_append_time=-1,
-                error=failure.error,
-                errors_by_position=errors_by_position,
-            )
+            _RowsOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
         )
 
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
@@ -225,19 +221,15 @@ class RecordFutures:
         This runs on the thread that calls send(). An Exception raised by a callback is only logged. Any other
         BaseException, such as KeyboardInterrupt, is raised again.
         """
-        self.callbacks[0] = callbacks
+        row_index = 0  # the record is the only one of this object
+        self.callbacks[row_index] = callbacks
+        row_indices = np.array([row_index], np.int64)
         interruption = self._add_outcome(
-            _RowsOutcome(
-                row_indices=np.zeros(1, np.int64),
-                partition=-1 if partition is None else partition,
-                base_offset=-1,
-                log_append_time=-1,
-                error=error,
-            )
+            _RowsOutcome(row_indices, partition=-1 if partition is None else partition, error=error)
         )
         if interruption is not None:
             raise interruption from None
-        return SendFuture(self, 0)
+        return SendFuture(self, row_index)
 
     def find_record_outcome(self, row_index: int) -> RecordMetadata | Exception | None:
         """Return a record's metadata or its error, or None if the record is neither stored nor failed yet.

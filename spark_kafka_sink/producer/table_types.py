@@ -37,6 +37,7 @@ _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
 """Pairs of a predicate on an Arrow type and the Spark type that replaces it."""
 _OFFSET_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _MS_PER_DAY = 86_400_000
+_NANOSECONDS_PER_US = 1_000
 _MIN_DAYS, _MAX_DAYS = -(2**31), 2**31 - 1
 """The earliest and the latest date of Arrow's date32, in days since 1970."""
 _VIEW_BYTES = 16
@@ -164,7 +165,7 @@ def _convert_lists(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 def _round_down_to_microseconds(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     """Convert nanoseconds to microseconds, rounding down as Spark does. Arrow's own cast rounds toward 1970."""
     nanoseconds = integers_to_numpy(column.view(pa.int64()))
-    return numbers_to_arrow(nanoseconds // 1_000, build_null_mask(column)).view(target_type)
+    return numbers_to_arrow(nanoseconds // _NANOSECONDS_PER_US, build_null_mask(column)).view(target_type)
 
 
 def _to_days(column: pa.Array) -> pa.Array:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 NAN = float("nan")
 NANOSECONDS_PER_MS = 1_000_000
 _NANOSECONDS_PER_SECOND = 1_000_000_000
+_MS_PER_SECOND = 1_000
 
 Gauge = Callable[[float], float]
 """A function that returns the value of a metric at the given time in milliseconds."""
@@ -74,7 +75,7 @@ class WindowedStat:
         min_elapsed_ms = self._window_ms * max(1, self._num_samples - 1)
         elapsed_ms = max(now_ms - samples[0].start_ms, min_elapsed_ms)
         total = sum(sample.sum for sample in samples)
-        return 1000 * total / elapsed_ms if elapsed_ms else 0.0
+        return _MS_PER_SECOND * total / elapsed_ms if elapsed_ms else 0.0  # the window length may be 0
 
     def _select_recent_samples(self, now_ms: float) -> list[_Sample]:
         oldest_ms = now_ms - self._window_ms * self._num_samples

@@ -33,7 +33,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         `on_failure`: called with the error of a failed request, and the time of the failure.
         `compute_backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it.
         """
-        super().__init__([InitProducerId(None)])
+        super().__init__([InitProducerId(transactional_id=None)])
         self._is_needed = is_needed
         self._set_producer_id_and_epoch = set_producer_id_and_epoch
         self._on_failure = on_failure

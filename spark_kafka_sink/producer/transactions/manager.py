@@ -125,19 +125,8 @@ class TransactionManager:
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
-            pending_operation = self._lifecycle.pending_operation
-            # The outcome of a pending operation can only be learned under its own transactional id. After a fatal
-            # error, no call can be repeated, so a pending operation no longer matters.
-            if (
-                pending_operation is not None
-                and self.state is not _State.FATAL_ERROR
-                and requested_id != self.transactional_id
-            ):
-                raise IllegalStateError(
-                    f"transactional id {self.transactional_id}: {INIT}() for {requested_id} is not possible, "
-                    f"because the outcome of {pending_operation.name}() is unknown. Call {pending_operation.name}() "
-                    "again, or create a new producer."
-                )
+            if requested_id != self.transactional_id:
+                self._reject_id_change_while_pending(requested_id)
             return self._lifecycle.start_or_join(INIT, lambda: self._begin_init(requested_id))
 
     def take_over(self, prepared: TransactionIdentity) -> None:
@@ -440,6 +429,20 @@ class TransactionManager:
             self._lifecycle.finish_operation(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
+
+    def _reject_id_change_while_pending(self, requested_id: str) -> None:
+        """Raise IllegalStateError if an operation is pending under the current transactional id.
+
+        Its outcome can only be learned under its own id. After a fatal error, no call can be repeated, so a pending
+        operation no longer matters.
+        """
+        pending_operation = self._lifecycle.pending_operation
+        if pending_operation is not None and self.state is not _State.FATAL_ERROR:
+            raise IllegalStateError(
+                f"transactional id {self.transactional_id}: {INIT}() for {requested_id} is not possible, because the "
+                f"outcome of {pending_operation.name}() is unknown. Call {pending_operation.name}() again, or create a "
+                "new producer."
+            )
 
     def _begin_init(self, transactional_id: str) -> None:
         self._lifecycle.transition_to(_State.INITIALIZING)
