@@ -103,7 +103,7 @@ class _CallRowPositions(NamedTuple):
 
 
 def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open an object that exports Arrow data. Return its record batches, and its number of rows if known.
+    """Open an object that exports Arrow data. Return its record batches, and its row count, or None if it is unknown.
 
     Raise InvalidRecordError if the object does not export a table with named columns.
     """

@@ -381,7 +381,7 @@ class BatchFiller:
         buffer's share of the memory that is reserved for the stage.
         """
         pieces_by_buffer: list[EncodedPieces] = []
-        stage_lease = stage.leases[0]
+        stage_lease = stage.leases[0]  # reserves the memory of all rows (see _split_into_row_groups)
         encoded_copies = 2 if self._should_compress else 1  # compression needs memory for a second copy
         next_slice = 0
         for encoded_slices in encoded_buffers:

@@ -189,6 +189,7 @@ class Idempotence:
         """Return whether the sequences allow a batch to be sent. Assign a sequence to a new batch."""
         if partition_state.in_flight_batches and not can_pipeline(partition_state, connection):
             return False
+        # Rule 1 applies to each connection anew: the broker behind a new one may know nothing about the producer.
         if partition_state.phase is PIPELINED and partition_state.confirmed_connection is not connection:
             partition_state.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call

@@ -187,7 +187,7 @@ class TransactionManager:
             self._require_transaction().accepts_records = False
 
     def find_last_offsets_operation(self) -> Operation | None:
-        """Return the operation of the last offsets that are not yet part of the transaction, if any."""
+        """Return the operation of the last offsets that are not yet part of the transaction, or None."""
         with self._lock:
             unwritten_offsets = [] if self._transaction is None else self._transaction.unwritten_offsets
             return unwritten_offsets[-1].operation if unwritten_offsets else None
@@ -241,7 +241,7 @@ class TransactionManager:
     def abort_if_open(self) -> Operation | None:
         """Abort an open transaction before the producer closes.
 
-        Return the operation to wait for: the abort, or else the pending operation, if any.
+        Return the operation to wait for: the abort, else the pending operation, or None if there is neither.
         """
         with self._lock:
             if self.is_open:
@@ -336,7 +336,7 @@ class TransactionManager:
                 )
 
     def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
-        """Return the next request in the current state, if any. End an empty transaction, which needs no request.
+        """Return the next request in the current state, or None. End an empty transaction, which needs no request.
 
         `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
         """
