@@ -10,7 +10,7 @@ Once encoded, the header is byte-for-byte the same in every retry, unless the se
 
     state       meaning                                                    next states
     OPEN        accepts more records                                       PINNED, DRAINED, CLOSED, DONE
-    PINNED      a thread appends or compresses records without the lock    OPEN, CLOSED, DONE
+    PINNED      a thread encodes or compresses records without the lock    OPEN, CLOSED, DONE
     DRAINED     was drained while it was open; the sender closes it        CLOSED, DONE
     CLOSED      accepts no more records, waits in its queue                IN_FLIGHT, DONE
     IN_FLIGHT   is part of a produce request                               CLOSED, DONE

@@ -7,8 +7,8 @@ one of two indexes, or to neither:
 
     timers       the head lingers or backs off until a known time
     ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
-    neither      the queue is empty or muted, or another thread has pinned its head, so that it can append or compress
-                 records without the lock (batch.py)
+    neither      the queue is empty or muted, or another thread has pinned its head, so that it can encode records for
+                 it or compress it without the lock (batch_filler.py)
 
 A node's ready queues are drained in turn. A drained queue moves to the end. If a queue's head does not fit into the
 request, the queue stays at the front.
