@@ -240,9 +240,8 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
     `tail_words`: for each key, the word that begins with its tail. The remaining bytes of the word are surplus.
     `tail_byte_counts`: the number of bytes of each tail.
     """
-    surplus_bits = (32 - 8 * tail_byte_counts).view(
-        np.uint32
-    )  # 32 if there is no tail: numpy then shifts the word to 0
+    # The number is 32 if there is no tail. Numpy then shifts the word to 0.
+    surplus_bits = (32 - 8 * tail_byte_counts).view(np.uint32)
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
     hashes ^= tail_words
