@@ -30,34 +30,41 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.results import ColumnsResult
     from spark_kafka_sink.records.columns import RecordColumns
 
-HELP = "write realistic records to a topic and measure throughput and latency"
-RECORDS = 1_000_000
-ROWS_PER_CALL = 5_000
+COMMAND_HELP = "write realistic records to a topic and measure throughput and latency"
+DEFAULT_RECORD_COUNT = 1_000_000
+DEFAULT_ROWS_PER_CALL = 5_000
 MAX_DISTINCT_CALLS = 20
 """Maximum number of calls with different rows. Later calls send the same rows again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("topic", metavar="TOPIC", help="the topic to write to; use one that is meant for benchmarks")
-    add("--records", type=int, default=RECORDS, metavar="N", help="number of records (default: %(default)s)")
-    add(
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to write to; use one that is meant for benchmarks")
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=DEFAULT_RECORD_COUNT,
+        metavar="N",
+        help="number of records (default: %(default)s)",
+    )
+    parser.add_argument(
         "--value-bytes",
         type=int,
         default=100,
         metavar="N",
         help="approximate size of each value, which is JSON (default: %(default)s)",
     )
-    add(
+    parser.add_argument(
         "--rows-per-call",
         type=int,
-        default=ROWS_PER_CALL,
+        default=DEFAULT_ROWS_PER_CALL,
         metavar="N",
         help="rows in each call of send_columns (default: %(default)s)",
     )
-    add("--rate", type=float, metavar="N", help="maximum number of records per second (default: as many as possible)")
-    add("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--rate", type=float, metavar="N", help="maximum number of records per second (default: as many as possible)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ def measure(
         sent_count += len(columns)
         sent_bytes += columns.nbytes
         progress.advance(len(columns))
-    producer.flush()
+    producer.flush()  # waits until each record is acknowledged or has failed, so the timer is complete afterwards
     seconds = (system.now() - started_ms) / 1000
     if timer.failed_count == sent_count and timer.first_error is not None:
         raise timer.first_error

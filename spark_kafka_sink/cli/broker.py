@@ -17,55 +17,86 @@ if TYPE_CHECKING:
     from spark_kafka_sink.broker.topics import Topic
     from spark_kafka_sink.testing import EmbeddedBroker
 
-HELP = "run an embedded broker for tests and first steps until it is interrupted"
+COMMAND_HELP = "run an embedded broker for tests and first steps until it is interrupted"
 POLL_INTERVAL_SECONDS = 0.5
 MAX_LISTED_TOPICS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add(
+    _add_node_arguments(parser)
+    _add_topic_arguments(parser)
+    _add_request_queue_arguments(parser)
+    _add_security_arguments(parser)
+
+
+def _add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
         "--advertised-host",
         metavar="NAME",
         help="host name that clients connect to (default: --host, or this machine's name for 0.0.0.0)",
     )
-    add("--port", type=int, default=9092, help="port of the first node; 0 for any free port (default: %(default)s)")
-    add("--nodes", type=int, default=1, help="number of nodes, each with its own port (default: %(default)s)")
-    add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="create this topic; may be repeated")
-    add(
+    parser.add_argument(
+        "--port", type=int, default=9092, help="port of the first node; 0 for any free port (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--nodes", type=int, default=1, help="number of nodes, each with its own port (default: %(default)s)"
+    )
+
+
+def _add_topic_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="create this topic; may be repeated"
+    )
+    parser.add_argument(
         "--partitions", type=int, default=1, help="partitions of topics created without a number (default: %(default)s)"
     )
-    add(
+    parser.add_argument(
         "--no-auto-create", action="store_true", help="do not create missing topics when clients request their metadata"
     )
-    add("--data", type=Path, metavar="DIR", help="keep topics in this directory (default: in memory)")
-    add("--discard", action="store_true", help="acknowledge and count records without storing them, to measure clients")
-    add(
+    parser.add_argument("--data", type=Path, metavar="DIR", help="keep topics in this directory (default: in memory)")
+    parser.add_argument(
+        "--discard", action="store_true", help="acknowledge and count records without storing them, to measure clients"
+    )
+    parser.add_argument(
         "--transaction-version",
         type=int,
         choices=(0, 1, 2),
         default=2,
         help="transaction.version of the cluster (default: %(default)s)",
     )
-    add("--num-network-threads", type=int, default=2, help="threads that read and write sockets (default: %(default)s)")
-    add(
+
+
+def _add_request_queue_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--num-network-threads", type=int, default=2, help="threads that read and write sockets (default: %(default)s)"
+    )
+    parser.add_argument(
         "--num-io-threads",
         type=int,
         default=2,
         help="threads that handle requests; 0 lets the network threads handle them (default: %(default)s)",
     )
-    add(
+    parser.add_argument(
         "--queued-max-requests",
         type=int,
         default=500,
         help="maximum number of requests that wait for an I/O thread (default: %(default)s)",
     )
-    add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-    add("--certificate", type=Path, metavar="PEM", help="private key and certificate chain of the listener, for TLS")
-    add("--client-ca", type=Path, metavar="PEM", help="require client certificates that this CA signed")
-    add("--users", type=Path, metavar="FILE", help="users of PLAIN and SCRAM, one NAME:PASSWORD per line")
-    add(
+
+
+def _add_security_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
+    )
+    parser.add_argument(
+        "--certificate", type=Path, metavar="PEM", help="private key and certificate chain of the listener, for TLS"
+    )
+    parser.add_argument("--client-ca", type=Path, metavar="PEM", help="require client certificates that this CA signed")
+    parser.add_argument(
+        "--users", type=Path, metavar="FILE", help="users of PLAIN and SCRAM, one NAME:PASSWORD per line"
+    )
+    parser.add_argument(
         "--unsigned-tokens",
         action="store_true",
         help="also offer OAUTHBEARER, and accept unsigned tokens that name a user and have not expired",

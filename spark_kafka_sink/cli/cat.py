@@ -20,38 +20,39 @@ from spark_kafka_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
 
-HELP = "print the records of a topic up to its current end, or continuously"
+COMMAND_HELP = "print the records of a topic up to its current end, or continuously"
 BEGINNING, END = "beginning", "end"
 _START_FORMS = f"{BEGINNING}, {END}, an offset, -N (the last N of each partition) or a time such as 2026-05-01T12:00"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("topic", metavar="TOPIC", help="the topic to read")
-    add("--partition", type=int, action="append", metavar="N", help="read only this partition; may be repeated")
-    add(
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
+    parser.add_argument(
+        "--partition", type=int, action="append", metavar="N", help="read only this partition; may be repeated"
+    )
+    parser.add_argument(
         "--from",
         dest="start",
         default=BEGINNING,
         metavar="START",
         help=f"where to start: {_START_FORMS}, in UTC if it has no time zone (default: %(default)s)",
     )
-    add("-f", "--follow", action="store_true", help="keep printing new records until interrupted")
-    add("-n", "--max-messages", type=int, metavar="N", help="stop after N records")
-    add(
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new records until interrupted")
+    parser.add_argument("-n", "--max-messages", type=int, metavar="N", help="stop after N records")
+    parser.add_argument(
         "--format",
         choices=("text", "json", "table"),
         default="text",
         help="text: the raw bytes, one line per record; json: all fields of each record (default: %(default)s)",
     )
-    add(
+    parser.add_argument(
         "--columns",
         metavar="NAMES",
         help=f"columns of text and table, separated by commas: {', '.join(COLUMNS)} (default: value for text, all for "
         "table)",
     )
-    add(
+    parser.add_argument(
         "--isolation",
         choices=("read_committed", "read_uncommitted"),
         default="read_committed",

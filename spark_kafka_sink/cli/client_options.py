@@ -23,20 +23,19 @@ BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--bootstrap-server",
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT...]",
         help="bootstrap servers; required unless the option bootstrap.servers is set",
     )
-    add(
+    parser.add_argument(
         "--command-config",
         type=Path,
         metavar="FILE",
         help="file with options of the Java client, one NAME=VALUE per line; keeps secrets off the command line",
     )
-    add(
+    parser.add_argument(
         "-X",
         "--option",
         action="append",

@@ -6,7 +6,7 @@ import argparse
 
 from spark_kafka_sink.errors import MissingDependencyError
 
-HELP = "print a completion script for a shell"
+COMMAND_HELP = "print a completion script for a shell"
 SHELLS = ("bash", "zsh")
 
 

@@ -13,19 +13,24 @@ from collections.abc import Iterator
 
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, MissingDependencyError
 
-HELP = "write a million rows and a stream with Spark, read them back, and show their partitions and offsets"
-ROWS = 1_000_000
+COMMAND_HELP = "write a million rows and a stream with Spark, read them back, and show their partitions and offsets"
+DEFAULT_ROW_COUNT = 1_000_000
 _LISTENING_PREFIX = "listening on "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT[,HOST:PORT...]",
         help="bootstrap servers of your Kafka (default: the demo starts a broker)",
     )
-    add("--rows", type=int, default=ROWS, metavar="N", help="number of rows of the batch job (default: %(default)s)")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=DEFAULT_ROW_COUNT,
+        metavar="N",
+        help="number of rows of the batch job (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

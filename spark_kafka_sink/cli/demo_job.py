@@ -26,10 +26,10 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.topic_admin import create_if_missing
 from spark_kafka_sink.spark.patches.drop_in import register
 
-PARTITIONS = 6
-TASKS = 16
-STREAM_BATCHES = 4
-STREAM_ROWS = 25_000
+PARTITION_COUNT = 6
+TASK_COUNT = 16
+STREAM_BATCH_COUNT = 4
+ROWS_PER_STREAM_BATCH = 25_000
 BAR_WIDTH = 40
 PROGRESS_INTERVAL_SECONDS = 0.25
 RESPONSE_TIMEOUT_MS = 15_000
@@ -57,28 +57,26 @@ class Demo:
     def run(self) -> bool:
         """Run all steps. Return whether every row is in Kafka exactly once."""
         create_topic(self._client_config, self._bootstrap_servers, self.topic)
-        print_note(f"topic {self.topic} with {PARTITIONS} partitions")
+        print_note(f"topic {self.topic} with {PARTITION_COUNT} partitions")
         with tempfile.TemporaryDirectory(prefix="pykafka-demo-") as directory_name:
             directory = Path(directory_name)
             options = {"kafka.bootstrap.servers": self._bootstrap_servers, "topic": self.topic}
             options["reportPath"] = str(directory / "reports.jsonl")
             print_note("starting Spark and its Python workers by writing no rows ...")
             with create_spark_session(directory) as spark:
-                # The condition matches no row, so nothing is written, but Spark starts all of the job's Python workers.
-                no_rows = spark.range(0, TASKS, 1, TASKS).where("rand() > 1")
-                select_key_and_value(no_rows).write.format("pykafka").options(**options).save()
+                start_python_workers(spark, options)
                 print_step("2/4", f"batch: {self._row_count:,} rows")
                 batch_seconds = self._write_batch(spark, options)
-                print_step("3/4", f"stream: {STREAM_BATCHES} micro-batches of {STREAM_ROWS:,} rows")
+                print_step("3/4", f"stream: {STREAM_BATCH_COUNT} micro-batches of {ROWS_PER_STREAM_BATCH:,} rows")
                 self._write_stream(spark, directory, options)
             reports = read_reports(options["reportPath"])
         print_step("4/4", "read everything back")
-        is_complete = self._has_each_row_once(self._row_count + STREAM_BATCHES * STREAM_ROWS)
+        is_complete = self._has_each_row_once(self._row_count + STREAM_BATCH_COUNT * ROWS_PER_STREAM_BATCH)
         print_summary(reports, batch_seconds)
         return is_complete
 
     def _write_batch(self, spark: SparkSession, options: dict[str, str]) -> float:
-        frame = select_key_and_value(spark.range(0, self._row_count, 1, TASKS))
+        frame = select_key_and_value(spark.range(0, self._row_count, step=1, numPartitions=TASK_COUNT))
         started_s = time.perf_counter()
         self._run_with_progress(lambda: frame.write.format("pykafka").options(**options).save())
         return time.perf_counter() - started_s
@@ -86,11 +84,11 @@ class Demo:
     def _run_with_progress(self, write: Callable[[], None]) -> None:
         """Run `write` in a thread, and show how many rows the brokers have stored. Raise the error of `write`."""
         bar = ProgressBar(self._row_count)
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(max_workers=1) as pool:
             write_future = pool.submit(write)
             with TopicReader(self._client_config) as reader:
                 while bar.shown_count < self._row_count and not write_future.done():
-                    wait([write_future], PROGRESS_INTERVAL_SECONDS)
+                    wait([write_future], timeout=PROGRESS_INTERVAL_SECONDS)
                     bar.update(sum(reader.end_offsets(self.topic).values()))
             if sys.stdout.isatty():
                 print(flush=True)  # end the line of the progress bar
@@ -100,8 +98,8 @@ class Demo:
         """Run a streaming query that reads one file per micro-batch, and print each completed micro-batch."""
         source_path = str(directory / "source")
         first_id = self._row_count  # the ids continue those of the batch job
-        end_id = first_id + STREAM_BATCHES * STREAM_ROWS
-        spark.range(first_id, end_id, 1, STREAM_BATCHES).write.parquet(source_path)
+        end_id = first_id + STREAM_BATCH_COUNT * ROWS_PER_STREAM_BATCH
+        spark.range(first_id, end_id, step=1, numPartitions=STREAM_BATCH_COUNT).write.parquet(source_path)
         stream = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1).parquet(source_path)
         query = (
             select_key_and_value(stream)
@@ -114,7 +112,7 @@ class Demo:
         last_batch_id = -1
         is_running = True
         while is_running:
-            is_running = not query.awaitTermination(1)  # raises the query's error if it failed
+            is_running = not query.awaitTermination(timeout=1)  # raises the query's error if it failed
             for progress in query.recentProgress:
                 # Progress is also reported while the query has no input.
                 if progress.batchId > last_batch_id and progress.numInputRows:
@@ -146,7 +144,7 @@ def create_topic(config: ClientConfig, bootstrap_servers: str, topic: str) -> No
     """Create the demo's topic if it is missing. Raise NetworkError if there is no Kafka at `bootstrap_servers`."""
     try:
         with BlockingClient(config, timeout_ms=RESPONSE_TIMEOUT_MS) as client:
-            create_if_missing(client, NewTopic(topic, PARTITIONS))
+            create_if_missing(client, NewTopic(topic, PARTITION_COUNT))
     except NetworkError as error:
         raise NetworkError(f"could not connect to Kafka at {bootstrap_servers}: {error}") from error
 
@@ -165,6 +163,13 @@ def create_spark_session(directory: Path) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def start_python_workers(spark: SparkSession, options: dict[str, str]) -> None:
+    """Write no rows, so that the time of the batch job does not include the start of its Python workers."""
+    # The condition matches no row, but Spark still runs each of the tasks in a worker.
+    no_rows = spark.range(0, TASK_COUNT, step=1, numPartitions=TASK_COUNT).where("rand() > 1")
+    select_key_and_value(no_rows).write.format("pykafka").options(**options).save()
 
 
 def select_key_and_value(frame: DataFrame) -> DataFrame:

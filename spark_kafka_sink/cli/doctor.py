@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.preflight import Check, Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
-HELP = "check whether this machine can write to a cluster, and suggest remedies"
+COMMAND_HELP = "check whether this machine can write to a cluster, and suggest remedies"
 
 MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
 PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
@@ -39,20 +39,21 @@ _SKEW_REMEDY = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("--topic", action="append", default=[], metavar="NAME", help="check this topic; may be repeated")
-    add(
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME", help="check this topic; may be repeated"
+    )
+    parser.add_argument(
         "--transactional-id",
         metavar="ID",
         help="check the permission to use this transactional id; does not begin a transaction",
     )
-    add(
+    parser.add_argument(
         "--spark-conf",
         type=Path,
         metavar="FILE",
         help="file of DataFrame writer options (kafka.bootstrap.servers, topic, ...), as JSON or as NAME=VALUE lines",
     )
-    add("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -92,46 +93,50 @@ def _build_reader(
     return pa.RecordBatchReader.from_batches(schema, build_batches())
 
 
-def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open a file. Return a reader for its rows and their number, which is None if the format does not store it.
+class _OpenFile(NamedTuple):
+    """An input file's batches, which are read as they are consumed."""
+
+    batches: Iterator[pa.RecordBatch]
+    schema: pa.Schema
+    row_count: int | None
+    """The number of rows; None if the format does not record it."""
+
+
+def open_input_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
+    """Return a reader for the rows, and the row count, or None if the format does not record one.
 
     Raise ConfigurationError if the file cannot be read or lacks a column, and DataError if a column's type is
     unsupported.
     """
+    file = _open_by_suffix(path)
+    names_by_role = _resolve_columns(file.schema, columns, path)
+    fields = _convert_schema(file.schema, names_by_role, path)
+    return _build_reader(fields, _convert_batches(file.batches, names_by_role, path), headers), file.row_count
+
+
+def _open_by_suffix(path: Path) -> _OpenFile:
+    """Open a file in the format that its suffix names. Raise ConfigurationError if it cannot be read."""
     suffix = path.suffix.lower()
-    row_count: int | None = None
     try:
         if suffix == ".parquet":
-            batches, schema, row_count = _open_parquet(path)
-        elif suffix in (".csv", ".tsv"):
-            batches, schema = _open_csv(path, "\t" if suffix == ".tsv" else ",")
-        else:
-            raise ConfigurationError(f"--file: {path} is not a .parquet, .csv or .tsv file")
+            return _open_parquet(path)
+        if suffix in (".csv", ".tsv"):
+            return _open_csv(path, delimiter="\t" if suffix == ".tsv" else ",")
     except OSError as error:
         raise ConfigurationError(f"--file: {path} cannot be read: {error.strerror or error}") from error
     except pa.ArrowInvalid as error:
         raise ConfigurationError(f"--file: {path} is corrupt: {error}") from error
-    columns = _resolve_columns(schema, columns, path)
-    roles = [("value", columns.value), ("key", columns.key), ("timestamp", columns.timestamp)]
-    names_by_role = {role: name for role, name in roles if name is not None}
-    try:
-        types_by_role = {
-            role: _find_converted_type(role, schema.field(name).type) for role, name in names_by_role.items()
-        }
-    except pa.ArrowNotImplementedError as error:
-        raise DataError(f"--file: {path}: {error}") from error
-    fields = [pa.field(role, data_type) for role, data_type in types_by_role.items()]
-    return _build_reader(fields, _convert_batches(batches, names_by_role, path), headers), row_count
+    raise ConfigurationError(f"--file: {path} is not a .parquet, .csv or .tsv file")
 
 
-def _open_parquet(path: Path) -> tuple[Iterator[pa.RecordBatch], pa.Schema, int]:
+def _open_parquet(path: Path) -> _OpenFile:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
-    return file.iter_batches(batch_size=BATCH_ROWS), file.schema_arrow, file.metadata.num_rows
+    return _OpenFile(file.iter_batches(batch_size=BATCH_ROWS), file.schema_arrow, file.metadata.num_rows)
 
 
-def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+def _open_csv(path: Path, delimiter: str) -> _OpenFile:
     """Open a CSV file and read all columns as text, so that fields are sent unchanged.
 
     An empty field without quotes is read as null.
@@ -149,17 +154,31 @@ def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.
         quoted_strings_can_be_null=False,
     )
     reader = csv.open_csv(path, parse_options=parse_options, convert_options=convert_options)
-    return iter(reader), reader.schema
+    return _OpenFile(iter(reader), reader.schema, row_count=None)
 
 
-def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> InputColumns:
-    """Replace None with the default column if the file has it. Raise ConfigurationError if a column is missing."""
+def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> dict[str, str]:
+    """Return the column to read for each role: value, and key and timestamp unless the file has no such column.
+
+    Raise ConfigurationError if the file lacks the value column or a column that the user has named.
+    """
     key = columns.key or ("key" if "key" in schema.names else None)
     timestamp = columns.timestamp or ("timestamp" if "timestamp" in schema.names else None)
     for flag, name in (("--value-column", columns.value), ("--key-column", key), ("--timestamp-column", timestamp)):
         if name is not None and name not in schema.names:
             raise ConfigurationError(f"{flag}: {path} has no column {name}. Its columns are {', '.join(schema.names)}.")
-    return InputColumns(columns.value, key, timestamp)
+    optional_names_by_role = {"value": columns.value, "key": key, "timestamp": timestamp}
+    return {role: name for role, name in optional_names_by_role.items() if name is not None}
+
+
+def _convert_schema(schema: pa.Schema, names_by_role: Mapping[str, str], path: Path) -> list[pa.Field]:
+    """Return a field for each role, with the type of the converted column. Raise DataError if a type is unsupported."""
+    try:
+        return [
+            pa.field(role, _find_converted_type(role, schema.field(name).type)) for role, name in names_by_role.items()
+        ]
+    except pa.ArrowNotImplementedError as error:
+        raise DataError(f"--file: {path}: {error}") from error
 
 
 def _convert_batches(

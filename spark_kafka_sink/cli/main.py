@@ -37,7 +37,7 @@ class Command(Protocol):
     fast.
     """
 
-    HELP: str
+    COMMAND_HELP: str
     """The command's description in `pykafka --help` and at the top of its own help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
@@ -93,6 +93,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pykafka {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        description = f"{command.HELP[0].upper()}{command.HELP[1:]}."
-        command.add_arguments(commands.add_parser(name, help=command.HELP, description=description))
+        description = f"{command.COMMAND_HELP[0].upper()}{command.COMMAND_HELP[1:]}."
+        command.add_arguments(commands.add_parser(name, help=command.COMMAND_HELP, description=description))
     return parser

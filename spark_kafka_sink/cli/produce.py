@@ -21,40 +21,43 @@ if TYPE_CHECKING:
 
     from spark_kafka_sink.producer.producer import KafkaProducer
 
-HELP = "write lines of stdin, or columns of a file, to a topic"
+COMMAND_HELP = "write lines of stdin, or columns of a file, to a topic"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("topic", metavar="TOPIC", help="the topic to write to")
-    add(
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to write to")
+    parser.add_argument(
         "--partition",
         type=int,
         metavar="N",
         help="write to this partition (default: chosen by key, or any partition without a key)",
     )
-    add(
+    parser.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="add this header to each record; may be repeated",
     )
-    add(
+    parser.add_argument(
         "--key-separator",
         metavar="TEXT",
         help="text between the key and the value in a line (default: lines have no keys)",
     )
-    add("--file", type=Path, metavar="FILE", help="read this file instead of stdin: .parquet, .csv or .tsv")
-    add(
+    parser.add_argument(
+        "--file", type=Path, metavar="FILE", help="read this file instead of stdin: .parquet, .csv or .tsv"
+    )
+    parser.add_argument(
         "--value-column",
         default="value",
         metavar="NAME",
         help="column of the file with the values (default: %(default)s)",
     )
-    add("--key-column", metavar="NAME", help="column of the file with the keys (default: key, if it exists)")
-    add(
+    parser.add_argument(
+        "--key-column", metavar="NAME", help="column of the file with the keys (default: key, if it exists)"
+    )
+    parser.add_argument(
         "--timestamp-column",
         metavar="NAME",
         help="column of the file with the timestamps (default: timestamp, if it exists)",
@@ -62,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from spark_kafka_sink.cli.input_rows import InputColumns, open_file, open_lines
+    from spark_kafka_sink.cli.input_rows import InputColumns, open_input_file, open_lines
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.producer import KafkaProducer
 
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         row_count = None  # unknown until the input ends
     else:
         columns = InputColumns(args.value_column, args.key_column, args.timestamp_column)
-        rows, row_count = open_file(args.file, columns, headers)
+        rows, row_count = open_input_file(args.file, columns, headers)
     check_write_access(config, args.topic)
     with Progress("records", row_count) as progress, KafkaProducer(options) as producer:
         _check_partition(producer, args)

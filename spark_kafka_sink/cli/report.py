@@ -8,20 +8,27 @@ from pathlib import Path
 
 from spark_kafka_sink.errors import ConfigurationError
 
-HELP = "show the write reports of jobs that set the option reportPath"
-DEFAULT_LAST = 500
+COMMAND_HELP = "show the write reports of jobs that set the option reportPath"
+DEFAULT_REPORT_COUNT = 500
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "path",
         metavar="PATH",
         help="the value of reportPath: a file, a directory or a URI such as s3a://bucket/reports",
     )
-    add("--html", type=Path, metavar="OUT", help="write a page with charts to this file; viewing it needs no network")
-    add("--last", type=int, default=DEFAULT_LAST, metavar="N", help="show the latest N writes (default: %(default)s)")
-    add("--job", metavar="ID", help="show only the writes of this query or application")
+    parser.add_argument(
+        "--html", type=Path, metavar="OUT", help="write a page with charts to this file; viewing it needs no network"
+    )
+    parser.add_argument(
+        "--last",
+        type=int,
+        default=DEFAULT_REPORT_COUNT,
+        metavar="N",
+        help="show the latest N writes (default: %(default)s)",
+    )
+    parser.add_argument("--job", metavar="ID", help="show only the writes of this query or application")
 
 
 def run(args: argparse.Namespace) -> int:

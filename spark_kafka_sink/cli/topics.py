@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
     from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
-HELP = "list topics, or describe the leaders, replicas and offsets of named topics"
+COMMAND_HELP = "list topics, or describe the leaders, replicas and offsets of named topics"
 
 _NO_LEADER = -1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("topics", nargs="*", metavar="TOPIC", help="describe these topics instead of listing all topics")
-    add("--internal", action="store_true", help="also list the internal topics of Kafka")
-    add("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "topics", nargs="*", metavar="TOPIC", help="describe these topics instead of listing all topics"
+    )
+    parser.add_argument("--internal", action="store_true", help="also list the internal topics of Kafka")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from spark_kafka_sink.exactly_once.operations import FinishResult, PrefixStatus
 
-HELP = "list the transactions of exactly-once writes, or finish, abort or give up those of one prefix"
+COMMAND_HELP = "list the transactions of exactly-once writes, or finish, abort or give up those of one prefix"
 
 LIST, FINISH, ABORT, GIVE_UP = "list", "finish", "abort", "give-up"
 _UNPROVEN_SUFFIX = ", by an unknown id"
@@ -28,8 +28,7 @@ _QUERY_FAILS_MESSAGE = "A running query of this prefix fails at its next commit,
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "action",
         nargs="?",
         choices=(LIST, FINISH, ABORT, GIVE_UP),
@@ -37,14 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="finish: commit the decided transactions; abort: abort the undecided transactions; give-up: commit the "
         "decided transactions that can still be committed, and mark the decision as done (default: %(default)s)",
     )
-    add(
+    parser.add_argument(
         "--prefix",
         metavar="PREFIX",
         help="prefix of the transactional ids of one query or job; required except for list",
     )
-    add("--log-topic", metavar="TOPIC", help="the decision log, if the write sets the option decisionLogTopic")
-    add("--yes", action="store_true", help="do not ask for confirmation")
-    add("--json", action="store_true", help="print the list as one JSON document")
+    parser.add_argument(
+        "--log-topic", metavar="TOPIC", help="the decision log, if the write sets the option decisionLogTopic"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("--json", action="store_true", help="print the list as one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,14 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.yes and not _is_confirmed():
         print("Nothing was done.")
         return 1
-    if args.action == ABORT:
-        aborted_transactions = operations.abort(options, status.prefix, topic)
-        aborted_ids = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
-        print(f"Aborted: {aborted_ids or 'nothing, because no transaction is open any more'}.")
-        return 0
-    complete_transactions = operations.finish if args.action == FINISH else operations.give_up
-    finish_result = complete_transactions(options, status.prefix, topic)
-    return _print_finish_result(finish_result, status.prefix, args.action)
+    return _run_action(args.action, options, status.prefix, topic)
 
 
 def _list_affected_ids(status: PrefixStatus, action: str) -> Sequence[str]:
@@ -111,6 +105,19 @@ def _is_confirmed() -> bool:
     sys.stdout.write("Continue? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -> int:
+    """Run an action that changes transactions, print its result and return the exit status."""
+    from spark_kafka_sink.exactly_once import operations
+
+    if action == ABORT:
+        aborted_transactions = operations.abort(options, prefix, topic)
+        aborted_ids = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
+        print(f"Aborted: {aborted_ids or 'nothing, because no transaction is open any more'}.")
+        return 0
+    complete_transactions = operations.finish if action == FINISH else operations.give_up
+    return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:

@@ -26,39 +26,44 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.producer.results import RecordMetadata
 
-HELP = "write increasing numbers until stopped, printing a JSON event for each (the protocol of Kafka's system tests)"
+COMMAND_HELP = (
+    "write increasing numbers until stopped, printing a JSON event for each (the protocol of Kafka's system tests)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("--topic", required=True, metavar="TOPIC", help="the topic to write to")
-    add(
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
+    parser.add_argument(
         "--producer.config",
         dest="command_config",
         type=Path,
         metavar="FILE",
         help="another name for --command-config",
     )
-    add("--max-messages", type=int, default=-1, metavar="N", help="stop after N records (default: never)")
-    add(
+    parser.add_argument(
+        "--max-messages", type=int, default=-1, metavar="N", help="stop after N records (default: never)"
+    )
+    parser.add_argument(
         "--throughput", type=int, default=-1, metavar="N", help="write at most N records per second (default: no limit)"
     )
-    add(
+    parser.add_argument(
         "--acks",
         type=int,
         default=-1,
         choices=(0, 1, -1),
         help="the option acks, unless -X or the file with options sets it (default: -1)",
     )
-    add("--value-prefix", type=int, metavar="N", help="write N.0, N.1, N.2, ... instead of 0, 1, 2, ...")
-    add(
+    parser.add_argument(
+        "--value-prefix", type=int, metavar="N", help="write N.0, N.1, N.2, ... instead of 0, 1, 2, ..."
+    )
+    parser.add_argument(
         "--repeating-keys",
         type=int,
         metavar="N",
         help="give the records the keys 0 to N - 1 in turn (default: no keys)",
     )
-    add(
+    parser.add_argument(
         "--message-create-time",
         type=int,
         default=-1,

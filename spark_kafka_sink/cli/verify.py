@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, PartitionResult
 
-HELP = "compare the receipts of writes that set the option receipt with the records in Kafka"
+COMMAND_HELP = "compare the receipts of writes that set the option receipt with the records in Kafka"
 _HEADINGS = ("topic", "partition", "first offset", "last offset", "written", "found", "outcome")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
-    add = parser.add_argument
-    add("path", metavar="REPORT", help="the reports: a file, a directory or a URI, as in the option reportPath")
-    add("--job", metavar="ID", help="verify only the writes of this query or application")
-    add("--last", type=int, metavar="N", help="verify only the latest N writes (default: all)")
-    add(
+    parser.add_argument(
+        "path", metavar="REPORT", help="the reports: a file, a directory or a URI, as in the option reportPath"
+    )
+    parser.add_argument("--job", metavar="ID", help="verify only the writes of this query or application")
+    parser.add_argument("--last", type=int, metavar="N", help="verify only the latest N writes (default: all)")
+    parser.add_argument(
         "--isolation",
         choices=("read_committed", "read_uncommitted"),
         default="read_committed",
@@ -76,11 +77,10 @@ def _verify_topic(
         existing_partitions = reader.partitions(topic)
         for partition in written_ranges.keys() - set(existing_partitions):
             found_records[partition].log_end_offset = 0
-        # A range whose offsets or digest are unknown cannot be compared, so it is not read.
         readable_ranges = {
             partition: written_range
             for partition, written_range in written_ranges.items()
-            if partition in existing_partitions and written_range.first_offset >= 0 and written_range.digest is not None
+            if partition in existing_partitions and _is_comparable(written_range)
         }
         if readable_ranges:
             end_offsets = reader.end_offsets(topic, readable_ranges)
@@ -95,6 +95,11 @@ def _verify_topic(
                 _check_open_transactions(config, topic, stable_offsets)
             _read_ranges(reader, topic, readable_ranges, end_offsets, found_records)
     return compare_topic(written_ranges, found_records)
+
+
+def _is_comparable(written_range: OffsetRange) -> bool:
+    """Return whether the report contains the range's offsets and digest. Without them, reading the range is useless."""
+    return written_range.first_offset >= 0 and written_range.digest is not None
 
 
 def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: dict[int, int]) -> None:

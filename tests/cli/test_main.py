@@ -33,7 +33,9 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     output = capsys.readouterr().out
     assert [
-        name for name, command in COMMANDS.items() if name not in output or command.HELP.split()[0] not in output
+        name
+        for name, command in COMMANDS.items()
+        if name not in output or command.COMMAND_HELP.split()[0] not in output
     ] == []
     assert "pykafka doctor --bootstrap-server" in " ".join(output.split()), "where to begin"
 
@@ -50,7 +52,7 @@ def test_error_becomes_exit_status_and_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, message: str
 ) -> None:
     class Ending:
-        HELP = "end"
+        COMMAND_HELP = "end"
 
         def add_arguments(self, parser: object) -> None:
             pass
