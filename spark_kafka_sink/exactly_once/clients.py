@@ -1,7 +1,7 @@
-"""The clients of drivers, cached between batches.
+"""Kafka clients for Spark drivers, cached across batches.
 
 They are cached because connecting and authenticating takes longer than all requests of a batch. Tasks do not use these
-clients: they send their transaction requests on the connections of their producers.
+clients: they send transaction requests over their producers' connections.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 
-TIMEOUT_MS = 120_000.0
+NO_PROGRESS_TIMEOUT_MS = 120_000.0
 """How long an operation may go without progress before it fails."""
 NODE_TIMEOUT_MS = 3_000.0
 """How long a node may be unresponsive before it is disconnected. Doubles with each consecutive timeout."""
 _MAX_IN_FLIGHT = 50
+_MAX_IDLE_CLIENTS = 4
 
 
-def create_leases() -> Leases[BlockingClient]:
-    """Create a cache that keeps at most four idle clients."""
-    return Leases(lambda client: client.close(), max_idle=4)
+def create_client_cache() -> Leases[BlockingClient]:
+    return Leases(close=lambda client: client.close(), max_idle=_MAX_IDLE_CLIENTS)
 
 
-CLIENTS = create_leases()
-"""The cached clients of the drivers in this process."""
+CACHED_DRIVER_CLIENTS = create_client_cache()
+"""The idle clients of all drivers in this process. A client is removed from the cache while a driver leases it."""
 
 
 def create_client(
-    config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None
+    config: ClientConfig, *, timeout_ms: float = NO_PROGRESS_TIMEOUT_MS, system: System | None = None
 ) -> BlockingClient:
     config = replace(config, max_in_flight_requests_per_connection=_MAX_IN_FLIGHT)
     return BlockingClient(config, timeout_ms=timeout_ms, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
@@ -48,5 +48,5 @@ def lease_client(config: ClientConfig, *, system: System | None = None) -> Itera
         with contextlib.closing(create_client(config, system=system)) as client:
             yield client
         return
-    with CLIENTS.lease(config, lambda: create_client(config), CLIENT_IDLE_SECONDS) as client:
+    with CACHED_DRIVER_CLIENTS.lease(config, lambda: create_client(config), CLIENT_IDLE_SECONDS) as client:
         yield client

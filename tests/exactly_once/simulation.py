@@ -52,7 +52,7 @@ TIMEOUT_MS = 900_000
 FIRST_DRIVER, LAST_DRIVER = "driver-1", "driver-9"
 WAITING_FOR_TASKS = "wait for tasks"
 _PROCESS_STATE: dict[tuple[Any, str], Callable[[], object]] = {
-    (clients, "CLIENTS"): clients.create_leases,
+    (clients, "CACHED_DRIVER_CLIENTS"): clients.create_client_cache,
     (clients, "CLIENT_IDLE_SECONDS"): lambda: float("inf"),  # no thread that closes idle clients
     (decision_log, "_partition_cache"): dict,
     **{(decision_log, name): set for name in ("_checked_topics", "_warned_records")},

@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import CommitLostError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once import query_transactions, transaction_aborts
-from spark_kafka_sink.exactly_once.clients import TIMEOUT_MS, create_client
+from spark_kafka_sink.exactly_once.clients import NO_PROGRESS_TIMEOUT_MS, create_client
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -133,7 +133,7 @@ def test_machine_sleep_counts_as_waiting_for_brokers() -> None:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
     with create_client(config, system=system) as client:
         request = DescribeTransactions(["p-driver"])
-        for suspended_ms, in_time in ((TIMEOUT_MS / 2, True), (TIMEOUT_MS, False)):
+        for suspended_ms, in_time in ((NO_PROGRESS_TIMEOUT_MS / 2, True), (NO_PROGRESS_TIMEOUT_MS, False)):
             original = client.poll_until
 
             def poll_until(until_ms: float, suspended_ms: float = suspended_ms) -> None:
