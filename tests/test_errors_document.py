@@ -141,8 +141,8 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "it is not known whether all",
     ),
     (
-        partial(commit_errors.build_not_yet_committed_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
-        "could not be committed now",
+        partial(commit_errors.build_uncommitted_batch_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
+        "could not be committed yet",
     ),
     (
         partial(commit_errors.build_not_committed_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),

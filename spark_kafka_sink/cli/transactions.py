@@ -96,7 +96,9 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
     }
     consequences = _QUERY_FAILS_MESSAGE
     if status.entry is not None and action != ABORT:
-        consequences += precommit_errors.describe_unknown_writer(status.entry)
+        consequences = precommit_errors.join_sentences(
+            consequences, precommit_errors.describe_unknown_writer(status.entry)
+        )
     return "\n".join([effects[action], *(f"  {transactional_id}" for transactional_id in affected_ids), consequences])
 
 

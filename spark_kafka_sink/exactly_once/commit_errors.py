@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer
+from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer, join_sentences
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
@@ -102,40 +102,58 @@ def is_lost(error: BrokerError) -> bool:
 
 
 def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Return the error for a decided batch if some of its commits were rejected.
+    """Build the error for a decided batch if some of its commits were rejected.
 
     The error is a CommitLostError if any of the rejected transactions is lost.
 
     `rejections`: errors by transactional id.
     """
-    is_any_lost = any(is_lost(error) for error in rejections.values())
-    return (
-        _build_commit_lost_error(entry, rejections) if is_any_lost else build_not_yet_committed_error(entry, rejections)
-    )
+    has_lost_transactions = any(is_lost(error) for error in rejections.values())
+    build_error = _build_commit_lost_error if has_lost_transactions else build_uncommitted_batch_error
+    return build_error(entry, rejections)
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
-        f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. "
-        f"{_build_finish_remedy(entry)}" + describe_unknown_writer(entry)
+        join_sentences(
+            f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
+            f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet.",
+            _build_finish_remedy(entry),
+            describe_unknown_writer(entry),
+        )
     )
 
 
-def build_not_yet_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Return the error for a decided batch with transactions that can still be committed.
+def build_uncommitted_batch_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
+    """Build the error for a batch whose commit has been decided, but some of whose transactions are still uncommitted.
 
-    Some of the rejected transactions may be lost. The others must be committed before the lost ones are given up.
+    Some of the rejected transactions may be lost. The others must be committed before the user gives up the lost ones.
     """
-    open_errors = {transactional_id: error for transactional_id, error in rejections.items() if not is_lost(error)}
-    lost_ids = sorted(rejections.keys() - open_errors.keys())
-    lines = [f"{transactional_id}: {error}" for transactional_id, error in sorted(open_errors.items())]
-    loss = f"Permanently lost: {', '.join(lost_ids)}. Nothing was given up." if lost_ids else "Nothing is lost."
+    lost_errors, open_errors = _split_by_loss(rejections)
+    open_lines = [f"{transactional_id}: {error}" for transactional_id, error in open_errors.items()]
+    loss_sentence = "Nothing is lost."
+    if lost_errors:
+        loss_sentence = f"Permanently lost: {', '.join(lost_errors)}. None has been given up."
     return ExactlyOnceError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_errors)} of its {len(entry.transactions)} "
-        f"transactions could not be committed now:\n{_format_list(lines)}\nThey are still open. {loss} "
-        f"{_build_finish_remedy(entry)}" + describe_unknown_writer(entry)
+        join_sentences(
+            f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_errors)} of its "
+            f"{len(entry.transactions)} transactions could not be committed yet:\n{_format_list(open_lines)}\n"
+            "They are still open.",
+            loss_sentence,
+            _build_finish_remedy(entry),
+            describe_unknown_writer(entry),
+        )
     )
+
+
+def _split_by_loss(rejections: Mapping[str, BrokerError]) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
+    """Return the errors of lost and of open transactions, each by transactional id and sorted by it."""
+    sorted_rejections = dict(sorted(rejections.items()))
+    lost_errors = {transactional_id: error for transactional_id, error in sorted_rejections.items() if is_lost(error)}
+    open_errors = {
+        transactional_id: error for transactional_id, error in sorted_rejections.items() if not is_lost(error)
+    }
+    return lost_errors, open_errors
 
 
 def build_unknown_outcome_remedy(entry: Entry) -> str:
@@ -168,55 +186,57 @@ def _build_finish_remedy(entry: Entry) -> str:
     )
 
 
-def _describe_partition(transactional_id: str) -> str:
-    task_id = parse_task_id(transactional_id)
-    return "" if task_id is None else f"rows of Spark's partition {task_id.task_attempt.partition}, "
-
-
 def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> CommitLostError:
-    lost_rejections = {transactional_id: error for transactional_id, error in rejections.items() if is_lost(error)}
-    open_lines = [
-        f"{transactional_id}: {error}"
-        for transactional_id, error in sorted(rejections.items())
-        if transactional_id not in lost_rejections
-    ]
-    other_outcome = "those of the others are committed"
-    if open_lines:
-        open_list = _format_list(open_lines)
-        other_outcome = f"these could not be committed now, and are still open:\n{open_list}\nThe others are committed"
-    transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
-    lost_lines = []
-    for transactional_id, error in sorted(lost_rejections.items()):
-        transaction = transactions_by_id[transactional_id]
-        lost_lines.append(
-            f"{transactional_id} ({_describe_partition(transactional_id)}producer id {transaction.producer_id}, "
-            f"epoch {transaction.epoch}): {error.name}"
-        )
-    lost_list = _format_list(lost_lines)
-    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_rejections.values()):
-        return CommitLostError(
-            f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know "
-            f"{len(lost_rejections)} of its {len(transactions_by_id)} transactions:\n{lost_list}\nBrokers "
-            "forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
-            "whether the rows of these transactions were committed before the driver died; "
+    lost_errors, open_errors = _split_by_loss(rejections)
+    lost_count_text = f"{len(lost_errors)} of its {len(entry.transactions)} transactions"
+    lost_list = _format_lost_transactions(entry, lost_errors)
+    other_outcome = _describe_other_transactions(open_errors)
+    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_errors.values()):
+        explanation = (
+            f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know {lost_count_text}:\n"
+            f"{lost_list}\nBrokers forget an id that is not used for a week (transactional.id.expiration.ms). "
+            "Therefore it is not known whether the rows of these transactions were committed before the driver died; "
             f"{other_outcome}. Compare the batch with the records in Kafka, and write the missing rows with a job of "
-            f"your own. {_build_give_up_remedy(entry)}"
+            "your own."
         )
-    return CommitLostError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), but {len(lost_rejections)} of its "
-        f"{len(transactions_by_id)} transactions can no longer be committed:\n{lost_list}\nThe rows of these "
-        f"transactions are lost to read_committed readers; {other_outcome}. The driver was probably down for longer "
-        f"than the transaction timeout ({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch "
-        "is not written again automatically, because that would duplicate the committed rows. If you need the missing "
-        f"rows, first write them with a job of your own. {_build_give_up_remedy(entry)}"
-    )
+    else:
+        explanation = (
+            f"{entry.batch} is decided (prefix {entry.prefix}), but {lost_count_text} can no longer be committed:\n"
+            f"{lost_list}\nThe rows of these transactions are lost to read_committed readers; {other_outcome}. The "
+            "driver was probably down for longer than the transaction timeout "
+            f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
+            "automatically, because that would duplicate the committed rows. If you need the missing rows, first write "
+            "them with a job of your own."
+        )
+    return CommitLostError(join_sentences(explanation, _build_give_up_remedy(entry), describe_unknown_writer(entry)))
+
+
+def _format_lost_transactions(entry: Entry, lost_errors: Mapping[str, BrokerError]) -> str:
+    """List the lost transactions with what a user needs to find their rows and to look them up in a broker's log."""
+    transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
+    lines = []
+    for transactional_id, error in lost_errors.items():
+        transaction = transactions_by_id[transactional_id]
+        task_id = parse_task_id(transactional_id)
+        details = [] if task_id is None else [f"rows of Spark's partition {task_id.task_attempt.partition}"]
+        details += [f"producer id {transaction.producer_id}", f"epoch {transaction.epoch}"]
+        lines.append(f"{transactional_id} ({', '.join(details)}): {error.name}")
+    return _format_list(lines)
+
+
+def _describe_other_transactions(open_errors: Mapping[str, BrokerError]) -> str:
+    """Say what became of the transactions that are not lost. The text continues a sentence about the lost ones."""
+    if not open_errors:
+        return "those of the others are committed"
+    open_list = _format_list([f"{transactional_id}: {error}" for transactional_id, error in open_errors.items()])
+    return f"these could not be committed yet, and are still open:\n{open_list}\nThe others are committed"
 
 
 def _build_give_up_remedy(entry: Entry) -> str:
     return (
         f"Then record the batch as done with `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
         f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "
-        "its next batch, and a job with this key writes nothing." + describe_unknown_writer(entry)
+        "its next batch, and a job with this key writes nothing."
     )
 
 

@@ -213,9 +213,11 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
 def _check_not_decided(entry: Entry) -> None:
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
-            f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions must be committed, and some may "
-            "already be committed. Finish it; if that is no longer possible, give it up."
-            + precommit_errors.describe_unknown_writer(entry)
+            precommit_errors.join_sentences(
+                f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions must be committed, and some may "
+                "already be committed. Finish it; if that is no longer possible, give it up.",
+                precommit_errors.describe_unknown_writer(entry),
+            )
         )
 
 
@@ -241,7 +243,7 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
             return None
         rejections = query.commit(entry, epoch.identity)  # errors by transactional id
         if not all(commit_errors.is_lost(error) for error in rejections.values()):
-            raise commit_errors.build_not_yet_committed_error(entry, rejections)
+            raise commit_errors.build_uncommitted_batch_error(entry, rejections)
         if give_up or not rejections:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             _record_outcome(query, epoch, entry, final_entry)

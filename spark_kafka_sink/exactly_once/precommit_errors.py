@@ -19,6 +19,12 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 
+
+def join_sentences(*sentences: str) -> str:
+    """Join the sentences of a message with spaces. Empty ones are omitted."""
+    return " ".join(filter(None, sentences))
+
+
 # --- before the first row
 
 
@@ -112,7 +118,7 @@ def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
 
 
 def build_log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceError:
-    """Return the error for records that were deleted between two reads by the same driver."""
+    """Build the error for records that were deleted between two reads by the same driver."""
     return ExactlyOnceError(
         f"Topic {topic}, the decision log: records in partition {partition} were deleted while a driver was reading "
         "it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this topic, "
@@ -130,16 +136,18 @@ def build_unreadable_entry_error(position: str, prefix: str, error: DecodeError)
 
 def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and this "
-        f"query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
-        "checkpoint was moved, let the query finish its last batch at the old location, and start it at the new one "
-        "with another prefix or without a prefix. If both are the same location, specify it as before."
-        + describe_unknown_writer(entry)
+        join_sentences(
+            f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
+            f"this query has the checkpoint {checkpoint}. Nothing was written. Give each query its own prefix. If the "
+            "checkpoint was moved, let the query finish its last batch at the old location, and start it at the new "
+            "one with another prefix or without a prefix. If both are the same location, specify it as before.",
+            describe_unknown_writer(entry),
+        )
     )
 
 
 def build_writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
-    """Return the error for a batch job under the prefix of a stream, or a stream under the prefix of batch jobs."""
+    """Build the error for a batch job under the prefix of a stream, or a stream under the prefix of batch jobs."""
     if entry.writer_kind is WriterKind.STREAM:
         checkpoint = f" with the checkpoint {entry.checkpoint}" if entry.checkpoint else ""
         owner, writer = f"a stream{checkpoint}", "a batch job"
@@ -148,27 +156,35 @@ def build_writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
     last_batch = entry.last_decided_batch
     last_decision = "" if last_batch is None else f"; its last decision is {last_batch}"
     return ExactlyOnceError(
-        f"transactionalIdPrefix {entry.prefix} belongs to {owner} (newest driver: {entry.driver_name}{last_decision}), "
-        f"but this is {writer}. Nothing was written, and the owner was not affected. Give each stream and each series "
-        "of jobs its own transactionalIdPrefix." + describe_unknown_writer(entry)
+        join_sentences(
+            f"transactionalIdPrefix {entry.prefix} belongs to {owner} (newest driver: "
+            f"{entry.driver_name}{last_decision}), but this is {writer}. Nothing was written, and the owner was not "
+            "affected. Give each stream and each series of jobs its own transactionalIdPrefix.",
+            describe_unknown_writer(entry),
+        )
     )
 
 
 def build_query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"transactionalIdPrefix {entry.prefix} belongs to another query: its last decision is {entry.batch}, but this "
-        f"is query {batch.query_id}. Either two queries have the same prefix, or the checkpoint was deleted and Spark "
-        "assigned a new query id. Nothing was written. Give this query its own transactionalIdPrefix. If its "
-        "checkpoint was deleted, the rows that it reads from the beginning will be written once more."
-        + describe_unknown_writer(entry)
+        join_sentences(
+            f"transactionalIdPrefix {entry.prefix} belongs to another query: its last decision is {entry.batch}, but "
+            f"this is query {batch.query_id}. Either two queries have the same prefix, or the checkpoint was deleted "
+            "and Spark assigned a new query id. Nothing was written. Give this query its own transactionalIdPrefix. If "
+            "its checkpoint was deleted, the rows that it reads from the beginning will be written once more.",
+            describe_unknown_writer(entry),
+        )
     )
 
 
 def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"{batch} must not be written: {entry.batch} is already decided (prefix {entry.prefix}). The checkpoint is "
-        "older than the data in Kafka: it was restored from a copy, or two drivers use copies of the same checkpoint. "
-        "Nothing was written. Continue with the newest checkpoint." + describe_unknown_writer(entry)
+        join_sentences(
+            f"{batch} must not be written: {entry.batch} is already decided (prefix {entry.prefix}). The checkpoint is "
+            "older than the data in Kafka: it was restored from a copy, or two drivers use copies of the same "
+            "checkpoint. Nothing was written. Continue with the newest checkpoint.",
+            describe_unknown_writer(entry),
+        )
     )
 
 
@@ -205,12 +221,12 @@ _UNKNOWN_WRITER_REASON = (
 
 
 def describe_unknown_writer(entry: Entry) -> str:
-    """Return the text to append to an error about an unproven entry. Return an empty string for a proven entry."""
-    return f" It is not known who wrote this log entry. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
+    """Return the last sentences of an error about an unproven entry. Return an empty string for a proven entry."""
+    return f"It is not known who wrote this log entry. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
 
 
 def build_unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
-    """Return the error of `pykafka transactions` for a prefix that has no entry, perhaps because the log is wrong."""
+    """Build the error of `pykafka transactions` for a prefix without an entry, perhaps because the log is wrong."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
     return ConfigurationError(
         f"The decision log {topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "

@@ -101,10 +101,10 @@ def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones(
     message = str(error)
     assert "1 of its 3 transactions can no longer be committed" in message
     assert f"- {lost} (rows of Spark's partition 0, producer id 70, epoch 3): PRODUCER_FENCED" in message
-    assert f"these could not be committed now, and are still open:\n- {still_open}: " in message
+    assert f"these could not be committed yet, and are still open:\n- {still_open}: " in message
     assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
-    not_yet = str(commit_errors.build_not_yet_committed_error(STREAM, rejections))
-    assert f"Permanently lost: {lost}. Nothing was given up." in not_yet
+    not_yet = str(commit_errors.build_uncommitted_batch_error(STREAM, rejections))
+    assert f"Permanently lost: {lost}. None has been given up." in not_yet
 
 
 def test_forgotten_transactions_may_be_committed() -> None:

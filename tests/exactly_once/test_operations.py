@@ -322,9 +322,9 @@ def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code
     """A revoked permission does not mean that the transaction is lost: it is still open."""
     first, second = decide_and_die(query)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
-    with pytest.raises(ExactlyOnceError, match=r"(?s)2 of its 2 transactions could not be committed now.*is lost"):
+    with pytest.raises(ExactlyOnceError, match=r"(?s)2 of its 2 transactions could not be committed yet.*is lost"):
         operations.give_up(client_options(query.broker), PREFIX, LOG)
-    with pytest.raises(ExactlyOnceError, match="could not be committed now") as error:
+    with pytest.raises(ExactlyOnceError, match="could not be committed yet") as error:
         query.with_new_driver().begin()
     assert not isinstance(error.value, CommitLostError)
     query.broker.control.clear()

@@ -84,10 +84,10 @@ def test_error_separates_lost_from_rejected_transactions() -> None:
     lost = commit_errors.build_not_committed_error(entry, rejections)
     assert isinstance(lost, CommitLostError)
     assert "1 of its 3 transactions can no longer be committed:\n- p-1-0-0" in str(lost)
-    assert "these could not be committed now, and are still open:\n- p-1-1-0" in str(lost)
-    waiting = str(commit_errors.build_not_yet_committed_error(entry, rejections))
-    assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
-    assert "They are still open. Permanently lost: p-1-0-0. Nothing was given up." in waiting
+    assert "these could not be committed yet, and are still open:\n- p-1-1-0" in str(lost)
+    waiting = str(commit_errors.build_uncommitted_batch_error(entry, rejections))
+    assert "1 of its 3 transactions could not be committed yet:\n- p-1-1-0" in waiting
+    assert "They are still open. Permanently lost: p-1-0-0. None has been given up." in waiting
 
 
 def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
