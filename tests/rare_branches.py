@@ -57,7 +57,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a fenced driver finds that its entry was written",
         f"{_QUERY}.write_next_entry",
-        "if newest.state is entry.state:",
+        "if newest_entry.state is entry.state:",
     ),
     Branch(
         "a fenced driver claims the prefix again",
@@ -67,7 +67,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a fenced driver finds another driver's entry before it requests an epoch",
         f"{_QUERY}._try_reclaim",
-        "if not any(map(entry_hint.is_same_except_identity, own_entries)):",
+        "if not any(map(possibly_stale_entry.is_same_except_identity, own_entries)):",
     ),
     Branch(
         "a fenced driver finds another driver's entry under its new epoch",
@@ -124,7 +124,7 @@ EXACTLY_ONCE_BRANCHES = (
         "if description is not None and description.state == ONGOING:",
     ),
     Branch(
-        "an abort finds another driver's entry under its new epoch", f"{_DRIVER}._try_abort", "if not is_own(entry):"
+        "an abort finds another driver's entry under its new epoch", f"{_DRIVER}._try_abort", "if not is_ours(entry):"
     ),
     Branch(
         "an abort that is fenced after its claim recognizes the claim",

@@ -43,9 +43,9 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
         "declares the attribute: _write_decision sets it before it is read"
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.commit: "
-    "self._query.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
+    "self._transactions.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
     "spark_kafka_sink/exactly_once/driver.py: Driver.abort: "
-    "self._query.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
+    "self._transactions.driver_number = start.entry.driver_number": _SWITCHES_DRIVER_ID_REASON,
     "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.__init__: "
     "self._listing: TransactionListing | None = None": (
         "declares the attribute: commit sets it before list_task_transactions reads it"

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.exactly_once.entries import WriterKind
+from spark_kafka_sink.exactly_once.timeout_marks import remove_timeout_mark
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
+
+_MINUTE_MS = 60_000
+CANDIDATE_TIMEOUTS_MS = (
+    *(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1)),
+    *(30_000, 15_000, 10_000, 5_000),
+)
+"""The transaction timeouts that a driver requests in turn, longest first, until the brokers grant one."""
+MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
+"""The longest transaction timeout of a job without a name.
+
+If the job's driver dies, no later driver knows of its transactions, and readers wait until the transactions time out.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,3 +69,11 @@ class Delivery:
     def has_user_prefix(self) -> bool:
         """Return whether the user set the prefix."""
         return self.options.prefix is not None
+
+    @property
+    def candidate_timeouts_ms(self) -> Sequence[int]:
+        """The user's timeout or, if the user has not set one, the timeouts to request in turn, longest first."""
+        if self.options.timeout_ms is not None:
+            return (remove_timeout_mark(self.options.timeout_ms),)
+        longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self.is_single_use else CANDIDATE_TIMEOUTS_MS[0]
+        return tuple(timeout_ms for timeout_ms in CANDIDATE_TIMEOUTS_MS if timeout_ms <= longest_ms)

@@ -11,7 +11,7 @@ when that transaction is committed. Before that, no row of the batch becomes vis
 visible, even if another process has to commit the tasks' transactions.
 
 A driver may be suspended between any two requests while other drivers act. Therefore, whatever a driver read before it
-obtained its epoch is only a hint. Every later request carries that epoch, so brokers reject it once a newer one exists,
+obtained its epoch may be stale. Every later request carries that epoch, so brokers reject it once a newer one exists,
 and the log determines which driver is the current one (query_transactions.py).
 """
 
@@ -34,7 +34,7 @@ from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeou
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
-from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed, remove_timeout_mark
+from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -43,17 +43,6 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 _log = logging.getLogger(__name__)
 
-_MINUTE_MS = 60_000
-CANDIDATE_TIMEOUTS_MS = (
-    *(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1)),
-    *(30_000, 15_000, 10_000, 5_000),
-)
-"""The transaction timeouts that a driver requests in turn, longest first, until the brokers grant one."""
-MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
-"""The longest transaction timeout of a job without a name.
-
-If the job's driver dies, no later driver knows of its transactions, and readers wait until the transactions time out.
-"""
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
 """The time without progress after which the driver gives up the abort of superseded attempts.
 
@@ -82,8 +71,8 @@ class Driver:
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
-        self._query = QueryTransactions(delivery.client, delivery.prefix, delivery.options.topic, system=system)
-        self._client = self._query.client
+        self._transactions = QueryTransactions(delivery.client, delivery.prefix, delivery.options.topic, system=system)
+        self._client = self._transactions.client
         self._may_be_decided = False  # whether a decision's commit was requested and its outcome is not known yet
 
     def __enter__(self) -> Driver:
@@ -92,7 +81,7 @@ class Driver:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._query.__exit__(exc_type, exc, traceback)
+        self._transactions.__exit__(exc_type, exc, traceback)
 
     # --- begin
 
@@ -102,61 +91,66 @@ class Driver:
         `driver_name`: the driver's name. Each start of a query and each job has its own name.
         """
         with precommit_errors.convert_start_errors():
-            self._query.log.prefetch_topic()
-            description = self._query.describe_driver_id_when_ended()
-            self._query.log.create_if_missing(self._delivery.options.replication)
+            self._transactions.log.prefetch_topic()
+            description = self._transactions.describe_driver_id_when_ended()
+            self._transactions.log.create_if_missing(self._delivery.options.replication)
             return self._begin(driver_name, description)
 
     def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
         """Begin a batch. `description`: the driver id's description, requested before the log is read."""
-        description, entry_hint = self._query.read_current_entry(description)
-        self._check_not_overtaken(entry_hint, driver_name, description)
-        predecessor_name = entry_hint.driver_name
+        description, possibly_stale_entry = self._transactions.read_current_entry(description)
+        self._check_not_overtaken(possibly_stale_entry, driver_name, description)
+        predecessor_name = possibly_stale_entry.driver_name
         try:
-            return self._query.retry_when_fenced(
-                partial(self._continue_or_take_over, driver_name, predecessor_name), description, entry_hint
+            return self._transactions.retry_when_fenced(
+                partial(self._continue_or_take_over, driver_name, predecessor_name), description, possibly_stale_entry
             )
         except ProducerFencedError as error:
             raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, driver_name) from error
 
     def _continue_or_take_over(
-        self, driver_name: str, predecessor_name: str, description: TransactionDescription | None, entry_hint: Entry
+        self,
+        driver_name: str,
+        predecessor_name: str,
+        description: TransactionDescription | None,
+        possibly_stale_entry: Entry,
     ) -> BatchStart:
         """Continue if nothing has happened under the prefix since this driver's last record; otherwise, take over.
 
-        `entry_hint`: the newest entry, read before this driver requests an epoch.
+        `possibly_stale_entry`: the newest entry, which an older driver may replace until this driver has a new epoch.
         """
-        self._check_entry(entry_hint, driver_name, predecessor_name)
-        if is_log_lost(entry_hint, description):
+        self._check_entry(possibly_stale_entry, driver_name, predecessor_name)
+        if is_log_lost(possibly_stale_entry, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
-            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
-        version = self._client.transaction_version
+            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._transactions.log.topic)
         is_continuing = (
-            entry_hint.driver_name == driver_name
+            possibly_stale_entry.driver_name == driver_name
             and description is not None
-            and is_unused_since(entry_hint, description, version)
+            and is_unused_since(possibly_stale_entry, description, self._client.transaction_version)
         )
-        if (
-            is_continuing
-            and description is not None
-            and version >= 2
-            and description.id_and_epoch.epoch < HAND_OVER_EPOCH
-        ):
-            # Continue under the same epoch, unless epochs are running out: `fence` then hands over. This works only in
-            # version 2. In version 1, the driver id has the same state before and after a decision under this epoch, so
-            # a late attempt could not tell them apart.
-            return BatchStart(entry_hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
+        has_user_prefix = self._delivery.has_user_prefix
+        if is_continuing and description is not None and self._can_keep_epoch(description):
+            return BatchStart(possibly_stale_entry, description.id_and_epoch, has_user_prefix, state=description.state)
         if not is_continuing:
             # If another driver has begun a transaction since, brokers would abort it before they compare epochs.
-            self._query.check_unchanged(description)
-        epoch = self._fence(description, entry_hint.timeout_ms if is_continuing else None)
-        entry = self._query.read_entry()  # final, because older drivers can no longer write
+            self._transactions.check_unchanged(description)
+        epoch = self._fence(description, granted_ms=possibly_stale_entry.timeout_ms if is_continuing else None)
+        entry = self._transactions.read_entry()  # not stale, because older drivers can no longer write
         self._check_entry(entry, driver_name, predecessor_name)
         # A new producer id needs a claim, because the old one no longer proves that the driver wrote the entry.
-        has_same_producer_id = epoch.identity.producer_id == entry_hint.writer_identity.producer_id
-        if is_continuing and entry == entry_hint and has_same_producer_id:
-            return BatchStart(entry, epoch.identity, self._delivery.has_user_prefix)
+        has_same_producer_id = epoch.identity.producer_id == possibly_stale_entry.writer_identity.producer_id
+        if is_continuing and entry == possibly_stale_entry and has_same_producer_id:
+            return BatchStart(entry, epoch.identity, has_user_prefix)
         return self._take_over(entry, driver_name, epoch)
+
+    def _can_keep_epoch(self, description: TransactionDescription) -> bool:
+        """Return whether a driver that continues needs no new epoch for its next decision.
+
+        In version 1 it does need one: the driver id has the same state before and after a decision under the same
+        epoch, so a late attempt could not tell them apart. It also needs one if epochs are running out, because `fence`
+        then hands over to the next driver id.
+        """
+        return self._client.transaction_version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH
 
     def _fence(self, description: TransactionDescription | None, granted_ms: int | None) -> GrantedEpoch:
         """Request the next epoch. The result contains the timeout for the tasks' transactions.
@@ -169,29 +163,28 @@ class Driver:
         try:
             if granted_ms is not None:
                 # The driver id keeps its marked timeout, and the tasks keep theirs.
-                return self._query.fence(description, (mark_claimed(granted_ms),))._replace(timeout_ms=granted_ms)
-            return self._query.fence(description, self._find_candidate_timeouts_ms())
+                candidate_timeouts_ms = (mark_claimed(granted_ms),)
+                return self._transactions.fence(description, candidate_timeouts_ms)._replace(timeout_ms=granted_ms)
+            return self._transactions.fence(description, self._delivery.candidate_timeouts_ms)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
                 is_user_timeout = self._delivery.options.timeout_ms is not None
                 raise precommit_errors.build_timeout_rejected_error(error, is_user_timeout=is_user_timeout) from error
             raise
 
-    def _check_not_overtaken(
-        self, entry_hint: Entry, driver_name: str, description: TransactionDescription | None
-    ) -> None:
+    def _check_not_overtaken(self, entry: Entry, driver_name: str, description: TransactionDescription | None) -> None:
         """Raise ExactlyOnceError if a driver claimed the prefix between the description and the read of the log."""
-        if entry_hint.driver_name in ("", driver_name) or entry_hint.is_unproven:  # no other driver has claimed it
+        if entry.driver_name in ("", driver_name) or entry.is_unproven:  # no other driver has claimed it
             return
-        claim_producer_id, claim_epoch = entry_hint.claim_identity
+        claim_producer_id, claim_epoch = entry.claim_identity
         if description is None:  # the brokers have forgotten the id, or it was created after the description
-            current = self._query.describe_driver_id()
+            current = self._transactions.describe_driver_id()
             is_overtaken = current is not None and current.id_and_epoch.producer_id == claim_producer_id
         else:
             producer_id, epoch = description.id_and_epoch
             is_overtaken = producer_id == claim_producer_id and epoch < claim_epoch
         if is_overtaken:
-            raise precommit_errors.build_overtaken_error(entry_hint, driver_name)
+            raise precommit_errors.build_overtaken_error(entry, driver_name)
 
     def _check_entry(self, entry: Entry, driver_name: str, predecessor_name: str) -> None:
         """Raise ExactlyOnceError if this driver must not begin.
@@ -203,7 +196,7 @@ class Driver:
             raise precommit_errors.build_superseded_error(entry, driver_name)
         if entry.driver_name not in (predecessor_name, driver_name):
             if not entry.driver_name:  # the entry with the predecessor's name is gone
-                raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._query.log.topic)
+                raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._transactions.log.topic)
             raise precommit_errors.build_overtaken_error(entry, driver_name)
         if entry.writer_kind not in (None, self._delivery.writer_kind):
             raise precommit_errors.build_writer_kind_mismatch_error(entry)
@@ -222,17 +215,14 @@ class Driver:
             self._commit_transactions(entry, epoch.identity)
             entry = entry.as_done()
         claim = entry.with_claim(
-            driver_name, self._delivery.checkpoint, epoch.timeout_ms, epoch.identity, self._delivery.writer_kind
+            driver_name,
+            checkpoint=self._delivery.checkpoint,
+            timeout_ms=epoch.timeout_ms,
+            claim_identity=epoch.identity,
+            writer_kind=self._delivery.writer_kind,
         )
-        new_identity = self._query.take_over(epoch.identity, previous_entry, claim).identity
+        new_identity = self._transactions.take_over(epoch.identity, previous_entry, claim).identity
         return BatchStart(claim, new_identity, self._delivery.has_user_prefix)
-
-    def _find_candidate_timeouts_ms(self) -> Sequence[int]:
-        """Return the user's timeout or, if the user has not set one, the timeouts to try, longest first."""
-        if self._delivery.options.timeout_ms is not None:
-            return (remove_timeout_mark(self._delivery.options.timeout_ms),)
-        longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self._delivery.is_single_use else CANDIDATE_TIMEOUTS_MS[0]
-        return tuple(timeout_ms for timeout_ms in CANDIDATE_TIMEOUTS_MS if timeout_ms <= longest_ms)
 
     # --- commit
 
@@ -250,7 +240,7 @@ class Driver:
                 with _log_failure(start.entry, _NOT_RECORDED_MESSAGE):
                     self.abort(start, batch)
             return
-        self._query.driver_number = start.entry.driver_number
+        self._transactions.driver_number = start.entry.driver_number
         entry = start.entry.with_decision(batch, content, tuple(transactions))
         state = self._decide(start, entry)
         state, superseded_transactions = self._execute_decision(state, entry)
@@ -263,10 +253,10 @@ class Driver:
             # driver id in the same state as at the start, and late attempts would take the batch for undecided. A new
             # epoch does not help. Brokers grant the same next epoch to every process that sends the start's epoch, so a
             # suspended abort may hold it as well, and would end what is decided here.
-            if start.state != EMPTY and self._query.uses_version_1():
+            if start.state != EMPTY and self._transactions.uses_version_1():
                 raise commit_errors.build_downgrade_error(entry)
             try:
-                return self._query.write_next_entry(
+                return self._transactions.write_next_entry(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
                 )
             except ProducerFencedError:  # the enclosing context converts it
@@ -282,7 +272,7 @@ class Driver:
         The decision timeout ends these steps before the tasks' transactions are in danger of timing out.
         """
         self._may_be_decided = False  # an earlier try was fenced, so it decided nothing
-        decision = self._query.begin_write(state, entry)
+        decision = self._transactions.begin_write(state, entry)
         try:
             transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
             descriptions = describe_transactions(self._client, transactional_ids)
@@ -317,13 +307,13 @@ class Driver:
             self._commit_transactions(entry, state.id_and_epoch, prefetch_listing=True)
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
-            superseded_transactions = self._query.list_task_transactions(committed_ids)
+            superseded_transactions = self._transactions.list_task_transactions(committed_ids)
         may_have_open_transactions = superseded_transactions is None or bool(superseded_transactions)
         # A job without a name and without open transactions deletes its entry next, so the batch need not be recorded
         # as done.
         if may_have_open_transactions or not self._delivery.is_single_use:
             with self._handle_done_failure(entry):
-                state = self._query.write_next_entry(state, entry, entry.as_done(), self._query.write)
+                state = self._transactions.write_next_entry(state, entry, entry.as_done(), self._transactions.write)
         return state, superseded_transactions
 
     def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
@@ -348,10 +338,10 @@ class Driver:
         if superseded_transactions is None:  # listing them failed, so some may still be open
             return
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
-            self._query.abort_task_transactions(superseded_transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
+            self._transactions.abort_task_transactions(superseded_transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
             if self._delivery.is_single_use:
                 with _log_failure(entry, _NOT_RECORDED_MESSAGE):
-                    self._query.write(state, None)
+                    self._transactions.delete_entry(state)
 
     def _find_commit_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
@@ -391,7 +381,7 @@ class Driver:
     ) -> None:
         """Commit a decided batch. Raise ProducerFencedError if a newer driver took over, else ExactlyOnceError."""
         try:
-            rejections = self._query.commit(entry, identity, prefetch_listing=prefetch_listing)
+            rejections = self._transactions.commit(entry, identity, prefetch_listing=prefetch_listing)
         except ProducerFencedError:
             raise
         except KafkaSinkError as error:
@@ -408,8 +398,8 @@ class Driver:
         """
         if start.entry.has_decided(batch):  # the tasks have skipped their rows, so there is nothing to abort
             return False
-        self._query.driver_number = start.entry.driver_number
-        return self._abort_if(start.entry.is_same_except_identity, self._query.describe_driver_id_when_ended())
+        self._transactions.driver_number = start.entry.driver_number
+        return self._abort_if(start.entry.is_same_except_identity, self._transactions.describe_driver_id_when_ended())
 
     def abort_unreported(self, start_name: str) -> bool:
         """Abort the open transactions of a batch whose tasks have reported nothing, and return whether this was done.
@@ -419,51 +409,55 @@ class Driver:
         `start_name`: the name of this start of the query.
         """
         # The log names the current driver id. The entry itself is read again below.
-        description, _ = self._query.read_current_entry(self._query.describe_driver_id_when_ended())
+        description, _ = self._transactions.read_current_entry(self._transactions.describe_driver_id_when_ended())
         if description is not None and description.state == ONGOING:
             return False  # the driver's open transaction may contain a decision
         return self._abort_if(
             lambda entry: entry.is_same_start(start_name) and entry.state is not EntryState.DECIDED, description
         )
 
-    def _abort_if(self, is_own_entry: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
-        """Abort the batch if the newest entry is the caller's own, and return whether it was aborted.
+    def _abort_if(self, belongs_to_batch: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
+        """Abort the batch if the newest entry belongs to it, and return whether it was aborted.
 
         This writes a claim, which prevents a later decision: a suspended commit then finds a newer entry than its own.
         """
         own_claims: list[Entry] = []
 
-        def is_own(entry: Entry) -> bool:
-            return is_own_entry(entry) or any(map(entry.is_same_except_identity, own_claims))
+        def is_ours(entry: Entry) -> bool:
+            return belongs_to_batch(entry) or any(map(entry.is_same_except_identity, own_claims))
 
         try:
-            return self._query.retry_when_fenced(partial(self._try_abort, is_own, own_claims), description)
+            return self._transactions.retry_when_fenced(partial(self._try_abort, is_ours, own_claims), description)
         except ProducerFencedError:
             return False
 
     def _try_abort(
         self,
-        is_own: Callable[[Entry], bool],
+        is_ours: Callable[[Entry], bool],
         own_claims: list[Entry],
         description: TransactionDescription | None,
-        entry_hint: Entry,
+        possibly_stale_entry: Entry,
     ) -> bool:
-        """Try once to abort the batch if the newest entry is the caller's own. Return whether it was aborted.
+        """Try once to abort the batch if the newest entry is ours. Return whether it was aborted.
 
-        `own_claims`: the claims of earlier tries, which were fenced after they had claimed. This try adds its own.
+        `own_claims`: claims written by earlier tries that were fenced afterwards. This try appends its own claim.
         """
-        if not is_own(entry_hint):
+        if not is_ours(possibly_stale_entry):
+            return False  # before requesting an epoch, which would fence the other driver
+        # Once the brokers grant the next epoch, no new task attempt of the batch can start.
+        candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
+        identity = self._transactions.fence(description, candidate_timeouts_ms).identity
+        entry = self._transactions.read_entry()  # again, because another driver may have written in the meantime
+        if not is_ours(entry):
             return False
-        # Once the next epoch is granted, no further attempt of the batch begins.
-        identity = self._query.fence(description, (choose_timeout_ms(entry_hint, description),)).identity
-        entry = self._query.read_entry()
-        if not is_own(entry):
-            return False
-        claim = entry.with_claim(entry.driver_name, "", entry.timeout_ms, identity)
-        own_claims.append(claim)
-        new_identity = self._query.take_over(identity, entry, claim).identity
+        claim = entry.with_claim(
+            entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
+        )
+        own_claims.append(claim)  # before it is written, so that the next try recognizes it if this one is fenced
+        new_identity = self._transactions.take_over(identity, entry, claim).identity
         if self._delivery.is_single_use:
-            self._query.write(WriterState(new_identity), None)
+            # Last, because the job's open transactions can be found only through its entry.
+            self._transactions.delete_entry(WriterState(new_identity))
         return True
 
 

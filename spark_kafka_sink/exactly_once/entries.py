@@ -131,7 +131,10 @@ class Entry:
         claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID,
         writer_kind: WriterKind | None = None,
     ) -> Entry:
-        """Return the entry with a claim by this driver. If `writer_kind` is None, the current kind is kept."""
+        """Return the entry with a claim by this driver.
+
+        If `checkpoint` is empty or `writer_kind` is None, the entry's own value is kept.
+        """
         name_digest = _digest_driver_name(driver_name)
         predecessors = [digest for digest in map(_digest_driver_name, self.driver_names) if digest != name_digest]
         return dataclasses.replace(

@@ -32,7 +32,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.driver import CANDIDATE_TIMEOUTS_MS
+from spark_kafka_sink.exactly_once.delivery import CANDIDATE_TIMEOUTS_MS
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds, GrantedEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
@@ -153,7 +153,7 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """
     with _open_query(options, prefix, topic) as query:
         epoch, entry = _fence_driver(query, _check_not_decided)
-        claim = entry.with_claim(_build_claimant_name(), "", epoch.timeout_ms, epoch.identity)
+        claim = _build_claim(entry, epoch)
         return [description for description in _take_over(query, epoch.identity, entry, claim) if description.is_open]
 
 
@@ -187,20 +187,18 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
     since the first read is not fenced. If the same driver has made a decision since then, `check_entry` gets the entry
     with this decision.
     """
-    # The entry that was read before each try.
-    entry_hints: list[Entry] = []
+    entries_before_fencing: list[Entry] = []  # one for each try
 
     def fence_unless_claimed(
-        description: TransactionDescription | None, entry_hint: Entry
+        description: TransactionDescription | None, possibly_stale_entry: Entry
     ) -> tuple[GrantedEpoch, Entry]:
         """Fence the driver, unless another driver has claimed the prefix since the first try."""
-        if not entry_hint.generation:
+        if not possibly_stale_entry.generation:
             raise precommit_errors.build_unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
-        entry_hints.append(entry_hint)
-        first_hint = entry_hints[0]
-        if (entry_hint.generation, entry_hint.claim_identity) != (first_hint.generation, first_hint.claim_identity):
+        entries_before_fencing.append(possibly_stale_entry)
+        if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
             raise precommit_errors.build_fenced_error(query.driver_id)
-        check_entry(entry_hint)
+        check_entry(possibly_stale_entry)
         query.check_unchanged(description)
         epoch = query.fence(description, CANDIDATE_TIMEOUTS_MS)
         entry = query.read_entry()
@@ -208,6 +206,10 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
         return epoch, entry
 
     return query.retry_when_fenced(fence_unless_claimed, query.describe_driver_id_when_ended())
+
+
+def _have_same_claim(entry: Entry, other: Entry) -> bool:
+    return (entry.generation, entry.claim_identity) == (other.generation, other.claim_identity)
 
 
 def _check_not_decided(entry: Entry) -> None:
@@ -256,7 +258,7 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
 
 def _record_outcome(query: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry) -> None:
     """Write the final entry of a batch to the decision log, as a claim of this process."""
-    claim = final_entry.with_claim(_build_claimant_name(), "", epoch.timeout_ms, epoch.identity)
+    claim = _build_claim(final_entry, epoch)
     if is_job_prefix(query.prefix):
         # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
         # aborted here. A query's next driver aborts those of its own tasks when it starts.
@@ -275,12 +277,16 @@ def _take_over(
     """
     take_over = query.take_over(identity, previous_entry, claim)
     if is_job_prefix(query.prefix):
-        query.write(WriterState(take_over.identity), None)
+        query.delete_entry(WriterState(take_over.identity))
     return take_over.aborted
 
 
-def _build_claimant_name() -> str:
-    return f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
+def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:
+    """Return the entry with a claim by this process, which counts as a driver of its own."""
+    claimant_name = f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
+    return entry.with_claim(
+        claimant_name, checkpoint=entry.checkpoint, timeout_ms=epoch.timeout_ms, claim_identity=epoch.identity
+    )
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:

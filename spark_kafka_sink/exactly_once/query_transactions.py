@@ -13,6 +13,7 @@ Drivers and `pykafka transactions` act under a producer identity: a producer id 
     write              write an entry under an epoch under which no other process can decide
     write next         write an entry after the caller's own entry. A driver that is fenced, but whose own entry is
                        still the newest, claims the prefix again and retries
+    delete entry       delete the prefix's claims and decisions, for a prefix that no later driver uses
 
 Epochs stop producers, but the log, not the epoch, determines the current driver, for these reasons:
 
@@ -61,11 +62,11 @@ from spark_kafka_sink.exactly_once.driver_ids import (
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.log_records import build_claim_records, build_entry_records, build_tombstones
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, choose_expected_identity
-from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, build_driver_id, parse_task_attempt
+from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -93,10 +94,6 @@ Two drivers that take over from each other may fence each other several times. W
 """
 
 ResultT = TypeVar("ResultT")
-
-
-class _TimeoutRejectedError(Exception):
-    """The brokers do not grant a transaction timeout of this length."""
 
 
 class TakeOver(NamedTuple):
@@ -190,36 +187,36 @@ class QueryTransactions:
         self,
         action: Callable[[TransactionDescription | None, Entry], ResultT],
         description: TransactionDescription | None,
-        entry_hint: Entry | None = None,
+        possibly_stale_entry: Entry | None = None,
     ) -> ResultT:
         """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
         If another driver fences the action, or the action hands over to the next driver id, repeat the call with a new
         description and entry. Raise ProducerFencedError after MAX_TRIES calls.
 
-        `entry_hint`: the entry for the first call, if the caller has already read it.
+        `possibly_stale_entry`: the entry for the first call, if the caller has already read it.
         """
         tries_left = MAX_TRIES
         while True:
             tries_left -= 1
             try:
-                if entry_hint is None:
-                    description, entry_hint = self.read_current_entry(description)
-                return action(description, entry_hint)
+                if possibly_stale_entry is None:
+                    description, possibly_stale_entry = self.read_current_entry(description)
+                return action(description, possibly_stale_entry)
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
                 _log.info("The driver was fenced and starts again (prefix %s): %s", self.prefix, error)
-                description, entry_hint = self.describe_driver_id_when_ended(), None
+                description, possibly_stale_entry = self.describe_driver_id_when_ended(), None
 
-    def fence(self, description: TransactionDescription | None, timeouts_ms: Sequence[int]) -> GrantedEpoch:
+    def fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
         """Request the next epoch, with the first of the timeouts that the brokers grant.
 
         Raise ProducerFencedError if another process has obtained an epoch since the description. Also raise it if the
         epoch is one of the last, after writing an entry that names the next driver id. A request whose timeout brokers
         reject changes nothing.
         """
-        identity, granted_ms = self._request_epoch(choose_expected_identity(description), timeouts_ms)
+        identity, granted_ms = self._request_epoch(choose_expected_identity(description), candidate_timeouts_ms)
         if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
             # Restore the mark, because the id must show that it has claimed the prefix even if the log is lost now.
             identity = self.bump_epoch(identity, granted_ms)
@@ -237,25 +234,31 @@ class QueryTransactions:
         claim = previous_entry.with_claim_identity(identity)
         new_identity = self.claim(identity, previous_entry, claim, claim_timeout_ms)
         successor = previous_entry.with_driver_number(self.driver_number + 1)
-        records = [(self.prefix.encode(), encode_entry(successor))]
-        _wait_and_commit(self._begin_transaction(WriterState(new_identity), records))
+        _wait_and_commit(self._begin_transaction(WriterState(new_identity), build_entry_records(successor)))
         raise precommit_errors.build_hand_over_error(
             self.driver_id, build_driver_id(self.prefix, successor.driver_number)
         )
 
-    def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> GrantedEpoch:
+    def _request_epoch(
+        self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
+    ) -> GrantedEpoch:
         """Request the next epoch with each timeout in turn, until the brokers grant one."""
-        for timeout_ms in timeouts_ms[:-1]:
-            with contextlib.suppress(_TimeoutRejectedError):
-                return GrantedEpoch(self._try_timeout(timeout_ms, expected_identity), timeout_ms)
-        return GrantedEpoch(self._init_producer_id(timeouts_ms[-1], expected_identity), timeouts_ms[-1])
+        *longer_timeouts_ms, last_timeout_ms = candidate_timeouts_ms
+        for timeout_ms in longer_timeouts_ms:
+            identity = self._init_producer_id_unless_too_long(timeout_ms, expected_identity)
+            if identity is not None:
+                return GrantedEpoch(identity, timeout_ms)
+        return GrantedEpoch(self._init_producer_id(last_timeout_ms, expected_identity), last_timeout_ms)
 
-    def _try_timeout(self, timeout_ms: int, expected_identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    def _init_producer_id_unless_too_long(
+        self, timeout_ms: int, expected_identity: ProducerIdAndEpoch
+    ) -> ProducerIdAndEpoch | None:
+        """Request the next epoch. Return None if the timeout is longer than the brokers grant."""
         try:
             return self._init_producer_id(timeout_ms, expected_identity)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise _TimeoutRejectedError from error
+                return None
             raise
 
     def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
@@ -335,13 +338,16 @@ class QueryTransactions:
         entry: Entry,
         write_once: Callable[[WriterState, Entry], WriterState],
     ) -> WriterState:
-        """Append `entry` by calling `write_once`, and return the state for the next record. Retry if fenced.
+        """Append `entry` by calling `write_once`, and return the state to write the next entry with.
 
-        `previous_entry` must be the newest entry, and the caller must have written it. Fencing alone does not prove
-        that another driver has written, because an older driver can fence a newer one (see the module's docstring and
-        test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim). As long as the newest entry is
-        `previous_entry` or `entry`, claim the prefix again and retry; otherwise raise ProducerFencedError.
+        `previous_entry` must be the newest entry, and the caller must have written it. Return once the log shows
+        `entry` as the newest entry.
+
+        Fencing alone does not prove that another driver has written, because an older driver can fence a newer one (see
+        the module's docstring). If fenced, claim the prefix again, and write `entry` again if `previous_entry` is still
+        the newest entry. Raise ProducerFencedError if the newest entry is neither of the two.
         """
+        # test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim shows what happens otherwise.
         tries_left = MAX_TRIES
         while True:
             tries_left -= 1
@@ -350,8 +356,9 @@ class QueryTransactions:
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
-                state, newest = self._reclaim((previous_entry, entry), error)
-            if newest.state is entry.state:  # `entry` was committed before the driver was fenced
+                state, newest_entry = self._reclaim((previous_entry, entry), error)
+            # The new claim repeats one of the two entries, which have different states.
+            if newest_entry.state is entry.state:  # `entry` was committed before the driver was fenced
                 return state
 
     def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
@@ -361,7 +368,7 @@ class QueryTransactions:
         newest entry is not one of `own_entries`.
         """
         reclaimed = self.retry_when_fenced(
-            lambda description, entry_hint: self._try_reclaim(description, entry_hint, own_entries),
+            lambda description, possibly_stale_entry: self._try_reclaim(description, possibly_stale_entry, own_entries),
             self.describe_driver_id_when_ended(),
         )
         if reclaimed is None:
@@ -369,27 +376,29 @@ class QueryTransactions:
         return reclaimed
 
     def _try_reclaim(
-        self, description: TransactionDescription | None, entry_hint: Entry, own_entries: Sequence[Entry]
+        self, description: TransactionDescription | None, possibly_stale_entry: Entry, own_entries: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
-        if not any(map(entry_hint.is_same_except_identity, own_entries)):
+        if not any(map(possibly_stale_entry.is_same_except_identity, own_entries)):
             return None  # before requesting an epoch, which would fence the other driver
-        identity = self.fence(description, (choose_timeout_ms(entry_hint, description),)).identity
+        candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
+        identity = self.fence(description, candidate_timeouts_ms).identity
         previous_entry = self.read_entry()
         if not any(map(previous_entry.is_same_except_identity, own_entries)):
             return None
         claim = previous_entry.with_claim_identity(identity)
         return WriterState(self.claim(identity, previous_entry, claim)), claim
 
-    def write(self, state: WriterState, entry: Entry | None) -> WriterState:
-        """Write an entry, commit it and return the next state. If the entry is None, delete the prefix from the log."""
+    def write(self, state: WriterState, entry: Entry) -> WriterState:
+        """Write an entry, commit it and return the next state."""
         return _wait_and_commit(self.begin_write(state, entry))
 
-    def begin_write(self, state: WriterState, entry: Entry | None) -> LogTransaction:
-        """Send an entry, or the prefix's deletion if it is None. The caller must commit or abort the transaction."""
-        key = self.prefix.encode()
-        if entry is None:
-            return self._begin_transaction(state, [(build_claim_key(self.prefix), None), (key, None)])
-        return self._begin_transaction(state, [(key, encode_entry(entry.with_driver_number(self.driver_number)))])
+    def begin_write(self, state: WriterState, entry: Entry) -> LogTransaction:
+        """Send an entry. The caller must commit or abort the transaction."""
+        return self._begin_transaction(state, build_entry_records(entry.with_driver_number(self.driver_number)))
+
+    def delete_entry(self, state: WriterState) -> WriterState:
+        """Delete the prefix's claims and decisions from the log, and return the next state."""
+        return _wait_and_commit(self._begin_transaction(state, build_tombstones(self.prefix)))
 
     def uses_version_1(self) -> bool:
         """Return whether a record written now would be in a version 1 transaction."""
@@ -460,15 +469,6 @@ class QueryTransactions:
         """
         if descriptions:
             abort_transactions(self.client, descriptions, timeout_ms)
-
-
-def build_claim_records(previous_entry: Entry, claim: Entry) -> list[KeyValue]:
-    """Return a claim as a batch of two records, so that its sequence numbers differ from those of a decision.
-
-    The first record has no value. Compaction removes it.
-    """
-    key = build_claim_key(claim.prefix)
-    return [(key, None), (key, encode_entry(claim, followed_offset=previous_entry.offset))]
 
 
 def _wait_and_commit(transaction: LogTransaction) -> WriterState:

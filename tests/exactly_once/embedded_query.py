@@ -321,8 +321,8 @@ def death_before(at: str) -> Iterator[None]:
     how = "begin_write" if at == "decision" else "write"
     original = getattr(QueryTransactions, how)
 
-    def write(query: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction | WriterState:
-        if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
+    def write(query: QueryTransactions, state: WriterState, entry: Entry) -> LogTransaction | WriterState:
+        if entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
         written: LogTransaction | WriterState = original(query, state, entry)
         return written

@@ -89,7 +89,7 @@ class HistoryRecorder:
 
     def _wrap_begin(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def begin(driver: Driver, name: str) -> Any:
-            operation = self.begin(driver._query.prefix, "read")
+            operation = self.begin(driver._transactions.prefix, "read")
             start = method(driver, name)
             operation.end_read(start.entry)
             return start

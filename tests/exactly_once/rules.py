@@ -24,8 +24,9 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decode_followed_offset, encode_entry
+from spark_kafka_sink.exactly_once.log_records import build_claim_records
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, WriterState
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, TakeOver, build_claim_records
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, TakeOver
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.spark import exactly_once
@@ -60,8 +61,8 @@ def decide_under_new_epoch(patch: pytest.MonkeyPatch) -> None:
     """Let a fenced driver request another epoch and decide under it."""
     begin_write = QueryTransactions.begin_write
 
-    def begin_under_new_epoch(query: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction:
-        if entry is not None and entry.state is EntryState.DECIDED:
+    def begin_under_new_epoch(query: QueryTransactions, state: WriterState, entry: Entry) -> LogTransaction:
+        if entry.state is EntryState.DECIDED:
             state = WriterState(init_producer_id(query.client, query.driver_id, 60_000, NO_PRODUCER_ID))
         return begin_write(query, state, entry)
 
@@ -121,7 +122,7 @@ def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
     """Let an abort compare epochs instead of writing a claim."""
 
     def abort_if(driver: Driver, is_ours: Any, description: TransactionDescription | None) -> bool:
-        query = driver._query
+        query = driver._transactions
         if description is None or not is_ours(query.read_entry()):
             return False
         open_transactions, now_ms = query.list_task_transactions(), query.describe_driver_id()
@@ -235,7 +236,7 @@ def abort_despite_fencing(patch: pytest.MonkeyPatch) -> None:
     """Let a driver abort its tasks' transactions without checking its epoch or the decision."""
 
     def abort(driver: Driver, start: BatchStart, batch: Batch) -> bool:
-        driver._query.abort_task_transactions(driver._query.list_task_transactions())
+        driver._transactions.abort_task_transactions(driver._transactions.list_task_transactions())
         return True
 
     patch.setattr(Driver, "abort", abort)

@@ -93,7 +93,7 @@ def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, transactio
     with open_query_transactions(broker, "q") as other:
         other.write(fence_driver_id(other), Entry("q", generation=7))
     assert transactions.read_entry() == Entry(PREFIX, generation=2)
-    state = transactions.write(state, None)
+    state = transactions.delete_entry(state)
     assert transactions.read_entry() == Entry(PREFIX)
 
 

@@ -214,9 +214,9 @@ def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
 
 
 @pytest.mark.parametrize("has_superseded_attempt", [False, True])
-@pytest.mark.parametrize("fails", [EntryState.DONE, None], ids=["done", "forgotten"])
+@pytest.mark.parametrize("failing_method", ["write", "delete_entry"])
 def test_commits_job_with_warning_although_log_is_not_writable(
-    query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_superseded_attempt: bool
+    query: Query, failing_method: str, caplog: pytest.LogCaptureFixture, *, has_superseded_attempt: bool
 ) -> None:
     delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
@@ -224,20 +224,14 @@ def test_commits_job_with_warning_although_log_is_not_writable(
         prepared = query.write_tasks(start, 0)
         if has_superseded_attempt:
             query.write(start, 1, "of an attempt that lost", attempt=1)
-        original = QueryTransactions.write
-
-        def write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> WriterState:
-            if (None if entry is None else entry.state) is fails:
-                raise NetworkError("it is gone")
-            return original(transactions, state, entry)
-
-        with patch.object(QueryTransactions, "write", write):
+        with patch.object(QueryTransactions, failing_method, side_effect=NetworkError("it is gone")):
             driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert read_values(query.broker) == rows(0)
     assert list_open_ids(query.broker) == []
-    is_written = fails is None or has_superseded_attempt  # without superseded attempts the job is deleted at once
-    assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_written
-    assert caplog.text.count("Readers are not affected, and you need not do anything") == is_written
+    # Without superseded attempts, the entry is deleted at once, and not written before.
+    is_called = failing_method == "delete_entry" or has_superseded_attempt
+    assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_called
+    assert caplog.text.count("Readers are not affected, and you need not do anything") == is_called
     assert "readers wait for them" not in caplog.text
 
 
@@ -245,8 +239,8 @@ def fail_when_done(error: KafkaSinkError) -> Any:
     """Let the write of a "done" record fail."""
     original = QueryTransactions.write
 
-    def write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> WriterState:
-        if entry is not None and entry.state is EntryState.DONE:
+    def write(transactions: QueryTransactions, state: WriterState, entry: Entry) -> WriterState:
+        if entry.state is EntryState.DONE:
             raise error
         return original(transactions, state, entry)
 

@@ -162,8 +162,8 @@ def test_decision_whose_commit_was_reported_as_fenced_is_not_written_again(query
             raise build_fenced_error("p-driver")
         return state
 
-    def begin_write(transactions: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction:
-        states.append(None if entry is None else entry.state)
+    def begin_write(transactions: QueryTransactions, state: WriterState, entry: Entry) -> LogTransaction:
+        states.append(entry.state)
         return original_write(transactions, state, entry)
 
     with (

@@ -265,7 +265,7 @@ def test_driver_suspended_after_log_read_does_not_end_decision_of_newer_driver(
         if not newer_start:
             with patch.object(QueryTransactions, "read_entry", original):
                 newer_start.append(newer.begin())
-            driver._query.begin_write(WriterState(newer_start[0].driver_identity), newer_start[0].entry).wait()
+            driver._transactions.begin_write(WriterState(newer_start[0].driver_identity), newer_start[0].entry).wait()
             undisturbed.enter_context(assert_no_new_epoch(query.broker))
         return found
 

@@ -134,7 +134,7 @@ def test_commit_after_downgrade_fails_during_suspended_abort(
             return uses_version_1(commit_arguments)
 
         def resume_abort(driver: Driver, *commit_arguments: Any, **named: Any) -> None:
-            abort_task_transactions(driver._query, suspended_aborts.pop())
+            abort_task_transactions(driver._transactions, suspended_aborts.pop())
             commit_all(driver, *commit_arguments, **named)
 
         monkeypatch.setattr(QueryTransactions, "uses_version_1", after_the_abort)
