@@ -141,8 +141,8 @@ EXACTLY_ONCE_BRANCHES = (
     ),
     Branch(
         "version 1: a fence aborts a newer transaction and is sent again",
-        f"{_ABORTS}:_find_transactions_aborted_by_fences",
-        "description.state == COMPLETE_ABORT and description.id_and_epoch == next_identities[transactional_id]",
+        f"{_ABORTS}:_find_transactions_aborted_despite_rejection",
+        "description.state == COMPLETE_ABORT and description.id_and_epoch == expected_identities[transactional_id]",
     ),
     # Tasks
     Branch(

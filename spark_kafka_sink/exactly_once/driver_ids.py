@@ -4,17 +4,26 @@ A record in the decision log was written by the prefix's driver if its producer 
 Records contain the number of the current driver id, so a reader knows which ids to describe. That number proves
 nothing: only the brokers know which transactional id a producer id belongs to.
 
-To hand over to the next driver id, a driver writes two records under the old one:
+When the epochs of a driver id run out, a driver hands over to the next one by writing two records under the old one:
 
     1. A claim. Once it is valid, nobody else can write under the old id without having read it. Without the claim, a
        driver that has missed the newest decision could replace it
        (test_hand_over_after_stale_read_replaces_decision_without_claim).
-    2. A record with the key of decisions, written under the following epoch, which names the next driver id. Compaction
-       keeps this record until a decision under the next id replaces it. It would not keep a claim for that long
+    2. A record with the key of decisions, written under a later epoch, which names the next driver id. Compaction keeps
+       this record until a decision under the next id replaces it. It might remove a claim earlier
        (test_compaction_loses_hand_over_written_with_key_of_claims).
 
-Both records repeat what was known about the batch and the newest driver, so any driver may hand over. If a start dies
-during the hand-over, the next start uses the old id if the second record is missing, and the next id otherwise.
+For example, the log contains these records of the prefix `orders`, oldest first:
+
+    written under                                        key             content
+    orders-driver, producer id 4711, epoch 31,990        orders          batch 7 is done; driver number 1
+    orders-driver, producer id 4711, epoch 32,000        orders/claim    the same, claimed under epoch 32,000
+    orders-driver, producer id 4711, a later epoch       orders          batch 7 is done; driver number 2
+    orders-driver-2, producer id 5822                    orders/claim    the same, claimed by the next driver
+
+Both records carry over everything that is known about the current batch and driver, so no information is lost,
+whichever driver performs the hand-over. If a driver crashes during the hand-over, the next one to start uses the old id
+if the second record is missing, or the new id if it is present.
 """
 
 from __future__ import annotations
@@ -33,26 +42,28 @@ DescribeTransactions = Callable[[Iterable[str]], Mapping[str, TransactionDescrip
 """Describes transactional ids. The result omits ids that the brokers do not know."""
 ListIdsByProducer = Callable[[], Mapping[int, str]]
 """Lists all transactional ids that this user may see, by producer id."""
+LogKey = tuple[object, ...]
+"""Identifies a prefix's entry across logs: the brokers, the log's topic and the prefix."""
 
-
-_UNKNOWN_TIMEOUT_MS = 60_000
+_FALLBACK_TIMEOUT_MS = 60_000
+"""The transaction timeout to request if neither the brokers nor the prefix's entry contain one."""
 _MAX_REMEMBERED_NUMBERS = 1000
-_remembered_numbers: dict[tuple[object, ...], int] = {}
-"""The number of the current driver id when this process last read the log, by brokers, topic and prefix.
+_remembered_numbers: dict[LogKey, int] = {}
+"""The number of the current driver id when this process last read the log. First numbers are not stored.
 
 This is only a hint that saves a request. A stale number costs one more description and is otherwise harmless.
 """
 
 
-def recall_driver_number(key: tuple[object, ...]) -> int:
-    return _remembered_numbers.get(key, FIRST_DRIVER_NUMBER)
+def recall_driver_number(log_key: LogKey) -> int:
+    return _remembered_numbers.get(log_key, FIRST_DRIVER_NUMBER)
 
 
-def remember_driver_number(key: tuple[object, ...], number: int) -> None:
+def remember_driver_number(log_key: LogKey, number: int) -> None:
     if len(_remembered_numbers) >= _MAX_REMEMBERED_NUMBERS:
         _remembered_numbers.clear()
     if number != FIRST_DRIVER_NUMBER:
-        _remembered_numbers[key] = number
+        _remembered_numbers[log_key] = number
 
 
 class GrantedEpoch(NamedTuple):
@@ -90,10 +101,10 @@ class DriverIds:
         """Describe the driver ids with these numbers, except those that have already been described."""
         missing_numbers = sorted(set(numbers) - self._producer_ids.keys())
         if missing_numbers:
-            driver_ids = [build_driver_id(self.prefix, number) for number in missing_numbers]
-            descriptions = self.describe_transactions(driver_ids)
-            for number in missing_numbers:
-                self.record_description(number, descriptions.get(build_driver_id(self.prefix, number)))
+            ids_by_number = {number: build_driver_id(self.prefix, number) for number in missing_numbers}
+            descriptions = self.describe_transactions(list(ids_by_number.values()))
+            for number, driver_id in ids_by_number.items():
+                self.record_description(number, descriptions.get(driver_id))
 
     def describe_all_listed(self) -> Mapping[int, str]:
         """Describe all of the prefix's driver ids that brokers list.
@@ -101,7 +112,7 @@ class DriverIds:
         Return every transactional id that brokers list, by producer id.
         """
         ids_by_producer = self.list_ids_by_producer()
-        numbers = (parse_driver_number(self.prefix, name) for name in ids_by_producer.values())
+        numbers = (parse_driver_number(self.prefix, transactional_id) for transactional_id in ids_by_producer.values())
         self.describe_missing(number for number in numbers if number is not None)
         return ids_by_producer
 
@@ -135,7 +146,8 @@ def is_log_lost(entry: Entry, description: TransactionDescription | None) -> boo
     `description`: the description of the driver id, requested before the entry was read.
     """
     has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
-    return not entry.generation and has_written
+    has_entry = entry.generation > 0
+    return has_written and not has_entry
 
 
 def is_unused_since(entry: Entry, description: TransactionDescription, transaction_version: int) -> bool:
@@ -144,12 +156,13 @@ def is_unused_since(entry: Entry, description: TransactionDescription, transacti
     In that case, the driver id still has the epoch that it had right after the entry's transaction. In version 2 this
     is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would be greater.
     """
-    epoch = entry.writer_identity.epoch + (1 if transaction_version >= 2 else 0)
+    expected_epoch = entry.writer_identity.epoch + (1 if transaction_version >= 2 else 0)
+    has_known_timeout = entry.timeout_ms > 0
     return (
         entry.state is EntryState.DONE
-        and entry.timeout_ms > 0
+        and has_known_timeout
         and description.state == COMPLETE_COMMIT
-        and description.id_and_epoch == entry.writer_identity._replace(epoch=epoch)
+        and description.id_and_epoch == entry.writer_identity._replace(epoch=expected_epoch)
     )
 
 
@@ -159,5 +172,5 @@ def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) 
     `description`: the description of the driver id; None if the entry names an id that nobody has used yet.
     """
     if description is None:
-        return mark_claimed(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS)
+        return mark_claimed(entry.timeout_ms or _FALLBACK_TIMEOUT_MS)
     return description.timeout_ms

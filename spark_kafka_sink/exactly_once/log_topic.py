@@ -1,9 +1,11 @@
 """LogTopic: creates the decision log's topic and checks its configuration.
 
-The log must keep the newest record of every key, so its cleanup.policy must be exactly `compact`. It should also
-survive the loss of a broker, so a warning is logged if it has a single replica on a cluster of several brokers, or if
-it allows unclean leader election. It has many partitions, so that a starting driver reads the decisions of only a few
-queries. All entries of a prefix are in one partition, chosen by a hash of the prefix.
+A record's key names a prefix, and its value is the prefix's entry (decision_log.py). The log must keep the newest
+record of every key, so its cleanup.policy must be exactly `compact`. It should also survive the loss of a broker, so a
+warning is logged if it has a single replica on a cluster of several brokers, or if it allows unclean leader election.
+
+The topic has many partitions so that a driver, on startup, has to read only the one that holds its own prefix. A
+prefix's partition is chosen by hash, so all its entries are in the same one.
 """
 
 from __future__ import annotations
@@ -23,19 +25,20 @@ from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
 DEFAULT_REPLICATION = BROKER_DEFAULT
 PARTITION_COUNT = 32
-CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
-UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+CLEANUP_POLICY_CONFIG = "cleanup.policy"
+COMPACT_POLICY = "compact"
+UNCLEAN_LEADER_ELECTION_CONFIG = "unclean.leader.election.enable"
 
 # A starting driver reads its whole partition, so the segments are small and compacted early.
 _TOPIC_CONFIGS = {
-    CLEANUP_POLICY: COMPACT,
+    CLEANUP_POLICY_CONFIG: COMPACT_POLICY,
     "segment.bytes": "1048576",
     "segment.ms": "60000",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "60000",
 }
 
-_PURPOSE = ", the decision log"
+_LOG_DESCRIPTION = "the decision log"
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class LogTopic:
         self._describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:
-        return topic_admin.topic_exists(self._client, self.name, purpose=_PURPOSE)
+        return topic_admin.topic_exists(self._client, self.name, purpose=f", {_LOG_DESCRIPTION}")
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
@@ -68,7 +71,7 @@ class LogTopic:
         topic_admin.create_if_missing(
             self._client,
             new_topic,
-            purpose=_PURPOSE,
+            purpose=f", {_LOG_DESCRIPTION}",
             required_request=LIST_TRANSACTIONS_PROBE,
             describe_call=describe_call,
         )
@@ -81,27 +84,27 @@ class LogTopic:
         self._warn_of_single_replica()
         try:
             settings = topic_admin.fetch_topic_settings(
-                self._client, self.name, [CLEANUP_POLICY, UNCLEAN_LEADER_ELECTION]
+                self._client, self.name, [CLEANUP_POLICY_CONFIG, UNCLEAN_LEADER_ELECTION_CONFIG]
             )
             policy = self._require_cleanup_policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(
                 "Could not read the %s of topic %s, the decision log (%s). Make sure that it is %s: if the log loses "
                 "decisions, a batch can be written twice.",
-                CLEANUP_POLICY,
+                CLEANUP_POLICY_CONFIG,
                 self.name,
                 error,
-                COMPACT,
+                COMPACT_POLICY,
             )
             return
-        if policy != COMPACT:
+        if policy != COMPACT_POLICY:
             raise precommit_errors.build_log_not_compacted_error(self.name, policy)
-        if settings.get(UNCLEAN_LEADER_ELECTION) == "true":
+        if settings.get(UNCLEAN_LEADER_ELECTION_CONFIG) == "true":
             _log.warning(
                 "Topic %s, the decision log, has %s=true. If a broker that lacks the newest records is elected leader, "
                 "a query's last batch may be written twice without an error. Set it to false for this topic.",
                 self.name,
-                UNCLEAN_LEADER_ELECTION,
+                UNCLEAN_LEADER_ELECTION_CONFIG,
             )
 
     # --- helpers
@@ -122,7 +125,7 @@ class LogTopic:
 
     @staticmethod
     def _require_cleanup_policy(settings: Mapping[str, str]) -> str:
-        policy = settings.get(CLEANUP_POLICY)
+        policy = settings.get(CLEANUP_POLICY_CONFIG)
         if policy is None:
-            raise UnsupportedVersionError(f"The broker does not report the {CLEANUP_POLICY} of topics.")
+            raise UnsupportedVersionError(f"The broker does not report the {CLEANUP_POLICY_CONFIG} of topics.")
         return policy

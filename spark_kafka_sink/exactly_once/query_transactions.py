@@ -111,8 +111,8 @@ class QueryTransactions:
 
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
-        self._driver_number_key = (config.bootstrap_servers, topic, prefix)
-        self.driver_number = recall_driver_number(self._driver_number_key)
+        self._log_key = (config.bootstrap_servers, topic, prefix)
+        self.driver_number = recall_driver_number(self._log_key)
         # The listing that was requested in advance; None if there is none, or once it has been used.
         self._listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
@@ -292,7 +292,7 @@ class QueryTransactions:
         entry = self.log.read_entry(self._driver_ids) or Entry(
             self.prefix, driver_number=self._driver_ids.newest_number
         )
-        remember_driver_number(self._driver_number_key, entry.driver_number)
+        remember_driver_number(self._log_key, entry.driver_number)
         return entry
 
     def claim(

@@ -1,18 +1,18 @@
 """Abort transactions that tasks have left open, and fence their transactional ids against further writes.
 
-A transaction is ended under exactly the epoch that it was listed with. InitProducerId is no substitute: ids are reused,
-and Kafka does not compare epochs while a transaction is open, so that request would abort whichever transaction is open
-now.
+A transaction is ended by an EndTxn request with the exact epoch reported when it was listed. InitProducerId cannot
+replace this request. Transactional ids are reused, and Kafka does not check the epoch of an InitProducerId request
+while a transaction is open, so it could abort a newer transaction.
 
-In version 2, EndTxn bumps the epoch even if no transaction has begun, and thereby fences the attempt. In version 1,
-EndTxn does not bump the epoch. Instead, InitProducerId fences the id afterwards, and the transaction's partitions get a
-marker with the next epoch.
+In transaction version 2 (KIP-890), EndTxn bumps the epoch even if no transaction has begun, and thereby fences the task
+attempt that used the id. In version 1, EndTxn does not bump the epoch. Instead, InitProducerId fences the id
+afterwards, and the transaction's partitions get a marker with the next epoch.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
@@ -45,7 +45,7 @@ def can_write(description: TransactionDescription) -> bool:
 
 
 def choose_expected_identity(description: TransactionDescription | None) -> ProducerIdAndEpoch:
-    """Return the identity to send as the expected one in a request for the next epoch.
+    """Return the current identity that a request for the next epoch must name.
 
     `description` is None if the brokers do not know the id. If an id's first record could not be written, the brokers
     know its producer id but no epoch. They reject such a partial identity as an invalid request, but accept any
@@ -67,24 +67,31 @@ def abort_transactions(
     `descriptions`: the open transactions, and the ids whose producers have not begun a transaction.
     `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
     """
-    version = client.transaction_version
-    if version < 2:  # `_fence_in_version_1` needs all partitions of the transactions
-        descriptions = _refresh_partitions(client, descriptions, timeout_ms)
-    # In version 2, EndTxn is also sent for ids without a transaction, because it fences their producers.
-    endable_descriptions = (
-        descriptions if version >= 2 else [description for description in descriptions if description.is_open]
-    )
+    version = client.transaction_version  # read once, because an upgrade may change it between the requests below
+    if version >= 2:
+        # EndTxn is also sent for ids without a transaction, because it fences their producers.
+        _send_aborts(client, descriptions, version, timeout_ms)
+        return
+    descriptions = _refresh_partitions(client, descriptions, timeout_ms)  # each partition needs a marker later
+    open_descriptions = [description for description in descriptions if description.is_open]
+    rejected_ids = _send_aborts(client, open_descriptions, version, timeout_ms)
+    ended_descriptions = [
+        description for description in descriptions if description.transactional_id not in rejected_ids
+    ]
+    _fence_in_version_1(client, ended_descriptions, timeout_ms)
+
+
+def _send_aborts(
+    client: BlockingClient, descriptions: Sequence[TransactionDescription], version: int, timeout_ms: float | None
+) -> Collection[str]:
+    """Abort these transactions with EndTxn. Log rejections, and return the ids of the rejected transactions."""
     transactions = [
         TransactionIdentity(description.transactional_id, *description.id_and_epoch, version)
-        for description in endable_descriptions
+        for description in descriptions
     ]
     rejections = end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
     _log_rejections("Could not abort a transaction", rejections.values())
-    if version < 2:
-        ended_descriptions = [
-            description for description in descriptions if description.transactional_id not in rejections
-        ]
-        _fence_in_version_1(client, ended_descriptions, timeout_ms)
+    return rejections.keys()
 
 
 def _refresh_partitions(
@@ -131,7 +138,7 @@ def _fence_in_version_1(
     records' transaction. These partitions therefore also get a marker with the next epoch.
 
     If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts the transaction and is itself
-    rejected. Such an id is fenced a second time.
+    rejected. Such an id is fenced a second time, which marks it and yields the epoch for the markers.
     """
     current_by_id = describe_transactions(
         client, [description.transactional_id for description in ended_descriptions], timeout_ms
@@ -143,32 +150,41 @@ def _fence_in_version_1(
         and current_by_id[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
     responses = _send_fences(client, unchanged_descriptions, timeout_ms)
-    aborted_descriptions = _find_transactions_aborted_by_fences(client, unchanged_descriptions, responses, timeout_ms)
+    aborted_descriptions = _find_transactions_aborted_despite_rejection(
+        client, unchanged_descriptions, responses, timeout_ms
+    )
     responses |= _send_fences(client, aborted_descriptions, timeout_ms)
     ended_transactions = [description for description in unchanged_descriptions if description.is_open]
     _fence_at_leaders(client, ended_transactions, responses, timeout_ms)
 
 
-def _find_transactions_aborted_by_fences(
+def _find_transactions_aborted_despite_rejection(
     client: BlockingClient,
     fenced_descriptions: Sequence[TransactionDescription],
     responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> list[TransactionDescription]:
-    """Return the current descriptions of the ids whose InitProducerId request was rejected but aborted a transaction.
+    """Return the current descriptions of transactions that were aborted although InitProducerId was rejected.
 
-    Such an id has the next epoch, and its state is CompleteAbort: no transaction has begun under the next epoch.
+    A rejected request may have aborted a transaction, in these steps:
+
+        1. Just before the request, the task begins another transaction under the same epoch.
+        2. Kafka aborts this transaction, bumps the epoch, and asks for a retry of the request.
+        3. The retry names the epoch before the bump, and is rejected.
+
+    The abort is recognized by an epoch that is one higher and the state CompleteAbort, which also shows that no new
+    transaction has begun since.
     """
-    next_identities = {
+    expected_identities = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
         for description in fenced_descriptions
         if responses[description.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
     }
-    current_descriptions = describe_transactions(client, next_identities, timeout_ms)
+    current_descriptions = describe_transactions(client, expected_identities, timeout_ms)
     return [
         description
         for transactional_id, description in current_descriptions.items()
-        if description.state == COMPLETE_ABORT and description.id_and_epoch == next_identities[transactional_id]
+        if description.state == COMPLETE_ABORT and description.id_and_epoch == expected_identities[transactional_id]
     ]
 
 
