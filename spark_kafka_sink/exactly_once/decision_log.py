@@ -38,32 +38,26 @@ transaction of its own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.entry_json import decode_driver_number, decode_entry, decode_followed_offset
+from spark_kafka_sink.exactly_once.entry_json import decode_entry
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.log_partition import LogPartitionState, LogRecord
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_for
-from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, build_claim_key, split_record_key
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.reader.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from spark_kafka_sink.reader.fetch_loop import prefetch_stored_batches, read_stored_batches
-from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
 from spark_kafka_sink.reader.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
-from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
 
@@ -72,102 +66,7 @@ _log = logging.getLogger(__name__)
 _MAX_CACHED_PARTITIONS = 64
 _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
-
-@dataclass(frozen=True)
-class LogRecord:
-    """A record of the log. A `value` of None is a tombstone, which means that the prefix no longer needs an entry."""
-
-    offset: int
-    writer_identity: ProducerIdAndEpoch
-    """The producer id and epoch in the header of the record's batch."""
-    value: bytes | None
-    is_claim: bool = False
-    last_invalid_offset: int = -1
-    """The offset of the same producer's newest invalid record after this one; -1 if there is none."""
-
-    @cached_property
-    def driver_number(self) -> int | None:
-        """The number of the driver id that the record names as current; None if the record cannot be read."""
-        return None if self.value is None else decode_driver_number(self.value)
-
-
-@dataclass
-class _PartitionState:
-    """The records read so far from one partition, for one prefix or for all, and the offset at which to continue."""
-
-    next_offset: int
-    newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
-    """The last committed record that passed `_is_valid`, by prefix and producer id."""
-    non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
-    """The last record written outside of a transaction, by prefix."""
-    open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
-    """The prefixes and records of transactions that have no marker yet, by producer id."""
-    unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
-    """For each producer id, its most recent undecodable batch (a LogRecord at the first offset) and the error.
-
-    A batch outside of a transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into
-    such a batch.
-    """
-
-    def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
-        """Add the batch's records for the prefix with this key, or for all prefixes if the key is None.
-
-        A control batch has no such records: it ends its producer's transaction. A batch that cannot be decoded is
-        added to `unreadable_records`.
-        """
-        header = stored_batch.header
-        try:
-            batch = stored_batch.decode()
-        except DecodeError as error:
-            # Brokers accept such batches, for example one that decompresses to 1,000 times its size.
-            writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
-            unreadable = LogRecord(header.base_offset, writer_identity, value=None)
-            self.unreadable_records[producer_id] = (unreadable, error)
-            return
-        if header.is_control:
-            # The batch is empty if compaction has removed the marker.
-            if batch.columns.num_rows:
-                self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
-            return
-        for record_key, record in _iterate_records(batch, key):
-            prefix, is_claim = split_record_key(record_key)
-            # Such a record is the first one of a claim, or it deletes the claims of a prefix.
-            if is_claim and record.value is None:
-                continue
-            record = replace(record, is_claim=is_claim)
-            if header.is_transactional:
-                self.open_transaction_records.setdefault(header.producer_id, []).append((prefix, record))
-            else:
-                self.non_transactional_records[prefix] = record
-
-    def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
-        """Move the records of the producer's open transaction to `newest_records`, or drop them if it was aborted."""
-        records = self.open_transaction_records.pop(producer_id, ())
-        if aborted:
-            return
-        for prefix, record in records:
-            newest_records = self.newest_records.setdefault(prefix, {})
-            previous = newest_records.get(producer_id)
-            if previous is None or _is_valid(record, previous):
-                newest_records[producer_id] = record
-            else:
-                newest_records[producer_id] = replace(previous, last_invalid_offset=record.offset)
-
-
-def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
-    """Return whether a record of a committed transaction is valid. `previous`: the same producer's newest valid record.
-
-    A claim that cannot be decoded counts as valid, because a newer version of the library may have written it. Reading
-    the prefix's entry then raises an error.
-    """
-    if not record.is_claim or record.value is None or previous.value is None:
-        return True
-    followed_offset = decode_followed_offset(record.value)
-    return followed_offset is None or previous.offset <= followed_offset
-
-
-_partition_cache: dict[tuple[object, ...], _PartitionState] = {}
+_partition_cache: dict[tuple[object, ...], LogPartitionState] = {}
 """States by brokers, topic, topic id, partition and key, kept because this process plans many micro-batches in turn."""
 _checked_topics: set[tuple[object, ...]] = set()
 """The logs whose configuration this process has checked, as (brokers, topic)."""
@@ -261,7 +160,7 @@ class DecisionLog:
 
     # --- reading
 
-    def _read_partition(self, partition: int, key: bytes | None) -> _PartitionState:
+    def _read_partition(self, partition: int, key: bytes | None) -> LogPartitionState:
         """Read a partition to its current end, starting where the cached state ends, and return its state.
 
         Only records for the prefix with this key are kept, or all records if the key is None. Raise ExactlyOnceError if
@@ -302,8 +201,8 @@ class DecisionLog:
     def _fetch_end_offset(self, partition: int) -> int:
         return self._look_up_offset(partition, LATEST_TIMESTAMP)
 
-    def _create_state(self, partition: int) -> _PartitionState:
-        return _PartitionState(self._look_up_offset(partition, EARLIEST_TIMESTAMP))
+    def _create_state(self, partition: int) -> LogPartitionState:
+        return LogPartitionState(self._look_up_offset(partition, EARLIEST_TIMESTAMP))
 
     def _look_up_offset(self, partition: int, timestamp: int) -> int:
         isolation = ISOLATION_LEVELS[READ_UNCOMMITTED]
@@ -311,7 +210,7 @@ class DecisionLog:
 
     def _read_until(
         self,
-        state: _PartitionState,
+        state: LogPartitionState,
         partition: int,
         key: bytes | None,
         end_offset: int,
@@ -326,53 +225,74 @@ class DecisionLog:
 
     # --- selection of the entry
 
-    def _select_entry(self, partition: int, state: _PartitionState, ids: DriverIds) -> Entry | None:
+    def _select_entry(self, partition: int, state: LogPartitionState, ids: DriverIds) -> Entry | None:
         """Return the valid entry by the rules in the module's docstring; None if there is none or it was deleted.
 
         Log a warning about each newer record that is ignored, and about each batch that cannot be decoded. Raise
         DecodeError if the driver's newest record cannot be decoded.
         """
-        prefix = ids.prefix
-        key = prefix.encode()
-        newest_records = state.newest_records.get(key, {})
-        ids_by_producer: dict[int, str] = {}
-        record = _find_driver_record(newest_records.values(), ids)
-        # The records may be under driver ids that no record names, so ask the brokers for all of the prefix's ids.
-        if record is None and _may_have_other_driver_ids(newest_records, ids):
-            ids_by_producer |= ids.describe_all_listed()
-            record = _find_driver_record(newest_records.values(), ids)
-        is_written_by_driver = record is not None
-        # If the brokers report that the driver has written, its records are lost, and no other record may replace them.
-        if record is None and not ids.has_written_records:
-            record = self._find_forgotten_id_record(prefix, partition, newest_records.values(), ids_by_producer)
-        foreign_records = [
-            candidate
-            for candidate in newest_records.values()
-            if ids.find_number(candidate.writer_identity.producer_id) is None
-        ]
+        key = ids.prefix.encode()
+        record, is_written_by_driver = self._select_record(partition, state.newest_records.get(key, {}), ids)
         selected_offset = -1 if record is None else record.offset
-        for ignored in (*foreign_records, state.non_transactional_records.get(key)):
-            if ignored is not None and ignored.offset > selected_offset:
-                self._warn_once(
-                    partition, ignored, f"The driver of the prefix {prefix} did not write it, so it is ignored"
-                )
-        for producer_id, (unreadable, error) in state.unreadable_records.items():
-            if ids.find_number(producer_id) is not None and unreadable.offset > selected_offset:
-                position = self._format_position(partition, unreadable)
-                raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
-            self._warn_once(partition, unreadable, f"It cannot be read ({error}), so it is ignored")
+        self._warn_about_ignored_records(partition, state, ids, selected_offset)
+        self._check_unreadable_records(partition, state, ids, selected_offset)
         if record is None or record.value is None:
             return None
         try:
-            # The next claim must follow this producer's newest record, even if that record is invalid.
-            newest_offset = max(record.offset, record.last_invalid_offset)
-            entry = replace(
-                decode_entry(key, record.value), writer_identity=record.writer_identity, offset=newest_offset
-            )
+            entry = decode_entry(key, record.value)
         except DecodeError as error:
             position = self._format_position(partition, record)
-            raise precommit_errors.build_unreadable_entry_error(position, prefix, error) from error
+            raise precommit_errors.build_unreadable_entry_error(position, ids.prefix, error) from error
+        # The next claim must follow this producer's newest record, even if that record is invalid.
+        newest_offset = max(record.offset, record.last_invalid_offset)
+        entry = replace(entry, writer_identity=record.writer_identity, offset=newest_offset)
         return entry if is_written_by_driver else entry.as_unproven()
+
+    def _select_record(
+        self, partition: int, newest_records: Mapping[int, LogRecord], ids: DriverIds
+    ) -> tuple[LogRecord | None, bool]:
+        """Return the record with the prefix's entry, and whether the prefix's driver wrote it.
+
+        `newest_records`: the prefix's newest record of each producer, by producer id.
+        """
+        ids_by_producer: Mapping[int, str] = {}
+        record = _find_driver_record(newest_records.values(), ids)
+        # The records may be under driver ids that no record names, so ask the brokers for all of the prefix's ids.
+        if record is None and _may_have_other_driver_ids(newest_records, ids):
+            ids_by_producer = ids.describe_all_listed()
+            record = _find_driver_record(newest_records.values(), ids)
+        if record is not None:
+            return record, True
+        # If the brokers report that the driver has written, its records are lost, and no other record may replace them.
+        if ids.has_written_records:
+            return None, False
+        return self._find_forgotten_id_record(ids.prefix, partition, newest_records.values(), ids_by_producer), False
+
+    def _warn_about_ignored_records(
+        self, partition: int, state: LogPartitionState, ids: DriverIds, selected_offset: int
+    ) -> None:
+        """Log a warning about each record of the prefix that the driver did not write and that follows the entry."""
+        key = ids.prefix.encode()
+        foreign_records = [
+            record
+            for producer_id, record in state.newest_records.get(key, {}).items()
+            if ids.find_number(producer_id) is None
+        ]
+        for record in (*foreign_records, state.non_transactional_records.get(key)):
+            if record is not None and record.offset > selected_offset:
+                self._warn_once(
+                    partition, record, f"The driver of the prefix {ids.prefix} did not write it, so it is ignored"
+                )
+
+    def _check_unreadable_records(
+        self, partition: int, state: LogPartitionState, ids: DriverIds, selected_offset: int
+    ) -> None:
+        """Log a warning about each batch that cannot be decoded. Raise DecodeError if it may replace the entry."""
+        for producer_id, (record, error) in state.unreadable_records.items():
+            if ids.find_number(producer_id) is not None and record.offset > selected_offset:
+                position = self._format_position(partition, record)
+                raise precommit_errors.build_unreadable_entry_error(position, ids.prefix, error) from error
+            self._warn_once(partition, record, f"It cannot be read ({error}), so it is ignored")
 
     def _find_forgotten_id_record(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
@@ -458,22 +378,3 @@ def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: Dri
     """
     is_first_id_forgotten = not ids.is_known(FIRST_DRIVER_NUMBER) and not is_job_prefix(ids.prefix)
     return bool(newest_records) or is_first_id_forgotten
-
-
-def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
-    """Yield the key and record of each decision and claim of the prefix with this key.
-
-    If `key` is None, do so for all prefixes. Records without a key are omitted.
-    """
-    columns, header = batch.columns, batch.header
-    writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-    keys = columns.column("key")
-    if key is None:
-        is_included = keys.is_valid()
-    else:
-        prefix_keys = pa.array([key, build_claim_key(key.decode())], keys.type)
-        is_included = pc.is_in(keys, prefix_keys)
-    rows = columns.filter(is_included)
-    record_keys, values, offsets = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
-    for record_key, value, offset in zip(record_keys, values, offsets, strict=True):
-        yield record_key, LogRecord(offset, writer_identity, value)

@@ -17,7 +17,7 @@ from spark_kafka_sink.broker.transaction_coordinator import TransactionMetadata
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
+from spark_kafka_sink.exactly_once import decision_log, log_partition, operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import create_client
@@ -286,15 +286,15 @@ def compacted_log(broker: EmbeddedBroker) -> Iterator[None]:
     """Let a new process read the decision log as if Kafka had compacted all its committed records."""
     records = read_topic(broker.bootstrap_servers, LOG, isolation="read_committed").select(["key", "offset"])
     newest = {key: max(offsets) for key, offsets in _offsets_by_key(records.to_pylist()).items()}
-    original = decision_log._iterate_records
+    original = log_partition._iterate_records
 
-    def read(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, decision_log.LogRecord]]:
+    def read(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, log_partition.LogRecord]]:
         for row_key, record in original(batch, key):
             if record.offset >= newest.get(row_key, -1):
                 yield row_key, record
 
     decision_log._partition_cache.clear()
-    with patch.object(decision_log, "_iterate_records", read):
+    with patch.object(log_partition, "_iterate_records", read):
         yield
     decision_log._partition_cache.clear()
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from spark_kafka_sink.exactly_once import decision_log
-from spark_kafka_sink.exactly_once.decision_log import DecisionLog, LogRecord
+from spark_kafka_sink.exactly_once import log_partition
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.exactly_once.log_partition import LogRecord
 from spark_kafka_sink.records.decoder import DecodedBatch
 from tests.exactly_once.scheduler import Scheduler
 from tests.simulated_cluster import SimulatedCluster
 
-_iterate_records, _fetch_end_offset = decision_log._iterate_records, DecisionLog._fetch_end_offset
+_iterate_records, _fetch_end_offset = log_partition._iterate_records, DecisionLog._fetch_end_offset
 
 
 class LogReadFaults:
@@ -43,7 +44,7 @@ class LogReadFaults:
     @contextmanager
     def applied(self) -> Iterator[None]:
         with ExitStack() as patches:
-            patches.enter_context(patch.object(decision_log, "_iterate_records", self._read))
+            patches.enter_context(patch.object(log_partition, "_iterate_records", self._read))
             patches.enter_context(
                 patch.object(DecisionLog, "_fetch_end_offset", lambda log, partition: self._find_end(log, partition))
             )

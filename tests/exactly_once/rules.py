@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once import (
     decision_log,
     driver_ids,
+    log_partition,
     precommit_errors,
     query_transactions,
     transaction_aborts,
@@ -140,16 +141,16 @@ def write_claims_with_decision_key(patch: pytest.MonkeyPatch) -> None:
     def records(found: Entry, entry: Entry) -> list[KeyValue]:
         return [(entry.prefix.encode(), encode_entry(entry, followed_offset=found.offset))] * 2
 
-    def counts(record: decision_log.LogRecord, before: decision_log.LogRecord) -> bool:
+    def counts(record: log_partition.LogRecord, before: log_partition.LogRecord) -> bool:
         follows = None if record.value is None else decode_followed_offset(record.value)
         return follows is None or before.offset <= follows
 
     patch.setattr(query_transactions, "build_claim_records", records)
-    patch.setattr(decision_log, "_is_valid", counts)
+    patch.setattr(log_partition, "_is_valid", counts)
 
 
 def accept_invalid_claims(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decision_log, "_is_valid", lambda record, before: True)
+    patch.setattr(log_partition, "_is_valid", lambda record, before: True)
 
 
 def skip_reclaim(patch: pytest.MonkeyPatch) -> None:

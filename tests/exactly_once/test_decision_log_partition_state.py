@@ -9,10 +9,11 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once import decision_log, log_writer
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.decision_log import DecisionLog, LogRecord, _PartitionState
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.log_partition import LogPartitionState, LogRecord
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, WriterState
 from spark_kafka_sink.exactly_once.transaction_names import build_claim_key
 from spark_kafka_sink.protocol.headers import decode_request
@@ -44,8 +45,8 @@ class Partition:
     def write_claim(self, followed_offset: int) -> None:
         self.write((CLAIM_KEY, encode_entry(ENTRY, followed_offset=followed_offset)))
 
-    def read(self, key: bytes | None = KEY) -> _PartitionState:
-        state = _PartitionState(0)
+    def read(self, key: bytes | None = KEY) -> LogPartitionState:
+        state = LogPartitionState(0)
         for batch in iterate_stored_batches(b"".join(self.log.read(0, 2**62).batches)):
             state.add_batch(batch, key)
         return state
@@ -159,6 +160,6 @@ def test_unreadable_record_of_a_driver_id_that_only_the_listing_shows_is_an_erro
     descriptions = {description.transactional_id: description}
     ids = DriverIds("p", lambda names: descriptions if "p-driver-2" in names else {}, lambda: {71: "p-driver-2"})
     ids.describe_missing([1])
-    state = _PartitionState(0, newest_records={KEY: {71: LogRecord(5, identity, b"x")}})
+    state = LogPartitionState(0, newest_records={KEY: {71: LogRecord(5, identity, b"x")}})
     with pytest.raises(DecodeError, match="offset 5: the newest decision under the prefix p cannot be read"):
         reader.open()._select_entry(0, state, ids)

@@ -1,0 +1,134 @@
+"""LogPartitionState: the records of the decision log that a process has read from one partition.
+
+Records are collected per prefix and producer, because a reader learns only later which producers are drivers of the
+prefix (decision_log.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.exactly_once.entry_json import decode_driver_number, decode_followed_offset
+from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, split_record_key
+from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
+from spark_kafka_sink.records.decoder import DecodedBatch
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """A record of the log. A `value` of None is a tombstone, which means that the prefix no longer needs an entry."""
+
+    offset: int
+    writer_identity: ProducerIdAndEpoch
+    """The producer id and epoch in the header of the record's batch."""
+    value: bytes | None
+    is_claim: bool = False
+    last_invalid_offset: int = -1
+    """The offset of the same producer's newest invalid record after this one; -1 if there is none."""
+
+    @cached_property
+    def driver_number(self) -> int | None:
+        """The number of the driver id that the record names as current; None if the record cannot be read."""
+        return None if self.value is None else decode_driver_number(self.value)
+
+
+@dataclass
+class LogPartitionState:
+    """The records read so far from one partition, for one prefix or for all, and the offset at which to continue."""
+
+    next_offset: int
+    newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
+    """The last committed record that passed `_is_valid`, by prefix and producer id."""
+    non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
+    """The last record written outside of a transaction, by prefix."""
+    open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
+    """The prefixes and records of transactions that have no marker yet, by producer id."""
+    unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
+    """For each producer id, its most recent undecodable batch (a LogRecord at the first offset) and the error.
+
+    A batch outside of a transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into
+    such a batch.
+    """
+
+    def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
+        """Add the batch's records for the prefix with this key, or for all prefixes if the key is None.
+
+        A control batch has no such records: it ends its producer's transaction. A batch that cannot be decoded is
+        added to `unreadable_records`.
+        """
+        header = stored_batch.header
+        try:
+            batch = stored_batch.decode()
+        except DecodeError as error:
+            # Brokers accept such batches, for example one that decompresses to 1,000 times its size.
+            writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
+            unreadable = LogRecord(header.base_offset, writer_identity, value=None)
+            self.unreadable_records[producer_id] = (unreadable, error)
+            return
+        if header.is_control:
+            # The batch is empty if compaction has removed the marker.
+            if batch.columns.num_rows:
+                self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
+            return
+        for record_key, record in _iterate_records(batch, key):
+            prefix, is_claim = split_record_key(record_key)
+            # Such a record is the first one of a claim, or it deletes the claims of a prefix.
+            if is_claim and record.value is None:
+                continue
+            record = replace(record, is_claim=is_claim)
+            if header.is_transactional:
+                self.open_transaction_records.setdefault(header.producer_id, []).append((prefix, record))
+            else:
+                self.non_transactional_records[prefix] = record
+
+    def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
+        """Move the records of the producer's open transaction to `newest_records`, or drop them if it was aborted."""
+        records = self.open_transaction_records.pop(producer_id, ())
+        if aborted:
+            return
+        for prefix, record in records:
+            newest_records = self.newest_records.setdefault(prefix, {})
+            previous = newest_records.get(producer_id)
+            if previous is None or _is_valid(record, previous):
+                newest_records[producer_id] = record
+            else:
+                newest_records[producer_id] = replace(previous, last_invalid_offset=record.offset)
+
+
+def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
+    """Return whether a record of a committed transaction is valid. `previous`: the same producer's newest valid record.
+
+    A claim that cannot be decoded counts as valid, because a newer version of the library may have written it. Reading
+    the prefix's entry then raises an error.
+    """
+    if not record.is_claim or record.value is None or previous.value is None:
+        return True
+    followed_offset = decode_followed_offset(record.value)
+    return followed_offset is None or previous.offset <= followed_offset
+
+
+def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
+    """Yield the key and record of each decision and claim of the prefix with this key.
+
+    If `key` is None, do so for all prefixes. Records without a key are omitted.
+    """
+    columns, header = batch.columns, batch.header
+    writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+    keys = columns.column("key")
+    if key is None:
+        is_included = keys.is_valid()
+    else:
+        prefix_keys = pa.array([key, build_claim_key(key.decode())], keys.type)
+        is_included = pc.is_in(keys, prefix_keys)
+    rows = columns.filter(is_included)
+    record_keys, values, offsets = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
+    for record_key, value, offset in zip(record_keys, values, offsets, strict=True):
+        yield record_key, LogRecord(offset, writer_identity, value)
