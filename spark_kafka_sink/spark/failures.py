@@ -64,38 +64,40 @@ class Failures:
             group.error = error
 
     def build_error(self, options: SinkOptions) -> DeliveryError:
-        """Build the task's error. Its first line contains the first reason; then there is one line per group.
+        """Build the task's error. The first line gives the first reason, followed by one line per group.
 
         There must be at least one failure.
         """
-        # The line of each group names the topic and the partition, so the reason does not repeat them.
-        reasons = {
-            key: f"{type(group.error).__name__}: {add_kafka_prefix(group.error.reason)}"
-            for key, group in self._groups.items()
-        }
-        first_reason = next(iter(reasons.values()))
+        errors = [group.error for group in self._groups.values()]
+        first_reason = _format_reason(errors[0])
         lines = [
-            f"Not written to Kafka: {format_count(self._record_count, 'record')}, by the task of partition "
-            f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id}). "
+            f"The task for Spark partition {self._task.partition_id} (stage {self._task.stage_id}, attempt "
+            f"{self._task.attempt_number}) failed to write {format_count(self._record_count, 'record')} to Kafka. "
             f"{first_reason}"
         ]
-        for key, reason in reasons.items():
-            group = self._groups[key]
-            topic_text = "no topic" if key.topic is None else f"topic '{key.topic}'"
-            partition_text = "" if key.partition is None else f", partition {key.partition}"
-            reason_text = "" if reason == first_reason else f" {reason}"
-            lines.append(
-                f"- {topic_text}{partition_text}: {format_count(group.count, 'record')}, "
-                f"for example with {group.sample_key}.{reason_text}"
-            )
+        lines += [_describe_group(key, group, first_reason) for key, group in self._groups.items()]
         other_count = self._record_count - sum(group.count for group in self._groups.values())
         if other_count:
-            lines.append(f"- and {other_count:,} more, in other topics or partitions, or for other reasons.")
-        errors = [group.error for group in self._groups.values()]
+            lines.append(f"- and {format_count(other_count, 'more record')} (other topics, partitions or reasons).")
         lines += _suggest_remedies(errors, options)
         error = DeliveryError("\n".join(lines))
         error.__cause__ = errors[0]
         return error
+
+
+def _format_reason(error: KafkaSinkError) -> str:
+    """Format the error without its topic and partition, which the line of its group names."""
+    return f"{type(error).__name__}: {add_kafka_prefix(error.reason)}"
+
+
+def _describe_group(key: _GroupKey, group: _FailureGroup, first_reason: str) -> str:
+    """Describe the group on one line, with its reason unless the first line of the task's error already gives it."""
+    topic_text = "no topic" if key.topic is None else f"topic '{key.topic}'"
+    partition_text = "" if key.partition is None else f", partition {key.partition}"
+    reason = _format_reason(group.error)
+    reason_text = "" if reason == first_reason else f" {reason}"
+    count_text = format_count(group.count, "record")
+    return f"- {topic_text}{partition_text}: {count_text}, for example with {group.sample_key}.{reason_text}"
 
 
 def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:

@@ -32,9 +32,9 @@ def test_error_lists_few_partitions_and_counts_all_records() -> None:
     for partition in range(PARTITION_COUNT):
         failures.add("t", partition, InvalidRecordError("no"), RecordColumns(pa.array([b"a", b"b"])))
     text = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"})))
-    assert f"Not written to Kafka: {2 * PARTITION_COUNT:,} records" in text
+    assert f"failed to write {2 * PARTITION_COUNT:,} records to Kafka" in text
     assert text.count("topic 't'") == 10
-    assert f"and {2 * PARTITION_COUNT - 20:,} more, in other topics or partitions" in text
+    assert f"and {2 * PARTITION_COUNT - 20:,} more records (other topics, partitions or reasons)" in text
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
@@ -66,8 +66,9 @@ def test_error_has_one_line_per_partition_and_cause() -> None:
     failures.add("t", 3, other_error, RecordColumns(pa.array([b"v"])))
     lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
-        "Not written to Kafka: 31 records, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
-        f"acknowledged within 500 ms. The last attempt: {connection_failure} The records may have been stored.",
+        "The task for Spark partition 0 (stage 0, attempt 0) failed to write 31 records to Kafka. "
+        f"DeliveryTimeoutError: not acknowledged within 500 ms. The last attempt: {connection_failure} The records may "
+        "have been stored.",
         "- topic 't', partition 3: 30 records, for example with key 'k0'.",
         "- topic 't', partition 3: 1 record, for example with no key. DeliveryTimeoutError: not acknowledged.",
     ]
@@ -84,8 +85,8 @@ def test_error_names_topic_once_even_if_it_is_named_like_an_option() -> None:
     )
     lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
-        "Not written to Kafka: 1 record, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
-        "acknowledged.",
+        "The task for Spark partition 0 (stage 0, attempt 0) failed to write 1 record to Kafka. "
+        "DeliveryTimeoutError: not acknowledged.",
         "- topic 'linger.ms', partition 3: 1 record, for example with no key.",
     ]
 
@@ -101,6 +102,6 @@ def test_task_stops_reading_after_failed_record() -> None:
     pool = create_pool()
     with embedded_broker(topics={"t": 1}) as broker:
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.max.request.size": "200000"}
-        with pytest.raises(DeliveryError, match=r"^Not written to Kafka: 1 record,"):
+        with pytest.raises(DeliveryError, match="failed to write 1 record to Kafka"):
             write_rows(parse_options(options), ColumnPlan(value=0, fixed_topic="t"), batches(), pool)
     assert batches_read == [0]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs("java")
 SPARKS_WORDS = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task
 Traceback (most recent call last):
   File "x.py", line 1, in write
-spark_kafka_sink.errors.{}: Not written to Kafka: 1 record.
+spark_kafka_sink.errors.{}: The task for Spark partition 0 failed to write 1 record to Kafka.
 - topic 't', partition 0.
  SQLSTATE: 38000
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1097)
@@ -48,7 +48,7 @@ MISTAKES: list[tuple[str, str, str, list[str]]] = [
     (
         "a row that is too large",
         "spark.range(3).selectExpr(\"repeat('x', 3000) AS value\")" + WRITE.format("t"),
-        "DeliveryError: Not written to Kafka: ",
+        "DeliveryError: The task for Spark partition ",
         ["MESSAGE_TOO_LARGE", "What to do: ", '"deadLetter"'],
     ),
 ]
@@ -100,7 +100,7 @@ def test_keeps_sparks_error_as_context_of_plain_error(spark: SparkSession) -> No
 def test_rebuilds_class_of_errors_that_have_only_a_message(name: str, kind: type[KafkaSinkError]) -> None:
     error = parse_task_error(SPARKS_WORDS.format(name))
     assert type(error) is kind
-    assert str(error) == "Not written to Kafka: 1 record.\n- topic 't', partition 0."
+    assert str(error) == "The task for Spark partition 0 failed to write 1 record to Kafka.\n- topic 't', partition 0."
 
 
 def test_parses_no_task_error_from_other_text() -> None:

@@ -109,7 +109,7 @@ def test_plan_has_no_option_values(spark: SparkSession, options: dict[str, str])
 
 def test_raises_plain_error_of_failed_task(spark: SparkSession, options: dict[str, str]) -> None:
     frame = spark.range(2).selectExpr("repeat('x', 1000) AS value")
-    with pytest.raises(DeliveryError, match=r"^Not written to Kafka: \d records?, by the task of partition") as error:
+    with pytest.raises(DeliveryError, match=r"^The task for Spark partition .* failed to write \d records?") as error:
         save(frame, options, **{"kafka.max.request.size": "100"})
     assert "Spark" not in str(error.value)
     assert type(error.value.__context__).__name__ == "PythonException"

@@ -24,7 +24,7 @@ def test_error_names_topic_partition_reason_count_and_key(broker: EmbeddedBroker
     broker.control.when(api=ApiKey.PRODUCE, topic=TOPIC, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     message = failed(broker, pool, [batch(0)])
     # Outside of Spark a task has random ids.
-    beginning = r"Not written to Kafka: 100 records, by the task of partition \d+ \(attempt 0, stage 0\)\."
+    beginning = r"The task for Spark partition \d+ \(stage 0, attempt 0\) failed to write 100 records to Kafka\."
     assert re.match(beginning, message)
     assert "topic 'orders', partition 0: " in message
     assert "topic 'orders', partition 1: " in message
@@ -35,7 +35,7 @@ def test_error_names_topic_partition_reason_count_and_key(broker: EmbeddedBroker
 def test_too_large_record_fails_task_with_remedy(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     big = pa.record_batch({"value": [b"small", b"x" * 5_000, b"small"], "key": ["a", "k" * 500, None]})
     message = failed(broker, pool, [big], kafka__max__request__size="2000")
-    assert message.startswith("Not written to Kafka: 1 record,")
+    assert "failed to write 1 record to Kafka" in message.splitlines()[0]
     assert "max.request.size" in message
     assert '.option("onRecordError", "deadLetter")' in message
     assert "k" * 60 not in message
@@ -190,7 +190,7 @@ def test_error_names_missing_partition_and_existing_ones(
 def test_failed_topic_does_not_fail_rows_of_other_topics(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, "dead"]})
-    with pytest.raises(DeliveryError, match="Not written to Kafka: 1 record,"):
+    with pytest.raises(DeliveryError, match="failed to write 1 record to Kafka"):
         write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([rows]), pool)
     assert values(broker) == [b"a"]
 
@@ -201,8 +201,9 @@ NULL_TOPIC_MESSAGE = pa.record_batch({"value": [b"a", b"b", b"c"], "topic": [TOP
 def test_null_topic_fails_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
-    assert "Not written to Kafka: 1 record," in str(error.value)
-    assert "stage 0). InvalidRecordError: null topic present" in str(error.value).splitlines()[0]
+    assert (
+        "failed to write 1 record to Kafka. InvalidRecordError: null topic present" in str(error.value).splitlines()[0]
+    )
     assert "- no topic: 1 record, for example with no key." in str(error.value)
     assert '.option("onRecordError", "deadLetter")' in str(error.value)
     assert sorted(values(broker)) == [b"a", b"c"]
