@@ -12,7 +12,7 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
-from spark_kafka_sink.spark.options.names import JAVA_CLASS_OPTION_REMEDIES, KAFKA_SPELLING
+from spark_kafka_sink.spark.options.names import JAVA_CLASS_OPTION_REMEDIES, PREFIXED_OPTION_SPELLING
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
 from spark_kafka_sink.spark.options.table import SINK_OPTIONS
 from tools.document_sections import replace_sections
@@ -139,7 +139,7 @@ def _find_rejected_options() -> dict[str, str]:
         if reasons[name]:
             reasons[name] = f"it names a Java class. {remedy}"
     reasons["transactional.id"] = "each task needs its own transactional id"
-    return {name: KAFKA_SPELLING.format_text(reason) for name, reason in reasons.items() if reason}
+    return {name: PREFIXED_OPTION_SPELLING.format_text(reason) for name, reason in reasons.items() if reason}
 
 
 def _find_default(option: Option) -> str:

@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
 from spark_kafka_sink.spark.constants import DISTRIBUTED_BY_OPTION
 from spark_kafka_sink.spark.distribution import find_distribution_faults, split_off_target_partition
-from spark_kafka_sink.spark.options.names import SINK_SPELLING, add_kafka_prefix
+from spark_kafka_sink.spark.options.names import SINK_OPTION_SPELLING, add_kafka_prefix
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report_publishing import check_report_options
@@ -81,9 +81,9 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
         sink_options = parse_options(options)
         fixed_topic = sink_options.topic
         encoders = build_encoders(sink_options.formats, SparkColumns(schema), format_faults)
-        faults = format_faults.render(SINK_SPELLING)
+        faults = format_faults.render(SINK_OPTION_SPELLING)
     except ConfigurationError as error:
-        faults = [*format_faults.render(SINK_SPELLING), *error.faults]
+        faults = [*format_faults.render(SINK_OPTION_SPELLING), *error.faults]
     try:
         plan = plan_columns(schema, fixed_topic, encoders)
     except SchemaError as error:

@@ -1,8 +1,8 @@
 """Option names as Spark jobs spell them, and options that get a specific error message.
 
 A Spark job sets `kafka.linger.ms`. The producer, the client and preflight do not depend on Spark, so they write
-`linger.ms`. Errors about invalid options are rendered with KAFKA_SPELLING. The errors of a running write are plain
-text. `add_kafka_prefix` adds the prefix to the option names in that text.
+`linger.ms`. Errors about invalid options are rendered with PREFIXED_OPTION_SPELLING. Errors raised during a write are
+already text, so `add_kafka_prefix` inserts the prefix afterwards.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 KAFKA_PREFIX = "kafka."
-PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
-SINK_SPELLING = OptionSpelling("'{}'".format, "Option ")
+PRODUCER_OPTION_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
+SINK_OPTION_SPELLING = OptionSpelling("'{}'".format, "Option ")
 """Renders the names of the sink's own options, for example as Option 'topic'."""
-KAFKA_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
+PREFIXED_OPTION_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
 """Renders the names of the producer's options, for example as kafka.linger.ms."""
 
-_DOTTED_NAMES = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
+_DOTTED_OPTION_NAMES_LONGEST_FIRST = sorted(
+    (name for name in PRODUCER_OPTION_NAMES if "." in name), key=len, reverse=True
+)
+"""Longest first, because a pattern of alternatives matches the first of them that fits."""
 _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
 
 JAVA_CLASS_OPTION_REMEDIES = {
@@ -33,18 +36,20 @@ JAVA_CLASS_OPTION_REMEDIES = {
     "config.providers": "Read the secret in the program that starts the job, and set the option to its value",
 }
 
-TABLE_AND_FILE_OPTIONS = {
-    # Delta tables and files
-    *("mergeschema", "overwriteschema", "replacewhere", "txnappid", "txnversion", "partitionoverwritemode"),
-    *("maxrecordsperfile", "optimizewrite", "datachange", "usermetadata"),
-    # CSV, JSON and text files
-    *("header", "inferschema", "sep", "delimiter", "quote", "escape", "multiline", "nullvalue", "linesep", "encoding"),
-    *("dateformat", "timestampformat", "ignoreleadingwhitespace", "pathglobfilter", "recursivefilelookup"),
-    # JDBC
-    *("url", "dbtable", "query", "driver", "user", "password", "truncate", "createtableoptions", "isolationlevel"),
-    "numpartitions",
-}
-"""Options of Delta tables, files and JDBC that jobs tend to carry over, in lowercase. None has a meaning for Kafka."""
+_TABLE_WRITE_OPTIONS = (
+    "dataChange maxRecordsPerFile mergeSchema optimizeWrite overwriteSchema partitionOverwriteMode replaceWhere "
+    "txnAppId txnVersion userMetadata"
+)
+_TEXT_FILE_OPTIONS = (
+    "dateFormat delimiter encoding escape header ignoreLeadingWhiteSpace inferSchema lineSep multiLine nullValue "
+    "pathGlobFilter quote recursiveFileLookup sep timestampFormat"
+)
+_JDBC_OPTIONS = "createTableOptions dbtable driver isolationLevel numPartitions password query truncate url user"
+TABLE_AND_FILE_OPTIONS = frozenset(f"{_TABLE_WRITE_OPTIONS} {_TEXT_FILE_OPTIONS} {_JDBC_OPTIONS}".lower().split())
+"""Options of Delta tables, files and JDBC that jobs tend to carry over, in lowercase as Spark passes them.
+
+None of them applies to Kafka.
+"""
 
 ASYNC_PROGRESS_OPTIONS = (
     "asyncProgressTrackingEnabled",
@@ -65,6 +70,6 @@ def add_kafka_prefix(text: str) -> str:
 @cache
 def _compile_unprefixed_option_pattern() -> re.Pattern[str]:
     """Compile the pattern on first use, because a worker imports this module but rarely renders an error."""
-    names = "|".join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_NAMES))
+    names = "|".join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_OPTION_NAMES_LONGEST_FIRST))
     # The pattern must not match inside kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
     return re.compile(rf"(?<![\w.-])(?:{names})(?![\w-]|\.\w)")

@@ -49,9 +49,9 @@ from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
     JAVA_CLASS_OPTION_REMEDIES,
     KAFKA_PREFIX,
-    KAFKA_SPELLING,
-    PRODUCER_NAMES,
-    SINK_SPELLING,
+    PREFIXED_OPTION_SPELLING,
+    PRODUCER_OPTION_NAMES,
+    SINK_OPTION_SPELLING,
     TABLE_AND_FILE_OPTIONS,
 )
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -107,16 +107,16 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
     _check_producer_options(parsed_options, parsed_producer_options)
-    decision_log_topic = None if delivery is None else delivery.topic
     bytes_per_second = _compute_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
     _check_topics_differ(
         parsed_options,
         topic=topic,
         deadLetterTopic=dead_letter_topic,
         reportTopic=report_topic,
-        decisionLogTopic=decision_log_topic,
+        decisionLogTopic=None if delivery is None else delivery.topic,
     )
-    faults = [*_find_unknown_options(sink_options), *parsed_options.faults.render(SINK_SPELLING), *producer_faults]
+    sink_faults = parsed_options.faults.render(SINK_OPTION_SPELLING)
+    faults = [*_find_unknown_options(sink_options), *sink_faults, *producer_faults]
     if faults:
         raise ConfigurationError(faults)
     # A write that `register` has already checked or distributed must not repeat these steps.
@@ -193,7 +193,7 @@ def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
 def _describe_unknown_option(name: str) -> str:
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. Use the topic option for setting a topic."
-    if name in PRODUCER_NAMES:
+    if name in PRODUCER_OPTION_NAMES:
         return f"Unknown option '{name}'. Options of the producer have a prefix: 'kafka.{name}'."
     if name in TABLE_AND_FILE_OPTIONS:
         return f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
@@ -210,9 +210,9 @@ def _suggest_option(name: str) -> str:
     similar_names = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
     if similar_names:
         return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar_names[0]]}'?"
-    suggestion = suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES)
+    suggestion = suggest_option_name(name.removeprefix("kafka"), PRODUCER_OPTION_NAMES)
     if suggestion:
-        return KAFKA_SPELLING.format_text(suggestion)
+        return PREFIXED_OPTION_SPELLING.format_text(suggestion)
     known_options = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     return (
         f"Known options are: {known_options}, the options of schema.registry, and the producer's options with the "
@@ -312,4 +312,4 @@ def _render_kafka_fault(fault: str | OptionFault) -> str:
     if fault.option == "partitioner.class":
         problem = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
         fault = replace(fault, values={**fault.values, "problem": problem})
-    return fault.render(KAFKA_SPELLING)
+    return fault.render(PREFIXED_OPTION_SPELLING)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.spark.options.names import (
     JAVA_CLASS_OPTION_REMEDIES,
-    PRODUCER_NAMES,
+    PRODUCER_OPTION_NAMES,
     TABLE_AND_FILE_OPTIONS,
     add_kafka_prefix,
 )
@@ -16,7 +16,7 @@ from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
 
 
-@pytest.mark.parametrize("name", [name for name in PRODUCER_NAMES if "." in name])
+@pytest.mark.parametrize("name", [name for name in PRODUCER_OPTION_NAMES if "." in name])
 def test_adds_kafka_prefix_once_to_each_option_in_a_text(name: str) -> None:
     shown = add_kafka_prefix(f"{name} is wrong ({name}), compare {name}. Set {name}=1; not kafka.{name}: {name}")
     assert shown.count(f"kafka.{name}") == shown.count(name) == 6
@@ -45,7 +45,7 @@ def test_adds_kafka_prefix_to_option_families() -> None:
 def test_remedies_for_java_classes_name_existing_options() -> None:
     named = {word for words in JAVA_CLASS_OPTION_REMEDIES.values() for word in re.findall(r"\b[a-z]+[A-Z]\w+", words)}
     assert named - {"DataFrames"} <= {*SINK_OPTIONS}
-    assert set(JAVA_CLASS_OPTION_REMEDIES) <= set(PRODUCER_NAMES)
+    assert set(JAVA_CLASS_OPTION_REMEDIES) <= set(PRODUCER_OPTION_NAMES)
 
 
 def test_table_and_file_options_exclude_options_of_the_sink() -> None:
