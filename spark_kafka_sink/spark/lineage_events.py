@@ -59,7 +59,7 @@ class SparkWrite:
     columns: tuple[tuple[str, str], ...]
     """Name and type of each column that the sink uses."""
     is_stream: bool
-    is_map_in_arrow: bool
+    uses_map_in_arrow: bool
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _build_command_name(write: SparkWrite, *, has_dataset_name: bool) -> str:
     version = tuple(int(number) for number in write.spark_version.split(".")[:2])
     if write.is_stream:
         return "write_to_data_source_v2"
-    if write.is_map_in_arrow:
+    if write.uses_map_in_arrow:
         return "map_in_arrow" if version >= (4, 0) else "python_map_in_arrow"
     command = f"append_data_{FORMAT_NAME}" if version >= (4, 2) else "append_data"
     return f"{command}.{FORMAT_NAME}" if has_dataset_name else command

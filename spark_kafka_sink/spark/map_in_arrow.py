@@ -38,7 +38,7 @@ _CONNECT_NOT_SUPPORTED_MESSAGE = (
 )
 
 
-def uses_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
+def should_use_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> bool:
     """Return whether a write with these options goes through mapInArrow. Option names must be lowercase.
 
     Raise ConfigurationError if this Spark version or session does not support the requested method. An invalid value of

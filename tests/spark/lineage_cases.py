@@ -43,8 +43,10 @@ def server() -> Iterator[LineageServer]:
         assert server.violations == []
 
 
-def create_spark_write(version: str = "4.3.0", *, is_stream: bool = False, is_map_in_arrow: bool = False) -> SparkWrite:
-    return SparkWrite("Nightly Orders", version, (("value", "binary"),), is_stream, is_map_in_arrow)
+def create_spark_write(
+    version: str = "4.3.0", *, is_stream: bool = False, uses_map_in_arrow: bool = False
+) -> SparkWrite:
+    return SparkWrite("Nightly Orders", version, (("value", "binary"),), is_stream, uses_map_in_arrow)
 
 
 def build_http_confs(server: LineageServer, confs: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

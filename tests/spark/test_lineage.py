@@ -211,20 +211,22 @@ def test_sends_nothing_without_settings(
     server: LineageServer, confs: dict[str, str], options: dict[str, str], module: str
 ) -> None:
     confs = confs and confs | {"transport.url": server.url}
-    with trace_save(fake_frame(confs, module=module), OPTIONS | options, [0], is_map_in_arrow=False) as lineage_options:
+    with trace_save(
+        fake_frame(confs, module=module), OPTIONS | options, [0], uses_map_in_arrow=False
+    ) as lineage_options:
         assert lineage_options == {}
     assert collect_events(server) == []
 
 
 def test_environment_variable_disables_lineage(server: LineageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
-    with trace_save(fake_frame(build_http_confs(server)), OPTIONS, [0], is_map_in_arrow=False) as lineage_options:
+    with trace_save(fake_frame(build_http_confs(server)), OPTIONS, [0], uses_map_in_arrow=False) as lineage_options:
         assert lineage_options == {}
 
 
 def test_hooks_send_events_with_the_columns_of_the_sink(server: LineageServer) -> None:
     frame = fake_frame(build_http_confs(server))
-    with trace_save(frame, OPTIONS, [1], is_map_in_arrow=True) as lineage_options:
+    with trace_save(frame, OPTIONS, [1], uses_map_in_arrow=True) as lineage_options:
         assert list(lineage_options) == [LINEAGE_DIRECTORY_OPTION]
     start, _ = collect_events(server)
     assert start["job"]["name"] == "my_app.map_in_arrow"

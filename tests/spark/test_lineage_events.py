@@ -49,8 +49,8 @@ def test_normalizes_names_like_the_listener(name: str, normalized: str) -> None:
         (create_spark_write("4.3.0"), {}, "nightly_orders.append_data_pykafka.pykafka"),
         (create_spark_write("4.3.0"), {"jobName.appendDatasetName": "false"}, "nightly_orders.append_data_pykafka"),
         (create_spark_write("4.3.0"), {"appName": "OrdersJob"}, "orders_job.append_data_pykafka.pykafka"),
-        (create_spark_write("4.0.1", is_map_in_arrow=True), {}, "nightly_orders.map_in_arrow"),
-        (create_spark_write("3.5.9", is_map_in_arrow=True), {}, "nightly_orders.python_map_in_arrow"),
+        (create_spark_write("4.0.1", uses_map_in_arrow=True), {}, "nightly_orders.map_in_arrow"),
+        (create_spark_write("3.5.9", uses_map_in_arrow=True), {}, "nightly_orders.python_map_in_arrow"),
         (create_spark_write("4.3.0", is_stream=True), {}, "nightly_orders.write_to_data_source_v2"),
     ],
 )

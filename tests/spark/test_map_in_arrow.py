@@ -30,7 +30,7 @@ from spark_kafka_sink.spark.constants import (
     STREAM_START_OPTION,
 )
 from spark_kafka_sink.spark.datasource import KafkaDataSource, plan_batch_write
-from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
+from spark_kafka_sink.spark.map_in_arrow import should_use_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import PRODUCER_POOL
 from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity
@@ -358,22 +358,22 @@ def test_uses_map_in_arrow_if_set_or_without_data_sources(
     monkeypatch: pytest.MonkeyPatch, has_data_sources: bool, value: str, expected: bool | None
 ) -> None:
     monkeypatch.setattr(map_in_arrow, "HAS_PYTHON_DATA_SOURCES", has_data_sources)
-    uses = uses_map_in_arrow({"writemethod": value}, is_connect=False)
+    uses = should_use_map_in_arrow({"writemethod": value}, is_connect=False)
     assert uses is (not has_data_sources if expected is None else expected)
 
 
 def test_rejects_data_source_on_spark_without_data_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"writemethod": "datasource"}
     monkeypatch.setattr(map_in_arrow, "HAS_PYTHON_DATA_SOURCES", True)
-    assert not uses_map_in_arrow(options, is_connect=False)
+    assert not should_use_map_in_arrow(options, is_connect=False)
     monkeypatch.setattr(map_in_arrow, "HAS_PYTHON_DATA_SOURCES", False)
     with pytest.raises(ConfigurationError, match=r"this Spark has no Python data sources. Remove the option, or use"):
-        uses_map_in_arrow(options, is_connect=False)
+        should_use_map_in_arrow(options, is_connect=False)
 
 
 def test_rejects_map_in_arrow_with_spark_connect() -> None:
     with pytest.raises(ConfigurationError, match="'mapInArrow', which is not supported with Spark Connect"):
-        uses_map_in_arrow({"writemethod": "mapInArrow"}, is_connect=True)
+        should_use_map_in_arrow({"writemethod": "mapInArrow"}, is_connect=True)
 
 
 def test_data_source_rejects_map_in_arrow_without_register(sink_options: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The option `writeMethod`, which selects how Spark runs a write. `uses_map_in_arrow` evaluates it."""
+"""The option `writeMethod`, which selects how Spark runs a write. `should_use_map_in_arrow` evaluates it."""
 
 from __future__ import annotations
 

@@ -29,10 +29,12 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def trace_save(
-    frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_map_in_arrow: bool
+    frame: Any, options: Mapping[str, str], column_positions: list[int], *, uses_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
     """Send events for the batch write in the block. Yield the options that the caller must add to the write."""
-    write = _prepare_lineage(frame, options, column_positions, is_stream=False, is_map_in_arrow=is_map_in_arrow)
+    write = _prepare_lineage_if_enabled(
+        frame, options, column_positions, is_stream=False, uses_map_in_arrow=uses_map_in_arrow
+    )
     if write is None:
         yield {}
         return
@@ -44,20 +46,22 @@ def trace_query(
     frame: Any, options: Mapping[str, str], column_positions: list[int], start: Callable[[dict[str, str]], Any]
 ) -> Any:
     """Start a streaming query and send its events. `start` is called with the options that the events require."""
-    write = _prepare_lineage(frame, options, column_positions, is_stream=True, is_map_in_arrow=False)
+    write = _prepare_lineage_if_enabled(frame, options, column_positions, is_stream=True, uses_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))
 
 
-def _prepare_lineage(
-    frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_stream: bool, is_map_in_arrow: bool
+def _prepare_lineage_if_enabled(
+    frame: Any, options: Mapping[str, str], column_positions: list[int], *, is_stream: bool, uses_map_in_arrow: bool
 ) -> LineageWrite | None:
     """Prepare to send OpenLineage events about a write. Return None if the write sends no events.
 
     A micro-batch sends no events, because it belongs to its stream's run. A Spark Connect client sends no events,
-    because the reports are on the driver.
+    because the write reports they are built from exist only on the driver.
     """
     session = frame.sparkSession
-    if MICRO_BATCH_OPTION in options or type(session).__module__.startswith("pyspark.sql.connect"):
+    is_micro_batch = MICRO_BATCH_OPTION in options
+    is_spark_connect = type(session).__module__.startswith("pyspark.sql.connect")
+    if is_micro_batch or is_spark_connect:
         return None
     settings = read_lineage_settings(session)
     if not settings or _is_disabled(settings):
@@ -65,13 +69,13 @@ def _prepare_lineage(
     try:
         from spark_kafka_sink.spark.lineage import prepare_lineage
         from spark_kafka_sink.spark.lineage_events import SparkWrite
-    except ImportError as error:  # also raised if an older version of the package lacks a name
+    except ImportError as error:  # also raised if an older version of the package lacks one of these names
         _warn_about_missing_package(error.name or "openlineage-python")
         return None
     fields = [frame.schema.fields[position] for position in column_positions]
     columns = tuple((field.name, field.dataType.simpleString()) for field in fields)
     app_name = session.sparkContext.appName
-    write = SparkWrite(app_name, session.version, columns, is_stream=is_stream, is_map_in_arrow=is_map_in_arrow)
+    write = SparkWrite(app_name, session.version, columns, is_stream=is_stream, uses_map_in_arrow=uses_map_in_arrow)
     return prepare_lineage(settings, options, write)
 
 

@@ -58,7 +58,7 @@ from spark_kafka_sink.spark.distribution import (
     distribute_rows,
     limit_micro_batch_tasks,
 )
-from spark_kafka_sink.spark.map_in_arrow import uses_map_in_arrow, write_with_map_in_arrow
+from spark_kafka_sink.spark.map_in_arrow import should_use_map_in_arrow, write_with_map_in_arrow
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
 from spark_kafka_sink.spark.patches.recorded_writer import (
@@ -124,16 +124,16 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)  # the option checks reject it
         _check_save_mode(recorded_calls)
-        is_map_in_arrow = uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
+        uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
         column_positions, distribution = _check_and_plan(self, recorded_calls)
         dataframe = get_writer_dataframe(self)
         frame, extra_options = _select_and_distribute(dataframe, recorded_calls, column_positions, distribution)
         extra_options |= _build_micro_batch_options(self)
         _warn_about_table_layout(recorded_calls)
-        lineage = trace_save(dataframe, recorded_calls.options(), column_positions, is_map_in_arrow=is_map_in_arrow)
+        lineage = trace_save(dataframe, recorded_calls.options(), column_positions, uses_map_in_arrow=uses_map_in_arrow)
         with lineage as lineage_options:
             extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
-            if is_map_in_arrow:
+            if uses_map_in_arrow:
                 write_with_map_in_arrow(frame, recorded_calls.options() | extra_options)
                 return
             writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
@@ -199,7 +199,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
-        is_map_in_arrow = uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
+        uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
         column_positions, distribution = _check_and_plan(self, recorded_calls)
         dataframe = get_writer_dataframe(self)
         if distribution is None:
@@ -209,7 +209,8 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             required_positions = sorted({*column_positions, *distribution.column_positions()})
             frame = _select_columns(dataframe, required_positions)
         _warn_about_table_layout(recorded_calls)
-        uses_foreach_batch = _get_output_mode(recorded_calls) == "update" or distribution is not None or is_map_in_arrow
+        is_update_mode = _get_output_mode(recorded_calls) == "update"
+        uses_foreach_batch = is_update_mode or distribution is not None or uses_map_in_arrow
 
         def start_query(lineage_options: dict[str, str]) -> Any:
             internal_options = _build_stream_options() | lineage_options
@@ -325,10 +326,8 @@ def _is_pykafka_write(writer: Any, recorded_calls: RecordedCalls, format: str | 
 def _check_save_mode(recorded_calls: RecordedCalls) -> None:
     """Raise ConfigurationError unless the save mode is append or errorifexists, which is also the default."""
     call = recorded_calls.last_call("mode")
-    if call is None or call.bound_arguments["saveMode"] is None:
-        mode = "default"
-    else:
-        mode = str(call.bound_arguments["saveMode"])
+    save_mode = None if call is None else call.bound_arguments["saveMode"]
+    mode = "default" if save_mode is None else str(save_mode)
     if mode.lower() not in _ALLOWED_SAVE_MODES:
         raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format(_REJECTED_SAVE_MODES.get(mode.lower(), mode)))
 
@@ -407,7 +406,7 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
 
 def _check_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Check a write to a table. Raise ConfigurationError if its options require mapInArrow or a distribution."""
-    if uses_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
+    if should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
     _, distribution = _check_and_plan(writer, recorded_calls)
     if distribution is not None:
