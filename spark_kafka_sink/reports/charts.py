@@ -50,6 +50,11 @@ _MAX_LABEL_LENGTH = 23
 _PAUSE_FACTOR = 5
 """The line is interrupted where the gap between two writes exceeds this multiple of the median gap."""
 _ROUNDING_TOLERANCE = 1e-9
+_TEXT_GAP = 8
+"""Horizontal gap between a text and the line or bar that it belongs to."""
+_HALF_TEXT_HEIGHT = 4
+"""Distance from the middle of a text to its baseline."""
+_EMPTY_CHART_HEIGHT = 60
 _MIN_NAME_DISTANCE = 13
 """Minimum vertical distance between the names of two lines."""
 
@@ -110,7 +115,9 @@ def draw_line_chart(
         elements += _draw_line(line, x_positions, time_axis.labels, ticks[-1], format_number)
     elements += _draw_line_names(lines, ticks[-1])
     cross_y = _TOP_MARGIN + _PLOT_HEIGHT - 4  # just above the x axis
-    elements += [_draw_text(x_positions[index], cross_y, "✗", "middle", "cross") for index in failed_indices]
+    elements += [
+        _draw_text(x_positions[index], cross_y, "✗", anchor="middle", css_class="cross") for index in failed_indices
+    ]
     return _build_svg(title, HEIGHT, elements)
 
 
@@ -151,15 +158,16 @@ def draw_bar_chart(
     for index, bar in enumerate(bars):
         y = _BAR_CHART_TOP + index * _BAR_SPACING
         width = bar_area_width * bar.value / max_value
-        elements.append(_draw_text(_LABEL_WIDTH - 8, y + _BASELINE_OFFSET, _shorten_label(bar.label), "end"))
+        label_end, text_y = _LABEL_WIDTH - _TEXT_GAP, y + _BASELINE_OFFSET
+        elements.append(_draw_text(label_end, text_y, _shorten_label(bar.label), anchor="end"))
         elements.append(_draw_bar(_LABEL_WIDTH, y + 2, width, _BAR_SPACING - 6, bar))
-        elements.append(_draw_text(WIDTH - 4, y + _BASELINE_OFFSET, format_number(bar.value), "end"))
+        elements.append(_draw_text(WIDTH - 4, text_y, format_number(bar.value), anchor="end"))
     if reference_line is not None:
         x = _LABEL_WIDTH + bar_area_width * reference_line.value / max_value
         line_start, line_end = _BAR_CHART_TOP - 2, _BAR_CHART_TOP + len(bars) * _BAR_SPACING + 2
         label = f"{reference_line.label} {format_number(reference_line.value)}"
         elements.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{line_start}" y2="{line_end}"/>')
-        elements.append(_draw_text(x, line_end + _REFERENCE_LABEL_OFFSET, label, "middle"))
+        elements.append(_draw_text(x, line_end + _REFERENCE_LABEL_OFFSET, label, anchor="middle"))
     return _build_svg(title, height, elements)
 
 
@@ -200,7 +208,7 @@ def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterat
         y = _to_y(tick, ticks[-1])
         css_class = "axis" if tick == 0 else "grid"
         yield f'<line class="{css_class}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _draw_text(_LEFT_MARGIN - 8, y + 4, format_number(tick), "end")
+        yield _draw_text(_LEFT_MARGIN - _TEXT_GAP, y + _HALF_TEXT_HEIGHT, format_number(tick), anchor="end")
 
 
 def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
@@ -210,7 +218,7 @@ def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Itera
     for index, (x, label) in enumerate(zip(x_positions, labels, strict=True)):
         is_last = index == len(x_positions) - 1
         if x - previous_x >= label_width and (is_last or last_x - x >= label_width):
-            yield _draw_text(x, HEIGHT - 10, label, "middle")
+            yield _draw_text(x, HEIGHT - 10, label, anchor="middle")
             previous_x = x
 
 
@@ -256,11 +264,12 @@ def _draw_line_names(lines: Sequence[Line], max_value: float) -> Iterator[str]:
     for line in lines:
         values = [value for value in line.values if not math.isnan(value)]
         if values and line.name:
-            line_ends.append((_to_y(values[-1], max_value) + 4, line))
+            line_ends.append((_to_y(values[-1], max_value) + _HALF_TEXT_HEIGHT, line))
     name_y = 0.0
     for y, line in sorted(line_ends, key=lambda end: end[0]):
         name_y = max(y, name_y + _MIN_NAME_DISTANCE)
-        yield _draw_text(_LEFT_MARGIN + _PLOT_WIDTH + 8, name_y, line.name, "start", f"name {line.css_class}")
+        name_x = _LEFT_MARGIN + _PLOT_WIDTH + _TEXT_GAP
+        yield _draw_text(name_x, name_y, line.name, anchor="start", css_class=f"name {line.css_class}")
 
 
 def _draw_bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:
@@ -268,7 +277,7 @@ def _draw_bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:
     return f'<rect class="bar" {shape} rx="1.5"><title>{escape(bar.tooltip)}</title></rect>'
 
 
-def _draw_text(x: float, y: float, text: str, anchor: str, css_class: str = "tick") -> str:
+def _draw_text(x: float, y: float, text: str, *, anchor: str, css_class: str = "tick") -> str:
     return f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
@@ -281,7 +290,8 @@ def _shorten_label(label: str) -> str:
 
 
 def _build_empty_chart(title: str) -> str:
-    return _build_svg(title, 60, [_draw_text(WIDTH / 2, 34, "no data", "middle")])
+    text_y = _EMPTY_CHART_HEIGHT / 2 + _HALF_TEXT_HEIGHT
+    return _build_svg(title, _EMPTY_CHART_HEIGHT, [_draw_text(WIDTH / 2, text_y, "no data", anchor="middle")])
 
 
 def _build_svg(title: str, height: int, elements: Sequence[str]) -> str:

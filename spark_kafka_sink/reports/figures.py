@@ -88,7 +88,7 @@ def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis
     failed_indices = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed_indices:
         caption += f" ✗: {format_count(len(failed_indices), 'write')} that failed."
-    line = Line("", rates, css_class="s1")
+    line = Line(name="", values=rates, css_class="s1")  # the only line, so it needs no name
     svg = draw_line_chart("rows per second of each write", [line], time_axis, format_number, failed_indices)
     return Figure("Rows per second", svg, caption)
 

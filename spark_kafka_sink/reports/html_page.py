@@ -152,7 +152,8 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
     headings = "".join(f'<th scope="col"{_build_class_attribute(name)}>{name}</th>' for name in _COLUMNS)
     has_several_queries = len({get_query_id(report) for report in reports}) > 1
     rows = "".join(
-        f"<tr>{_render_row(report, has_several_queries)}</tr>" for report in reversed(reports[-_MAX_WRITES:])
+        f"<tr>{_render_row(report, shows_query_id=has_several_queries)}</tr>"
+        for report in reversed(reports[-_MAX_WRITES:])
     )
     limit = f", the latest {_MAX_WRITES} of {len(reports):,}" if len(reports) > _MAX_WRITES else ""
     return (
@@ -161,13 +162,16 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
     )
 
 
-def _render_row(report: WriteReport, has_several_queries: bool) -> str:
-    """Return the cells of a write. The batch includes the query id only if the page has several queries."""
+def _render_row(report: WriteReport, *, shows_query_id: bool) -> str:
+    """Return the cells of a write.
+
+    `shows_query_id`: whether the batch includes the query id, which is the same in all rows if there is only one query.
+    """
     cells = (
         *format_cells(report),
         f"{report.tasks:,}",
         f"✗ {report.status}" if report.status == FAILED else report.status,
-        report.batch if has_several_queries else report.batch.partition("/")[2],
+        report.batch if shows_query_id else report.batch.partition("/")[2],
     )
     elements: list[str] = []
     for column, cell in zip(_COLUMNS, cells, strict=True):

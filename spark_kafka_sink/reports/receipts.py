@@ -10,7 +10,7 @@ difference can be located only if all written records are still present and othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -97,10 +97,10 @@ class FoundRecords:
             self._chunks.clear()
 
     def find_extra_records(self, count: int, digest: int) -> ExtraRecords | None:
-        """Find `count` records whose hashes add up to `digest`. The remaining records are the written ones.
+        """Find `count` records whose hashes add up to `digest`. The rest are the records that were meant to be written.
 
-        Two cases are tried: `count` consecutive records, and all records that are copies of an earlier record. Return
-        None if neither case applies, or if the range has more than MAX_LOCATED_RECORDS.
+        Try two explanations: `count` consecutive records are extra, or every record that repeats an earlier one is
+        extra. Return None if neither applies, or if the range has more than MAX_LOCATED_RECORDS records.
         """
         if not self._chunks or not 0 < count <= self.record_count:
             return None
@@ -147,27 +147,37 @@ def compare_topic(
         for partition, written_range in written_ranges.items()
     }
     failed_partitions = [partition for partition, result in results.items() if result.outcome.is_failure]
-    have_digests = all(written_ranges[partition].digest is not None for partition in failed_partitions)
-    # A moved record is missing from one partition and extra in another, so at least two partitions differ.
-    if len(failed_partitions) > 1 and have_digests:
-        extra_count = sum(
-            records_by_partition[partition].record_count - written_ranges[partition].rows
-            for partition in failed_partitions
+    if _are_records_moved(failed_partitions, written_ranges, records_by_partition):
+        detail = (
+            "records are in a different partition than the one they were written to: the partitions "
+            f"{sorted(failed_partitions)} together contain exactly the written records"
         )
-        digest_difference = sum(
-            records_by_partition[partition].digest - (written_ranges[partition].digest or 0)
-            for partition in failed_partitions
-        )
-        if extra_count == 0 and digest_difference % DIGEST_MODULUS == 0:
-            for partition in failed_partitions:
-                results[partition] = PartitionResult(
-                    ReceiptOutcome.MOVED,
-                    written_ranges[partition],
-                    records_by_partition[partition].record_count,
-                    "records are in a different partition than the one they were written to: the partitions "
-                    f"{sorted(failed_partitions)} together contain exactly the written records",
-                )
+        for partition in failed_partitions:
+            found_count = records_by_partition[partition].record_count
+            results[partition] = PartitionResult(ReceiptOutcome.MOVED, written_ranges[partition], found_count, detail)
     return results
+
+
+def _are_records_moved(
+    failed_partitions: Sequence[int],
+    written_ranges: Mapping[int, OffsetRange],
+    records_by_partition: Mapping[int, FoundRecords],
+) -> bool:
+    """Return whether the partitions together contain exactly the records that were written to them.
+
+    This cannot be determined if the report lacks one of their digests.
+    """
+    # A moved record is missing from one partition and extra in another, so at least two partitions differ.
+    if len(failed_partitions) < 2:
+        return False
+    extra_count = digest_difference = 0
+    for partition in failed_partitions:
+        written_range, found_records = written_ranges[partition], records_by_partition[partition]
+        if written_range.digest is None:
+            return False
+        extra_count += found_records.record_count - written_range.rows
+        digest_difference += found_records.digest - written_range.digest
+    return extra_count == 0 and digest_difference % DIGEST_MODULUS == 0
 
 
 def compare_partition(written_range: OffsetRange, found_records: FoundRecords) -> PartitionResult:

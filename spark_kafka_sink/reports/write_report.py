@@ -212,6 +212,10 @@ _COMPUTED_FIELDS = (
 """JSON fields that `parse_report` ignores, because WriteReport computes them from other fields."""
 
 _MAX_INTEGER = 1 << 63
+_MAX_LINE_CHARACTERS = 80
+"""Maximum length of the invalid line that an error shows."""
+_MAX_VALUE_CHARACTERS = 40
+"""Maximum length of the invalid value that an error shows."""
 _DIGEST_PATTERN = re.compile("[0-9a-f]{32}")
 _MAX_STARTED_MS = 253_402_300_799_999
 """Last millisecond of the year 9999, the latest time that datetime supports."""
@@ -246,7 +250,9 @@ def parse_report(line: str) -> WriteReport:
             raise ValueError(f"started_ms is {report.started_ms}, which is out of range")
         return report
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(f"this is not a write report: {line[:80]!r} ({_describe_error(error)})") from error
+        raise ConfigurationError(
+            f"this is not a write report: {line[:_MAX_LINE_CHARACTERS]!r} ({_describe_error(error)})"
+        ) from error
 
 
 def _parse_partitions(entries: Iterable[Any]) -> OffsetRanges:
@@ -323,7 +329,7 @@ def _require_text(name: str, value: object) -> str:
 
 
 def _describe_value(value: object) -> str:
-    return sanitize(json.dumps(value), 40)
+    return sanitize(json.dumps(value), _MAX_VALUE_CHARACTERS)
 
 
 def _describe_error(error: Exception) -> str:
