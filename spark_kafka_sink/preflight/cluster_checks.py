@@ -1,15 +1,15 @@
 """Checks that send requests to a connected cluster: permissions for the write, message sizes and clocks.
 
-Each check is a function that yields the requests that the target requires. `CLUSTER_CHECKS` and `THOROUGH_CHECKS` list
-these functions. Any broker can handle the requests, and none of them changes anything:
+Each check is a generator that yields the requests needed for the given target. `CLUSTER_CHECKS` and `THOROUGH_CHECKS`
+list these generators. Any broker can handle the requests, and none of them changes anything:
 
 - InitProducerId without a transactional id allocates a producer id that is never used.
 - EndTxn is sent for producer id -1, which no producer has. The broker first checks the user's permissions and then
   finds no such transaction. Nothing is begun, ended or stored, even if another producer uses the transactional id.
 - CreateTopics with validate_only, DescribeConfigs and DescribeQuorum only return information.
 
-One check of `pykafka doctor` is an exception in both respects: `check_first_epoch` needs the coordinator, and it leaves
-behind an unused transactional id, which brokers delete after transactional.id.expiration.ms.
+`check_first_epoch`, which only `pykafka doctor` runs, is the exception: it must be sent to the coordinator, and it
+leaves an unused transactional id behind, which the brokers delete after transactional.id.expiration.ms.
 
 The permission to write to a topic needs no request of its own, because the metadata contains it
 (connectivity_checks.py).
@@ -47,7 +47,7 @@ FIRST_EPOCH = "first epoch"
 CLOCK = "clock"
 
 MAX_CLOCK_SKEW_MS = 5_000
-"""Clock skew up to this limit is no problem for tokens, certificates and record timestamps."""
+"""Tokens, certificates and record timestamps tolerate a clock skew of up to this much."""
 
 _FIRST_EPOCH_TIMEOUT_MS = 60_000
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
@@ -77,7 +77,7 @@ class EndTransactionProbe(EndTransaction):
 def check_idempotent_write(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
     """Check that the user may obtain a producer id, if the write is idempotent."""
     if target.idempotent:
-        yield RequestCheck(IDEMPOTENT_WRITE, InitProducerId(None), _evaluate_idempotent_write)
+        yield RequestCheck(IDEMPOTENT_WRITE, InitProducerId(transactional_id=None), _evaluate_idempotent_write)
 
 
 def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Check:

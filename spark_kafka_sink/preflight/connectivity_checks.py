@@ -281,26 +281,35 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
     `broker_ids`: the ids of the cluster's brokers. A partition with any other leader id counts as leaderless.
     """
     name = format_topic_check_name(topic.name or "")
-    if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:
-        remedy = (
-            "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
-            "true, and only for users with the Create permission."
-        )
-        return Check(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
-    if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-        remedy = "Grant this user the Write and Describe permissions on the topic."
-        detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
-        return Check(name, Outcome.FAILED, detail, remedy)
     if topic.error_code != error_codes.NONE:
-        error = lookup_error_code(topic.error_code)
-        outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
-        return Check(name, outcome, error.name, error.advice)
+        return _build_topic_error_check(name, topic.error_code)
     can_describe = bool(topic.topic_authorized_operations & _DESCRIBE_BIT)
     can_write = bool(topic.topic_authorized_operations & _WRITE_BIT)
     # The user may describe every topic that gets here, so without the describe bit, the operations are unknown.
     if can_describe and not can_write:
         detail = "this user is not authorized to write to the topic"
         return Check(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
+    return _check_partition_leaders(name, topic, broker_ids)
+
+
+def _build_topic_error_check(name: str, code: int) -> Check:
+    """Build the check of a topic whose metadata has this error code."""
+    if code in error_codes.UNKNOWN_TOPIC_ERRORS:
+        remedy = (
+            "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
+            "true, and only for users with the Create permission."
+        )
+        return Check(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
+    if code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+        remedy = "Grant this user the Write and Describe permissions on the topic."
+        detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
+        return Check(name, Outcome.FAILED, detail, remedy)
+    error = lookup_error_code(code)
+    outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
+    return Check(name, outcome, error.name, error.advice)
+
+
+def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> Check:
     leaderless_indexes = [
         partition.partition_index for partition in topic.partitions if partition.leader_id not in broker_ids
     ]

@@ -35,7 +35,7 @@ def suggest_topics(checks: Sequence[Check], probe: Probe, topics: Sequence[Metad
     if not missing_topics_by_check_name:
         return list(checks)
     try:
-        response = probe.send(DescribeTopics(None)).response
+        response = probe.send(DescribeTopics(topics=None)).response
     except NetworkError:
         return list(checks)
     existing_names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
