@@ -105,16 +105,16 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
 
 def decode_followed_offset(value: bytes) -> int | None:
     """Return the offset of the record that a claim follows. Return None if the claim cannot be read or names none."""
-    return _decode_integer_field(value, "follows", None)
+    return _decode_integer_field(value, "follows", default=None)
 
 
 def decode_driver_number(value: bytes) -> int | None:
     """Return the number of the driver id that a record names, or None if the record is invalid."""
-    number = _decode_integer_field(value, "driverNumber", FIRST_DRIVER_NUMBER)
+    number = _decode_integer_field(value, "driverNumber", default=FIRST_DRIVER_NUMBER)
     return None if number is None or number < FIRST_DRIVER_NUMBER else number
 
 
-def _decode_integer_field(value: bytes, field: str, default: int | None) -> int | None:
+def _decode_integer_field(value: bytes, field: str, *, default: int | None) -> int | None:
     """Return an integer from the record's JSON, or `default` if it is missing. Return None if it cannot be read."""
     try:
         number = json.loads(value).get(field, default) if len(value) <= MAX_VALUE_BYTES else None
@@ -156,7 +156,7 @@ def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Seque
 
 
 def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
-    numbers = _check_array(value, 6)
+    numbers = _check_array(value, length=6)
     task_attempt = TaskAttempt(*(_check_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
     return TransactionIdentity(build_task_id(prefix, task_attempt), *(_check_integer(number) for number in numbers[3:]))
 
@@ -164,7 +164,7 @@ def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
 def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:
     if value is None:
         return NO_PRODUCER_ID
-    producer_id, epoch = _check_array(value, 2)
+    producer_id, epoch = _check_array(value, length=2)
     return ProducerIdAndEpoch(_check_integer(producer_id), _check_integer(epoch, _MAX_INT))
 
 
@@ -189,7 +189,7 @@ def _unproven_from_json(fields: Mapping[str, Any]) -> bool:
 
 def _content_from_json(value: object) -> BatchContent:
     fields = _check_object(value)
-    pairs = (_check_array(pair, 2) for pair in _check_array(fields["topics"]))
+    pairs = (_check_array(pair, length=2) for pair in _check_array(fields["topics"]))
     topics = tuple((_check_string(name), _check_integer(rows)) for name, rows in pairs)
     return BatchContent(
         _check_integer(fields["rows"]), _check_integer(fields["payload_bytes"]), topics, _check_string(fields["digest"])

@@ -28,7 +28,7 @@ class HeaderColumn:
     keys: pa.Array
     values: pa.Array
     present_mask: NDArray[np.bool_] | None
-    """False for headers that are null structs; None if there are none. The producer rejects rows with null headers."""
+    """False where a header is a null struct. None if no header is null. The producer rejects rows with null headers."""
 
     @property
     def counts(self) -> NDArray[np.int64]:

@@ -70,7 +70,7 @@ def truncate_dead_letters(dead_letters: RecordColumns) -> RecordColumns:
 
 
 def _truncate_column(column: pa.Array) -> pa.Array:
-    return pc.binary_slice(column, 0, MAX_TRUNCATED_BYTES)
+    return pc.binary_slice(column, start=0, stop=MAX_TRUNCATED_BYTES)
 
 
 def _repeat(value: str | int | None, num_rows: int) -> pa.Array:

@@ -158,11 +158,11 @@ class ExactlyOnceWrite:
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
-            return AbortResult(True, _ABORTED_MESSAGE)
+            return AbortResult(was_aborted=True, outcome=_ABORTED_MESSAGE)
         if batch.is_idempotent:
-            return AbortResult(False, _NOT_ABORTED_MESSAGE)
+            return AbortResult(was_aborted=False, outcome=_NOT_ABORTED_MESSAGE)
         remedy = commit_errors.build_unknown_outcome_remedy(self.start.entry)
-        return AbortResult(False, f"{_NOT_ABORTED_REASON}. {remedy}")
+        return AbortResult(was_aborted=False, outcome=f"{_NOT_ABORTED_REASON}. {remedy}")
 
     # --- the batch of a report
 

@@ -140,7 +140,7 @@ class LineageWrite:
         with self._lock:
             self._add_new_reports()
             if error is None or (self._is_committed and not self._run.is_stream):
-                self._end_run(COMPLETE, None)
+                self._end_run(COMPLETE)
             else:
                 self._end_run(ABORT if is_interruption(error) else FAIL, self._describe_error(error))
 
@@ -150,7 +150,7 @@ class LineageWrite:
             self._add_new_reports()
             self._end_run(ABORT, message)
 
-    def _end_run(self, event_type: str, message: str | None) -> None:
+    def _end_run(self, event_type: str, message: str | None = None) -> None:
         """Send the run's last event and delete the directory, unless the run has ended. The caller holds the lock."""
         if self._has_ended:
             return

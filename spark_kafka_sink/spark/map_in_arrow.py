@@ -87,7 +87,7 @@ def _run_uninterrupted(commit: Callable[[], None]) -> None:
     raised only after the commit has ended.
     """
     interrupt: KeyboardInterrupt | None = None
-    with ThreadPoolExecutor(1, "pykafka-commit") as executor:
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pykafka-commit") as executor:
         future = executor.submit(commit)
         while not future.done():
             try:

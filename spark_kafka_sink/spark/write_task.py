@@ -279,7 +279,7 @@ class TaskWriter:
             error=failure.error,
             batch=self._report.task.batch,
         )
-        self._send(_SentRows(TopicRows(dead_letter_topic, dead_letters, None), is_dead_letter=True))
+        self._send(_SentRows(TopicRows(dead_letter_topic, dead_letters, partition=None), is_dead_letter=True))
 
     def _handle_rejected_dead_letters(
         self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows
@@ -288,7 +288,7 @@ class TaskWriter:
         error, topic = failure.error, sent_rows.rows.topic
         # A record that is too large for its topic is often too large for the dead-letter topic as well.
         if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
-            truncated_rows = TopicRows(topic, truncate_dead_letters(failed_records), None)
+            truncated_rows = TopicRows(topic, truncate_dead_letters(failed_records), partition=None)
             self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
             return
         message = f"The dead-letter topic rejected the record, too: {error.reason}"

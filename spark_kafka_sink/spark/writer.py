@@ -1,10 +1,16 @@
-"""The writers that Spark calls, one for batch jobs and one for streams. Both run the same task and the same commit.
+"""The writers that Spark calls: KafkaBatchWriter for batch jobs, and KafkaStreamWriter for streams.
 
-A writer is created on the driver and pickled to the tasks, so it holds only configuration. In a stream, a different
-process creates the writer that commits, and everything that this writer needs comes with the task reports.
+A writer is created on the driver and pickled to the tasks, so it holds only configuration. Its methods run in different
+processes:
 
-Spark calls `commit` and `abort` in a separate Python process, which these methods also set up. A write through
-mapInArrow (map_in_arrow.py) ends in the user's program, which calls `commit_job` or `abort_job` directly.
+    write                    in each task's Python worker
+    write_in_map             in each task's Python worker, for a write through mapInArrow (map_in_arrow.py)
+    commit, abort            in a separate Python process, so these methods also set up that process (logging, garbage
+                             collection)
+    commit_job, abort_job    in the user's program, which commits a write through mapInArrow
+
+In a stream, the committing writer is created in another process, so it must get everything it needs from the task
+reports.
 """
 
 from __future__ import annotations
@@ -119,7 +125,7 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if messages and not select_task_reports(messages):
-            # Continuous processing never calls `write`. Spark logs the error raised here and continues.
+            # In continuous processing, Spark never calls `write`. It logs the error raised here and continues.
             raise ConfigurationError(f"No task has written anything. {CONTINUOUS_TRIGGER_MESSAGE}")
         install_stderr_handler()
         reports = validate_reports(messages)
