@@ -1,4 +1,4 @@
-"""Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once.md.
+"""Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once-design.md.
 
     begin    fences older drivers, reads the log, finishes a batch that is decided but not done, claims the prefix, and
              aborts open transactions. If its own claim is still valid, it only reads the log and, in version 1, fences

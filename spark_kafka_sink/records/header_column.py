@@ -94,14 +94,14 @@ def append_headers(
     # `source_indices` maps each header of the result to its index in the concatenated arrays below. These hold the
     # rows' own headers first, followed by the columns of `new_headers` one after the other.
     source_indices = np.empty(int(ends[-1]), np.int64)
-    is_own = np.ones(len(source_indices), np.bool_)
+    own_mask = np.ones(len(source_indices), np.bool_)
     next_added = ends[1:] - added_counts  # for each row, the index of the next added header in the result
     for column_index, row_indices in enumerate(row_indices_by_name.values()):
         added_indices = next_added[row_indices]
         source_indices[added_indices] = len(keys) + column_index * num_rows + row_indices
-        is_own[added_indices] = False
+        own_mask[added_indices] = False
         next_added[row_indices] += 1
-    source_indices[is_own] = np.arange(len(keys))
+    source_indices[own_mask] = np.arange(len(keys))
     indices = pa.array(source_indices)
     added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in new_headers)
     all_keys = pa.concat_arrays([keys, *added_keys])

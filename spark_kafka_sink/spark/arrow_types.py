@@ -56,23 +56,23 @@ def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, types.ArrayType):
         element_type = to_arrow_type(data_type.elementType, f"{path}.element")
-        return pa.list_(_build_field("element", element_type, data_type.containsNull))
+        return pa.list_(_build_field("element", element_type, is_nullable=data_type.containsNull))
     if isinstance(data_type, types.MapType):
         value_type = to_arrow_type(data_type.valueType, f"{path}.value")
         key_type = to_arrow_type(data_type.keyType, f"{path}.key")
         # Arrow map keys cannot have the type null. In Spark, only the empty `map()` has such keys, so use any key type.
         key_type = pa.string() if pa.types.is_null(key_type) else key_type
-        return pa.map_(key_type, _build_field("value", value_type, data_type.valueContainsNull))
+        return pa.map_(key_type, _build_field("value", value_type, is_nullable=data_type.valueContainsNull))
     if isinstance(data_type, types.StructType):
         return pa.struct([to_arrow_field(field, f"{path}.{field.name}") for field in data_type.fields])
     raise SchemaError(f"column {path} of type {data_type.simpleString()} cannot be written; cast it to a string")
 
 
 def to_arrow_field(field: types.StructField, path: str) -> pa.Field:
-    return _build_field(field.name, to_arrow_type(field.dataType, path), field.nullable)
+    return _build_field(field.name, to_arrow_type(field.dataType, path), is_nullable=field.nullable)
 
 
-def _build_field(name: str, data_type: pa.DataType, is_nullable: bool) -> pa.Field:
+def _build_field(name: str, data_type: pa.DataType, *, is_nullable: bool) -> pa.Field:
     """Build a field, which is always nullable if its type is null.
 
     Arrow requires fields of type null to be nullable, but Spark declares the elements of `array()` as not nullable.

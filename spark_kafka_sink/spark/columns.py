@@ -85,17 +85,8 @@ def plan_columns(
             + _describe_case_mismatch("value", names)
             + _suggest_value_column(names)
         )
-    for name in relevant_names:
-        if names.count(name) > 1:
-            faults.append(f"There are {names.count(name)} columns named '{name}'. Rename or drop all but one of them.")
-            continue
-        data_type = schema[name].dataType
-        if not _is_allowed(name, data_type):
-            faults.append(
-                f"{name} attribute unsupported type {data_type.simpleString()}. "
-                f"{name} must be a(n) {_EXPECTED_TYPES[name]}"
-                + (_TYPE_REMEDIES.get(name) or _suggest_cast(name, data_type.simpleString()))
-            )
+    column_faults = [_find_column_fault(name, schema) for name in relevant_names]
+    faults += [fault for fault in column_faults if fault is not None]
     if faults:
         raise SchemaError("\n".join(faults))
     sources_by_field: dict[str, Any] = {name: names.index(name) for name in relevant_names} | dict(encoders)
@@ -106,6 +97,21 @@ def _describe_case_mismatch(name: str, names: list[str]) -> str:
     """Return a remark about a column whose name differs only in case, or an empty string."""
     mismatch = next((other for other in names if other.lower() == name), None)
     return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""
+
+
+def _find_column_fault(name: str, schema: StructType) -> str | None:
+    """Return why the column with this name cannot be written, or None if it can."""
+    column_count = schema.fieldNames().count(name)
+    if column_count > 1:
+        return f"There are {column_count} columns named '{name}'. Rename or drop all but one of them."
+    data_type = schema[name].dataType
+    if _is_allowed(name, data_type):
+        return None
+    remedy = _TYPE_REMEDIES.get(name) or _suggest_cast(name, data_type.simpleString())
+    return (
+        f"{name} attribute unsupported type {data_type.simpleString()}. {name} must be a(n) "
+        f"{_EXPECTED_TYPES[name]}{remedy}"
+    )
 
 
 def _is_allowed(column: str, data_type: DataType) -> bool:

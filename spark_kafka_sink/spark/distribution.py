@@ -56,7 +56,9 @@ _UNKNOWN_PARTITION_COUNT_MESSAGE = (
     "failed: {}\nIf only the executors can reach Kafka, set distribution to 'key', which requires no lookup."
 )
 
-_clients: Leases[BlockingClient] = Leases(BlockingClient.close, max_idle=4)
+_MAX_IDLE_CLIENTS = 4
+_cached_clients: Leases[BlockingClient] = Leases(close=BlockingClient.close, max_idle=_MAX_IDLE_CLIENTS)
+"""Clients that look up partition counts, cached across micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +295,7 @@ def _fetch_partition_count(options: SinkOptions) -> int:
     try:
         # All micro-batches share one client, because connecting and authenticating would take longer than the lookup.
         create_client = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
-        with _clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
+        with _cached_clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
             return len(client.wait_for_topic(options.topic, refresh=True).partitions)
     except KafkaSinkError as error:
         topic = sanitize(options.topic, MAX_NAME_CHARACTERS)

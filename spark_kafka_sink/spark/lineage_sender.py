@@ -136,12 +136,12 @@ def create_sender(settings: Mapping[str, str]) -> EventSender:
     """
     transport_type = settings.get("transport.type") or "console"
     if transport_type == "console":
-        return EventSender(ConsoleTransport(ConsoleConfig()), "the log")
+        return EventSender(ConsoleTransport(ConsoleConfig()), target="the log")
     if transport_type == "file":
         location = settings.get("transport.location")
         if not location:
             raise ConfigurationError(_LOCATION_MESSAGE)
-        return EventSender(FileTransport(FileConfig(log_file_path=location, append=True)), location)
+        return EventSender(FileTransport(FileConfig(log_file_path=location, append=True)), target=location)
     if transport_type != "http":
         raise ConfigurationError(_TRANSPORT_MESSAGE.format(transport_type))
     return _create_http_sender(settings)
@@ -188,7 +188,7 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
             f"The HTTP transport of OpenLineage rejects the settings ({type(error).__name__}). Check "
             "spark.openlineage.transport.auth.* and spark.openlineage.transport.compression."
         ) from None  # the text of the original error may contain a secret
-    return EventSender(transport, url, session)
+    return EventSender(transport, target=url, session=session)
 
 
 def find_secrets(settings: Mapping[str, str]) -> list[str]:

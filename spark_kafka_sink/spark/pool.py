@@ -38,7 +38,7 @@ ProducerPool: TypeAlias = Leases[KafkaProducer]
 def create_pool() -> ProducerPool:
     """Create a pool. If a task raises, its producer is closed at once, without waiting for pending records."""
     return Leases(
-        lambda producer: producer.close(timeout=_CLOSE_TIMEOUT_SECONDS),
+        close=lambda producer: producer.close(timeout=_CLOSE_TIMEOUT_SECONDS),
         discard=lambda producer: producer.close(timeout=0),
         max_idle=MAX_IDLE_PRODUCERS,
     )

@@ -60,7 +60,8 @@ def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: M
         # After an invalid value, it is unknown whether the other options have an effect.
         if "createTopic" not in parsed_options.invalid_fields:
             condition = "{createTopic} is 'true'"
-            parsed_options.reject_unused(CREATE_TOPIC_OPTIONS[1:], condition)
+            _, *dependent_options = CREATE_TOPIC_OPTIONS
+            parsed_options.reject_unused(dependent_options, condition)
             for name in configs:
                 parsed_options.faults.add(f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {condition}.")
         return None

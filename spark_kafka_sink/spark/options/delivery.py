@@ -81,7 +81,8 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
         # After an invalid value, it is unknown whether the other options have an effect.
         if "deliveryGuarantee" not in parsed_options.invalid_fields:
-            parsed_options.reject_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
+            _, *dependent_options = DELIVERY_OPTIONS
+            parsed_options.reject_unused(dependent_options, f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
     has_timeout = (
         TRANSACTION_TIMEOUT_OPTION in parsed_producer_options.raw_values

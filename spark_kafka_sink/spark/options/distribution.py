@@ -67,5 +67,6 @@ def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | N
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])
     # After an invalid value, it is unknown whether the other options have an effect.
     if "distribution" not in parsed_options.invalid_fields:
-        parsed_options.reject_unused(DISTRIBUTION_OPTIONS[1:], f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
+        _, *dependent_options = DISTRIBUTION_OPTIONS
+        parsed_options.reject_unused(dependent_options, f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
     return None

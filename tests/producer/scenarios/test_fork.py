@@ -109,7 +109,7 @@ def write_in_virtual_time() -> bool:
     return stored
 
 
-MADE_ANEW = (".PRODUCER_POOL.", ".CACHED_DRIVER_CLIENTS.", "._clients.")
+MADE_ANEW = (".PRODUCER_POOL.", ".CACHED_DRIVER_CLIENTS.", "._cached_clients.")
 """Parts of the names of locks that a child recreates; see the tests below."""
 
 
@@ -117,7 +117,7 @@ def test_all_module_locks_are_recreated_in_forked_child() -> None:
     assert [name for name, _ in shared_locks() if not any(part in name for part in MADE_ANEW)] == []
 
 
-@pytest.mark.parametrize("leases", [clients.CACHED_DRIVER_CLIENTS, distribution._clients])
+@pytest.mark.parametrize("leases", [clients.CACHED_DRIVER_CLIENTS, distribution._cached_clients])
 def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_requests(leases: Any) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
 
