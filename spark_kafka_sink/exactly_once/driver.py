@@ -92,7 +92,7 @@ class Driver:
         """
         with precommit_errors.convert_start_errors():
             self._transactions.log.prefetch_topic()
-            description = self._transactions.describe_driver_id_when_ended()
+            description = self._transactions.wait_and_describe_driver_id()
             self._transactions.log.create_if_missing(self._delivery.options.replication)
             return self._begin(driver_name, description)
 
@@ -399,7 +399,7 @@ class Driver:
         if start.entry.has_decided(batch):  # the tasks have skipped their rows, so there is nothing to abort
             return False
         self._transactions.driver_number = start.entry.driver_number
-        return self._abort_if(start.entry.is_same_except_identity, self._transactions.describe_driver_id_when_ended())
+        return self._abort_if(start.entry.is_same_except_identity, self._transactions.wait_and_describe_driver_id())
 
     def abort_unreported(self, start_name: str) -> bool:
         """Abort the open transactions of a batch whose tasks have reported nothing, and return whether this was done.
@@ -409,7 +409,7 @@ class Driver:
         `start_name`: the name of this start of the query.
         """
         # The log names the current driver id. The entry itself is read again below.
-        description, _ = self._transactions.read_current_entry(self._transactions.describe_driver_id_when_ended())
+        description, _ = self._transactions.read_current_entry(self._transactions.wait_and_describe_driver_id())
         if description is not None and description.state == ONGOING:
             return False  # the driver's open transaction may contain a decision
         return self._abort_if(

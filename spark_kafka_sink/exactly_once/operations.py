@@ -205,7 +205,7 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
         check_entry(entry)
         return epoch, entry
 
-    return query.retry_when_fenced(fence_unless_claimed, query.describe_driver_id_when_ended())
+    return query.retry_when_fenced(fence_unless_claimed, query.wait_and_describe_driver_id())
 
 
 def _have_same_claim(entry: Entry, other: Entry) -> bool:

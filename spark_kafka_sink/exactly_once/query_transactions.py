@@ -149,8 +149,8 @@ class QueryTransactions:
         self._driver_ids.record_description(self.driver_number, description)
         return description
 
-    def describe_driver_id_when_ended(self) -> TransactionDescription | None:
-        """Wait until none of the driver id's transactions is ending, and describe the id.
+    def wait_and_describe_driver_id(self) -> TransactionDescription | None:
+        """Describe the driver id once none of its transactions is ending.
 
         Brokers respond to EndTxn before they write the transaction's markers, and the result appears in the log only
         with the markers. Without the wait, a dead driver's claim could appear in the log after the description, and
@@ -180,7 +180,7 @@ class QueryTransactions:
             if entry.driver_number == self.driver_number:
                 return description, entry
             self.driver_number = entry.driver_number
-            description = self.describe_driver_id_when_ended()
+            description = self.wait_and_describe_driver_id()
         raise precommit_errors.build_fenced_error(self.driver_id)
 
     def retry_when_fenced(
@@ -207,7 +207,7 @@ class QueryTransactions:
                 if not tries_left:
                     raise
                 _log.info("The driver was fenced and starts again (prefix %s): %s", self.prefix, error)
-                description, possibly_stale_entry = self.describe_driver_id_when_ended(), None
+                description, possibly_stale_entry = self.wait_and_describe_driver_id(), None
 
     def fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
         """Request the next epoch, with the first of the timeouts that the brokers grant.
@@ -239,11 +239,9 @@ class QueryTransactions:
             self.driver_id, build_driver_id(self.prefix, successor.driver_number)
         )
 
-    def _request_epoch(
-        self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
-    ) -> GrantedEpoch:
+    def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> GrantedEpoch:
         """Request the next epoch with each timeout in turn, until the brokers grant one."""
-        *longer_timeouts_ms, last_timeout_ms = candidate_timeouts_ms
+        *longer_timeouts_ms, last_timeout_ms = timeouts_ms
         for timeout_ms in longer_timeouts_ms:
             identity = self._init_producer_id_unless_too_long(timeout_ms, expected_identity)
             if identity is not None:
@@ -369,7 +367,7 @@ class QueryTransactions:
         """
         reclaimed = self.retry_when_fenced(
             lambda description, possibly_stale_entry: self._try_reclaim(description, possibly_stale_entry, own_entries),
-            self.describe_driver_id_when_ended(),
+            self.wait_and_describe_driver_id(),
         )
         if reclaimed is None:
             raise precommit_errors.build_fenced_error(self.driver_id) from error
@@ -412,15 +410,17 @@ class QueryTransactions:
 
     # --- the tasks' transactions
 
-    def list_task_transactions(self, excluding: Collection[str] = ()) -> list[TransactionDescription]:
+    def list_task_transactions(self, committed_ids: Collection[str] = ()) -> list[TransactionDescription]:
         """List the task ids that have an open transaction or under which a task may still begin one.
 
-        `excluding`: ids to omit, which `commit` has just committed. If given, use the list that `commit` has requested.
+        `committed_ids`: ids to omit, which `commit` has just committed. If given, use the list that it has requested.
         """
+        # In all other cases, the list must be requested now, so that no transaction is missing.
         prefetched, self._listing = self._listing, None
-        listing = (prefetched if excluding else None) or TransactionListing(self.client, ONGOING, EMPTY)
-        listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()} - set(excluding)
-        task_ids = sorted(name for name in listed_ids if parse_task_attempt(self.prefix, name) is not None)
+        listing = (prefetched if committed_ids else None) or TransactionListing(self.client, ONGOING, EMPTY)
+        listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()}
+        uncommitted_ids = sorted(listed_ids.difference(committed_ids))
+        task_ids = [name for name in uncommitted_ids if parse_task_attempt(self.prefix, name) is not None]
         descriptions = describe_transactions(self.client, task_ids).values()
         return [description for description in descriptions if can_write(description)]
 
@@ -452,7 +452,7 @@ class QueryTransactions:
         Errors are swallowed, because the caller has rejections to report that an error raised here would hide.
         """
         try:
-            description = self.describe_driver_id_when_ended()
+            description = self.wait_and_describe_driver_id()
         except KafkaSinkError:
             return False
         return description is not None and description.id_and_epoch != identity

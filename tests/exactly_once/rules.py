@@ -223,7 +223,7 @@ def skip_content_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_wait_for_ending_transaction(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(QueryTransactions, "describe_driver_id_when_ended", QueryTransactions.describe_driver_id)
+    patch.setattr(QueryTransactions, "wait_and_describe_driver_id", QueryTransactions.describe_driver_id)
 
 
 def ignore_last_entry_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -205,12 +205,12 @@ def test_driver_continues_after_an_outdated_description_of_its_driver_id(query: 
         descriptions = [transactions.describe_driver_id()]
     successor = query.with_new_driver()
     successor.begin()
-    original = QueryTransactions.describe_driver_id_when_ended
+    original = QueryTransactions.wait_and_describe_driver_id
 
     def describe(transactions: QueryTransactions) -> TransactionDescription | None:
         return descriptions.pop() if descriptions else original(transactions)
 
-    with patch.object(QueryTransactions, "describe_driver_id_when_ended", describe):
+    with patch.object(QueryTransactions, "wait_and_describe_driver_id", describe):
         start = successor.begin()
     assert descriptions == []
     successor.commit(start, 1, successor.write_tasks(start, 1))

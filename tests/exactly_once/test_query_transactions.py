@@ -281,7 +281,7 @@ def test_gives_up_after_max_tries_of_a_fenced_action(
     two_drivers: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = two_drivers
-    monkeypatch.setattr(one, "describe_driver_id_when_ended", lambda: None)
+    monkeypatch.setattr(one, "wait_and_describe_driver_id", lambda: None)
     monkeypatch.setattr(one, "read_current_entry", lambda description: (description, Entry(PREFIX)))
     tries: list[int] = []
 

@@ -193,7 +193,7 @@ def test_names_lost_transactions_although_driver_id_cannot_be_described(query: Q
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     silent = patch.object(
-        QueryTransactions, "describe_driver_id_when_ended", side_effect=NetworkError("no broker answers")
+        QueryTransactions, "wait_and_describe_driver_id", side_effect=NetworkError("no broker answers")
     )
     with (
         before_the_commit(lambda: reuse_ids(query, prepared[1].transactional_id)),
