@@ -123,13 +123,14 @@ class Driver:
         if is_log_lost(possibly_stale_entry, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
             raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._transactions.log.topic)
+        version = self._client.transaction_version
         is_continuing = (
             possibly_stale_entry.driver_name == driver_name
             and description is not None
-            and is_unused_since(possibly_stale_entry, description, self._client.transaction_version)
+            and is_unused_since(possibly_stale_entry, description, version)
         )
         has_user_prefix = self._delivery.has_user_prefix
-        if is_continuing and description is not None and self._can_keep_epoch(description):
+        if is_continuing and description is not None and _can_keep_epoch(description, version):
             return BatchStart(possibly_stale_entry, description.id_and_epoch, has_user_prefix, state=description.state)
         if not is_continuing:
             # If another driver has begun a transaction since, brokers would abort it before they compare epochs.
@@ -142,15 +143,6 @@ class Driver:
         if is_continuing and entry == possibly_stale_entry and has_same_producer_id:
             return BatchStart(entry, epoch.identity, has_user_prefix)
         return self._take_over(entry, driver_name, epoch)
-
-    def _can_keep_epoch(self, description: TransactionDescription) -> bool:
-        """Return whether a driver that continues needs no new epoch for its next decision.
-
-        In version 1 it does need one: the driver id has the same state before and after a decision under the same
-        epoch, so a late attempt could not tell them apart. It also needs one if epochs are running out, because `fence`
-        then hands over to the next driver id.
-        """
-        return self._client.transaction_version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH
 
     def _fence(self, description: TransactionDescription | None, granted_ms: int | None) -> GrantedEpoch:
         """Request the next epoch. The result contains the timeout for the tasks' transactions.
@@ -459,6 +451,16 @@ class Driver:
             # Last, because the job's open transactions can be found only through its entry.
             self._transactions.delete_entry(WriterState(new_identity))
         return True
+
+
+def _can_keep_epoch(description: TransactionDescription, transaction_version: int) -> bool:
+    """Return whether a driver that continues needs no new epoch for its next decision.
+
+    In version 1 it does need one: the driver id has the same state before and after a decision under the same epoch, so
+    a late attempt could not tell them apart. It also needs one if epochs are running out, because `fence` then hands
+    over to the next driver id.
+    """
+    return transaction_version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH
 
 
 @contextmanager
