@@ -338,12 +338,12 @@ class QueryTransactions:
     ) -> WriterState:
         """Append `entry` by calling `write_once`, and return the state to write the next entry with.
 
-        `previous_entry` must be the newest entry, and the caller must have written it. Return once the log shows
-        `entry` as the newest entry.
+        `previous_entry` must be the newest entry, and the caller must have written it. `entry` is committed when this
+        method returns.
 
         Fencing alone does not prove that another driver has written, because an older driver can fence a newer one (see
         the module's docstring). If fenced, claim the prefix again, and write `entry` again if `previous_entry` is still
-        the newest entry. Raise ProducerFencedError if the newest entry is neither of the two.
+        the newest entry. Raise ProducerFencedError if the newest entry is neither of the two, or after MAX_TRIES tries.
         """
         # test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim shows what happens otherwise.
         tries_left = MAX_TRIES

@@ -45,7 +45,7 @@ def can_write(description: TransactionDescription) -> bool:
 
 
 def choose_expected_identity(description: TransactionDescription | None) -> ProducerIdAndEpoch:
-    """Return the current identity that a request for the next epoch must name.
+    """Return the identity that a request for the next epoch must name as the current one.
 
     `description` is None if the brokers do not know the id. If an id's first record could not be written, the brokers
     know its producer id but no epoch. They reject such a partial identity as an invalid request, but accept any

@@ -7,7 +7,7 @@ processes:
     write_in_map             in each task's Python worker, for a write through mapInArrow (map_in_arrow.py)
     commit, abort            in a separate Python process, so these methods also set up that process (logging, garbage
                              collection)
-    commit_job, abort_job    in the user's program, which commits a write through mapInArrow
+    commit_job, abort_job    in the user's program, for a write through mapInArrow; `commit` and `abort` also call them
 
 In a stream, the committing writer is created in another process, so it must get everything it needs from the task
 reports.
