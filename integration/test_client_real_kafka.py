@@ -13,7 +13,7 @@ from integration.support.librdkafka import create_topic, delete_topic, read_topi
 from spark_kafka_sink.client.metadata import Metadata, create_metadata
 from spark_kafka_sink.client.network_client import NetworkClient, create_network_client
 from spark_kafka_sink.client.options import parse_client_config
-from spark_kafka_sink.client.versions import FIRST_ROUTING_CHECK_VERSION
+from spark_kafka_sink.client.versions import MIN_VERSION_WITH_ROUTING_CHECK
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.protocol.message import ApiKey
@@ -83,7 +83,7 @@ def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: 
         client.wait_for_topic(topic)
         node = client.find_leader(topic, 0)
         assert node is not None
-        for version in range(ApiVersionsRequest.VERSIONS.min, FIRST_ROUTING_CHECK_VERSION):
+        for version in range(ApiVersionsRequest.VERSIONS.min, MIN_VERSION_WITH_ROUTING_CHECK):
             only = type(ApiVersionsRequest.VERSIONS)(version, version)
             answer = send_to(
                 client,

@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorR
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.find_coordinator import FIRST_SEVERAL_KEYS_VERSION, FindCoordinator
+from spark_kafka_sink.requests.find_coordinator import MIN_VERSION_WITH_SEVERAL_KEYS, FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
@@ -160,7 +160,7 @@ class CoordinatorTranscript:
         def is_loaded() -> bool:
             node = self._client.choose_node()
             assert node is not None
-            message = FindCoordinator([self._id]).build_message(FIRST_SEVERAL_KEYS_VERSION)
+            message = FindCoordinator([self._id]).build_message(MIN_VERSION_WITH_SEVERAL_KEYS)
             row = send_to(self._client, node, FindCoordinatorResponse, message).coordinators[0]
             if row.error_code:
                 return False

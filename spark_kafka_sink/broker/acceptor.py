@@ -55,7 +55,7 @@ class Acceptor:
     ) -> None:
         """Create the thread and its wakeup sockets, without starting the thread.
 
-        `assign_connection`: called with the node, socket and client address of each accepted connection.
+        `assign_connection`: called with the node id, socket and client address of each accepted connection.
         `on_failure`: called on the acceptor's thread if an error ends it.
         """
         self._host = host
@@ -68,7 +68,10 @@ class Acceptor:
         self._poller.register(self._wake_reader, EVENT_READ)
         self._is_paused = False
         self._pause_errno: int | None = None
-        """The error that caused the last pause, so that it is logged only once. Accepting a connection resets it."""
+        """The errno that caused the last pause, kept so that a repeated error is logged only once.
+
+        Reset when a connection is accepted.
+        """
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="embedded-broker-acceptor", daemon=True)
 
@@ -136,10 +139,8 @@ class Acceptor:
     def run_once(self) -> None:
         """Wait for connections or tasks, accept the connections, and then run the tasks."""
         ready_keys = self._poller.select(PAUSE_SECONDS if self._is_paused else POLL_SECONDS)
-        if self._is_paused:  # the pause has ended, so poll the listeners again
-            self._is_paused = False
-            for node, sock in self._listeners.items():
-                self._poller.register(sock, EVENT_READ, node)
+        if self._is_paused:  # a pause lasts for one wait
+            self._resume()
         for key, _ in ready_keys:
             if key.data is None:  # the wakeup socket, which belongs to no node
                 with contextlib.suppress(BlockingIOError):
@@ -177,6 +178,12 @@ class Acceptor:
         self._is_paused = True
         for sock in self._listeners.values():
             self._poller.unregister(sock)
+
+    def _resume(self) -> None:
+        """Poll the listeners again."""
+        self._is_paused = False
+        for node, sock in self._listeners.items():
+            self._poller.register(sock, EVENT_READ, node)
 
     def _add_listener(self, node: int, sock: socket.socket) -> None:
         """Accept connections on the socket. Close the socket instead if the node already has a listener."""

@@ -231,12 +231,12 @@ class EmbeddedCluster:
         """
         with self.lock:
             previous_topics = dict(self.topics)
-            available_count = self.count_available_partitions()
+            remaining_partition_count = self.count_available_partitions()
             created_topics: list[Topic] = []
             try:
                 for definition in definitions:
-                    created_topics.append(self._create_topic(definition, available_count))
-                    available_count -= definition.partitions
+                    created_topics.append(self._create_topic(definition, remaining_partition_count))
+                    remaining_partition_count -= definition.partition_count
                 self.save()
             except BaseException:
                 self.topics = previous_topics
@@ -266,7 +266,7 @@ class EmbeddedCluster:
         """Increase a topic's partition count to `total`. Raise ConfigurationError if the limit is exceeded."""
         with self.lock:
             topic = self.topic(name)
-            _check_available(
+            _check_partition_limit(
                 total - len(topic.partitions), self.count_available_partitions(), self.config.max_partitions
             )
             self._add_partitions(topic, total)
@@ -276,20 +276,20 @@ class EmbeddedCluster:
         """Return how many more partitions can be created. The caller must hold the lock until it has created them."""
         return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
-    def _create_topic(self, definition: TopicDefinition, available_partitions: int) -> Topic:
+    def _create_topic(self, definition: TopicDefinition, remaining_partition_count: int) -> Topic:
         """Create a topic without saving the cluster. Raise ConfigurationError if the definition is invalid."""
-        name = definition.name
+        name, partition_count = definition.name, definition.partition_count
         if not is_topic_name(name):
             raise ConfigurationError(
                 f"{name[:300]!r} is not a valid topic name. A topic name consists of {TOPIC_NAME_RULE}."
             )
         if name in self.topics:
             raise ConfigurationError(f"Topic {name} already exists.")
-        if definition.partitions < 1:
-            raise ConfigurationError(f"Topic {name} must have at least one partition, not {definition.partitions}.")
-        _check_available(definition.partitions, available_partitions, self.config.max_partitions)
+        if partition_count < 1:
+            raise ConfigurationError(f"Topic {name} must have at least one partition, not {partition_count}.")
+        _check_partition_limit(partition_count, remaining_partition_count, self.config.max_partitions)
         topic = Topic(name, definition.topic_id or self._generate_uuid(), config=dict(definition.config))
-        self._add_partitions(topic, definition.partitions)
+        self._add_partitions(topic, partition_count)
         self.topics[name] = topic
         return topic
 
@@ -434,9 +434,9 @@ class EmbeddedCluster:
         return UUID(int=self._random.getrandbits(128), version=4)
 
 
-def _check_available(requested: int, available: int, max_partitions: int) -> None:
-    if requested > available:
+def _check_partition_limit(requested_count: int, remaining_count: int, max_partitions: int) -> None:
+    if requested_count > remaining_count:
         raise ConfigurationError(
-            f"Cannot create {requested} partitions: the embedded broker has at most {max_partitions} in all topics "
-            f"together, so {available} more can be created."
+            f"Cannot create {requested_count} partitions: the embedded broker has at most {max_partitions} in all "
+            f"topics together, so {remaining_count} more can be created."
         )

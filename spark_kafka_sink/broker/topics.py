@@ -117,7 +117,7 @@ class TopicDefinition:
     """A topic to create. If it has no id, the cluster generates one."""
 
     name: str
-    partitions: int = 1
+    partition_count: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
     topic_id: UUID | None = None
 

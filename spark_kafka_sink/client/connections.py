@@ -22,7 +22,7 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.host_lookups import BackgroundLookup, HostLookups
 from spark_kafka_sink.client.versions import (
-    FIRST_ROUTING_CHECK_VERSION,
+    MIN_VERSION_WITH_ROUTING_CHECK,
     FinalizedFeatures,
     NodeApiVersions,
     build_node_api_versions,
@@ -72,7 +72,7 @@ class Connections:
         self._selector = selector
         self._config = config
         self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
-        self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION - 1  # sent first on each new connection
+        self._first_api_versions_version = MIN_VERSION_WITH_ROUTING_CHECK - 1  # sent first on each new connection
         self._nodes_without_routing_check: set[int] = set()
         """Connected nodes that have rejected the ApiVersions version with the routing check."""
         self._nodes: dict[int, Node] = {}  # by node id, as of each node's last connection attempt
@@ -154,9 +154,9 @@ class Connections:
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
                 # From now on, new connections start with this version, which saves the second request.
-                self._first_api_versions_version = FIRST_ROUTING_CHECK_VERSION
+                self._first_api_versions_version = MIN_VERSION_WITH_ROUTING_CHECK
                 if self._needs_routing_check(node_id, request, version):
-                    self._pending_api_versions[node_id] = FIRST_ROUTING_CHECK_VERSION
+                    self._pending_api_versions[node_id] = MIN_VERSION_WITH_ROUTING_CHECK
                     return None
             self.api_versions[node_id] = build_node_api_versions(self.describe(node_id), response)
             self.features = select_newest_features(self.api_versions.values(), self.features)
@@ -167,7 +167,7 @@ class Connections:
             return None
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
             # The broker is older than this client, or it announces a version that it does not support.
-            if version >= FIRST_ROUTING_CHECK_VERSION:
+            if version >= MIN_VERSION_WITH_ROUTING_CHECK:
                 self._nodes_without_routing_check.add(node_id)
             self._pending_api_versions[node_id] = choose_lower_api_versions_version(response, version)
             return None
@@ -188,7 +188,7 @@ class Connections:
         broker has announced the newer version but rejected it, do not repeat the request, because the broker would
         reject it again.
         """
-        is_unchecked = version < FIRST_ROUTING_CHECK_VERSION and request.cluster_id is not None
+        is_unchecked = version < MIN_VERSION_WITH_ROUTING_CHECK and request.cluster_id is not None
         return is_unchecked and node_id not in self._nodes_without_routing_check
 
     # --- queries

@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-FIRST_RELIABLE_EPOCH_VERSION = 9
+MIN_VERSION_WITH_RELIABLE_EPOCHS = 9
 """Brokers that do not support this version may return a stale leader with a new epoch (KAFKA-9212)."""
 
 MAX_PARTITIONS = 1_000_000
@@ -198,7 +198,7 @@ def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
 
 def _build_partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
     """Convert a partition of a response. Replace the protocol's -1, and epochs that are not reliable, with None."""
-    has_reliable_epoch = version >= FIRST_RELIABLE_EPOCH_VERSION and partition.leader_epoch >= 0
+    has_reliable_epoch = version >= MIN_VERSION_WITH_RELIABLE_EPOCHS and partition.leader_epoch >= 0
     return PartitionInfo(
         name,
         partition.partition_index,

@@ -33,13 +33,13 @@ from spark_kafka_sink.protocol.schema import VersionRange
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
 """The finalized feature whose level is the cluster's transaction protocol version."""
-FIRST_ROUTING_CHECK_VERSION = 5
+MIN_VERSION_WITH_ROUTING_CHECK = 5
 """The first ApiVersions version that names the intended cluster and node of a connection (KIP-1242)."""
 
 # From these versions on, a throttling broker responds at once, and the client must not send anything for
 # throttle_time_ms (KIP-219). In older versions, the broker delays the response, so the client must not wait a
 # second time. APIs that are newer than KIP-219 (Kafka 2.0) have no row, because all of their versions count.
-FIRST_CLIENT_THROTTLE_VERSION: dict[ApiKey, int] = {
+MIN_VERSIONS_WITH_CLIENT_THROTTLE: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
     ApiKey.LIST_OFFSETS: 3,
@@ -150,7 +150,7 @@ def select_newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFea
 def has_routing_check(response: ApiVersionsResponse) -> bool:
     """Return whether the broker can check that a connection is meant for its cluster and node (KIP-1242)."""
     return any(
-        api.api_key == ApiKey.API_VERSIONS and api.max_version >= FIRST_ROUTING_CHECK_VERSION
+        api.api_key == ApiKey.API_VERSIONS and api.max_version >= MIN_VERSION_WITH_ROUTING_CHECK
         for api in response.api_keys
     )
 
@@ -198,7 +198,7 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
 def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
     """Return for how many milliseconds the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
-    return throttle_time_ms if version >= FIRST_CLIENT_THROTTLE_VERSION.get(api_key, 0) else 0
+    return throttle_time_ms if version >= MIN_VERSIONS_WITH_CLIENT_THROTTLE.get(api_key, 0) else 0
 
 
 @functools.cache  # the lookup reads a file

@@ -13,9 +13,9 @@ from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Request, Role, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, select_most_severe
 
-FIRST_SEVERAL_KEYS_VERSION = 4
+MIN_VERSION_WITH_SEVERAL_KEYS = 4
 """The first version of FindCoordinator that accepts a list of keys (KIP-699)."""
-_FIRST_KEY_TYPE_VERSION = 1
+_MIN_VERSION_WITH_KEY_TYPE = 1
 """The first version of FindCoordinator with a key type. Version 0 looks up consumer groups only."""
 
 
@@ -44,11 +44,11 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
     @property
     def versions(self) -> VersionRange:
         if len(self.coordinator_keys) > 1:
-            return VersionRange(FIRST_SEVERAL_KEYS_VERSION, NO_MAX_VERSION)
-        return VersionRange(0 if self.key_type == GROUP else _FIRST_KEY_TYPE_VERSION, NO_MAX_VERSION)
+            return VersionRange(MIN_VERSION_WITH_SEVERAL_KEYS, NO_MAX_VERSION)
+        return VersionRange(0 if self.key_type == GROUP else _MIN_VERSION_WITH_KEY_TYPE, NO_MAX_VERSION)
 
     def build_message(self, version: int) -> FindCoordinatorRequest:
-        if version >= FIRST_SEVERAL_KEYS_VERSION:
+        if version >= MIN_VERSION_WITH_SEVERAL_KEYS:
             return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.coordinator_keys))
         return FindCoordinatorRequest(key=self.coordinator_keys[0], key_type=self.key_type)
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Role,
 from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
 
-FIRST_CURRENT_EPOCH_VERSION = 3
+MIN_VERSION_WITH_CURRENT_EPOCH = 3
 """The first version of InitProducerId in which a producer can send its current id and epoch (KIP-360)."""
 _MAX_SUPPORTED_VERSION = 5
 """Version 6 is for two-phase commit (KIP-939), which no released broker supports."""
@@ -59,7 +59,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     @property
     def versions(self) -> VersionRange:
         return VersionRange(
-            0 if self.current_id_and_epoch == NO_PRODUCER_ID else FIRST_CURRENT_EPOCH_VERSION, _MAX_SUPPORTED_VERSION
+            0 if self.current_id_and_epoch == NO_PRODUCER_ID else MIN_VERSION_WITH_CURRENT_EPOCH, _MAX_SUPPORTED_VERSION
         )
 
     def build_message(self, version: int) -> InitProducerIdRequest:

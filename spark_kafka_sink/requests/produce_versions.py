@@ -7,7 +7,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 
 _LAST_TOPIC_NAMES_VERSION = 12
 """The last version that identifies topics by name; later versions use topic ids only."""
-_FIRST_TRANSACTION_V2_VERSION = 12
+_MIN_VERSION_WITH_TRANSACTIONS_V2 = 12
 """The first version in which a batch adds its partition to its transaction (KIP-890).
 
 Transactions of version 1 use older versions, because they add partitions by separate requests.
@@ -24,7 +24,7 @@ def allowed_produce_versions(transaction_version: int | None, *, needs_topic_nam
     if needs_topic_names:
         maximum = _LAST_TOPIC_NAMES_VERSION
     if transaction_version is not None and transaction_version >= 2:
-        minimum = _FIRST_TRANSACTION_V2_VERSION
+        minimum = _MIN_VERSION_WITH_TRANSACTIONS_V2
     elif transaction_version is not None:
-        maximum = min(maximum, _FIRST_TRANSACTION_V2_VERSION - 1)
+        maximum = min(maximum, _MIN_VERSION_WITH_TRANSACTIONS_V2 - 1)
     return VersionRange(minimum, maximum)

@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.requests.request import Request, Role, Route
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict, VerdictTable
 
-_FIRST_OPERATIONS_VERSION = 8
+_MIN_VERSION_WITH_OPERATIONS = 8
 """The first version of Metadata that can return the operations a user may perform on a topic (KIP-430)."""
 
 
@@ -84,7 +84,7 @@ class DescribeTopics(Request[MetadataResponse]):
         return MetadataRequest(
             topics=requested_topics,
             allow_auto_topic_creation=self.auto_create,
-            include_topic_authorized_operations=self.with_operations and version >= _FIRST_OPERATIONS_VERSION,
+            include_topic_authorized_operations=self.with_operations and version >= _MIN_VERSION_WITH_OPERATIONS,
         )
 
     def classify(self, response: MetadataResponse) -> Classification:

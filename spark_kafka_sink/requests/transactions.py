@@ -57,9 +57,9 @@ from spark_kafka_sink.requests.verdicts import (
     select_most_severe,
 )
 
-FIRST_V2_OFFSETS_VERSION = FIRST_V2_END_VERSION = 5
+MIN_TXN_OFFSET_COMMIT_VERSION_WITH_V2 = MIN_END_TXN_VERSION_WITH_V2 = 5
 """The first versions of TxnOffsetCommit and EndTxn for transaction version 2 (KIP-890)."""
-FIRST_MEMBERS_VERSION = 3
+MIN_VERSION_WITH_MEMBERS = 3
 """The first version of TxnOffsetCommit that identifies the consumer group's member (KIP-447)."""
 
 
@@ -180,9 +180,9 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(FIRST_V2_OFFSETS_VERSION, NO_MAX_VERSION)
+            return VersionRange(MIN_TXN_OFFSET_COMMIT_VERSION_WITH_V2, NO_MAX_VERSION)
         has_member = self.group != GroupMetadata(self.group.group_id)  # any field besides the id is set
-        return VersionRange(FIRST_MEMBERS_VERSION if has_member else 0, FIRST_V2_OFFSETS_VERSION - 1)
+        return VersionRange(MIN_VERSION_WITH_MEMBERS if has_member else 0, MIN_TXN_OFFSET_COMMIT_VERSION_WITH_V2 - 1)
 
     def build_message(self, version: int) -> TxnOffsetCommitRequest:
         partitions_by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
@@ -246,8 +246,8 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(FIRST_V2_END_VERSION, NO_MAX_VERSION)
-        return VersionRange(0, FIRST_V2_END_VERSION - 1)
+            return VersionRange(MIN_END_TXN_VERSION_WITH_V2, NO_MAX_VERSION)
+        return VersionRange(0, MIN_END_TXN_VERSION_WITH_V2 - 1)
 
     def build_message(self, version: int) -> EndTxnRequest:
         return EndTxnRequest(

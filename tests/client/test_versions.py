@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from spark_kafka_sink.client.versions import (
-    FIRST_CLIENT_THROTTLE_VERSION,
+    MIN_VERSIONS_WITH_CLIENT_THROTTLE,
     FinalizedFeatures,
     NodeApiVersions,
     build_api_versions_request,
@@ -123,7 +123,7 @@ def test_converts_any_version_to_valid_text(version: str) -> None:
 
 def test_client_throttles_only_from_certain_versions_of_old_apis() -> None:
     response = ProduceResponse(throttle_time_ms=500)
-    first = FIRST_CLIENT_THROTTLE_VERSION[ApiKey.PRODUCE]
+    first = MIN_VERSIONS_WITH_CLIENT_THROTTLE[ApiKey.PRODUCE]
     assert compute_throttle_ms(response, ApiKey.PRODUCE, first) == 500
     assert compute_throttle_ms(response, ApiKey.PRODUCE, first - 1) == 0
     assert compute_throttle_ms(ListTransactionsResponse(throttle_time_ms=500), ApiKey.LIST_TRANSACTIONS, 0) == 500
@@ -134,7 +134,7 @@ def test_every_api_older_than_client_throttling_has_its_first_version() -> None:
     """Kafka 2.0 introduced client throttling (KIP-219); the newest API until then was DeleteGroups."""
     old_api_keys = [key for key in list_supported_api_keys() if key <= ApiKey.DELETE_GROUPS]
     throttled_keys = {key for key in old_api_keys if "throttle_time_ms" in list_field_names(load_response_type(key))}
-    assert FIRST_CLIENT_THROTTLE_VERSION.keys() == throttled_keys
+    assert MIN_VERSIONS_WITH_CLIENT_THROTTLE.keys() == throttled_keys
 
 
 def list_field_names(message_type: type[Message]) -> list[str]:

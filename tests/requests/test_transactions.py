@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import (
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
-from spark_kafka_sink.requests.find_coordinator import FIRST_SEVERAL_KEYS_VERSION, FindCoordinator
+from spark_kafka_sink.requests.find_coordinator import MIN_VERSION_WITH_SEVERAL_KEYS, FindCoordinator
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, Role
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddOffsets, CommitOffsets, DescribeTransactions, ListTransactions
@@ -50,13 +50,13 @@ def test_lookup_names_what_it_looks_up(key_type: int, subject: str) -> None:
     assert lookup.route("x") is Role.ANY_BROKER
 
 
-@pytest.mark.parametrize("version", [3, FIRST_SEVERAL_KEYS_VERSION])
+@pytest.mark.parametrize("version", [3, MIN_VERSION_WITH_SEVERAL_KEYS])
 def test_lookup_has_the_layout_of_its_version(version: int) -> None:
     message = FindCoordinator(["x"], GROUP).build_message(version)
     keys = (message.key, list(message.coordinator_keys))
     assert (message.key_type, keys) == (GROUP, ("x", []) if version == 3 else ("", ["x"]))
     lowest_versions = [FindCoordinator(names, TRANSACTION).versions.min for names in (["x"], ["x", "y"])]
-    assert lowest_versions == [TRANSACTION, FIRST_SEVERAL_KEYS_VERSION]
+    assert lowest_versions == [TRANSACTION, MIN_VERSION_WITH_SEVERAL_KEYS]
 
 
 def test_list_of_transactions_is_rejected_with_the_name_of_its_broker() -> None:

@@ -28,10 +28,10 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.schema import Records
 
-FIRST_TOPIC_ID_VERSION = 13
-FIRST_TRANSACTIONS_V2_VERSION = 12
-FIRST_CURRENT_LEADER_VERSION = 10
-FIRST_ABORTABLE_ERROR_VERSION = 11
+MIN_VERSION_WITH_TOPIC_IDS = 13
+MIN_VERSION_WITH_TRANSACTIONS_V2 = 12
+MIN_VERSION_WITH_CURRENT_LEADER = 10
+MIN_VERSION_WITH_ABORTABLE_ERROR = 11
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
@@ -56,7 +56,7 @@ def _append_topic(
     context: RequestContext, request: ProduceRequest, topic_data: TopicProduceData
 ) -> TopicProduceResponse:
     """Append the batches of one topic. Topics are identified by id from v13 on, and by name before."""
-    has_topic_id = context.version >= FIRST_TOPIC_ID_VERSION
+    has_topic_id = context.version >= MIN_VERSION_WITH_TOPIC_IDS
     if has_topic_id:
         topic = context.cluster.find_topic_by_id(topic_data.topic_id)
     else:
@@ -105,7 +105,7 @@ def _append_partition(
 def _set_current_leader(context: RequestContext, topic: Topic, result: PartitionProduceResponse) -> None:
     """Add the current leader, if any, unless the version lacks the field or the error was injected."""
     partition = topic.partitions[result.index]
-    if context.version < FIRST_CURRENT_LEADER_VERSION:
+    if context.version < MIN_VERSION_WITH_CURRENT_LEADER:
         return
     # An injected NOT_LEADER_OR_FOLLOWER does not mean that the leader has moved.
     if partition.leader is not None and not context.find_injected_error_code(topic.name, result.index):
@@ -154,7 +154,7 @@ def _append_to_log(
 
 
 def _uses_transaction_version_2(context: RequestContext) -> bool:
-    return context.version >= FIRST_TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
+    return context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and context.cluster.coordinator.version >= 2
 
 
 def _join_or_verify_transaction(
@@ -175,7 +175,7 @@ def _join_or_verify_transaction(
     else:
         error_code = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
     # The coordinator's newer codes are replaced with those that clients expect in a Produce response.
-    if error_code == error_codes.TRANSACTION_ABORTABLE and context.version < FIRST_ABORTABLE_ERROR_VERSION:
+    if error_code == error_codes.TRANSACTION_ABORTABLE and context.version < MIN_VERSION_WITH_ABORTABLE_ERROR:
         error_code = error_codes.INVALID_TXN_STATE
     if error_code == error_codes.PRODUCER_FENCED:
         error_code = error_codes.INVALID_PRODUCER_EPOCH

@@ -29,7 +29,7 @@ MAX_RESPONSE_BYTES = 55 * 1024 * 1024
 MAX_WAIT_MS = 600_000
 """Upper limit on max_wait_ms, because a delayed request occupies memory even after its client has disconnected."""
 
-FIRST_TOPIC_ID_VERSION = 13
+MIN_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 
@@ -58,7 +58,7 @@ class _FetchReader:
     def read_topic(self, requested_topic: FetchTopic) -> FetchableTopicResponse:
         """Read the requested partitions of a topic, except those that this request has already read."""
         cluster = self._context.cluster
-        if self._context.version >= FIRST_TOPIC_ID_VERSION:
+        if self._context.version >= MIN_VERSION_WITH_TOPIC_IDS:
             topic = cluster.find_topic_by_id(requested_topic.topic_id)
         else:
             topic = cluster.find_topic(requested_topic.topic)
@@ -75,7 +75,7 @@ class _FetchReader:
     def _read_partition(self, topic: Topic | None, requested_partition: FetchPartition) -> FetchResponsePartitionData:
         """Read a partition. Return only an error code unless this node leads the partition in the requested epoch."""
         partition, error_code = self._context.get_partition_or_error_code(topic, requested_partition.partition)
-        if topic is None and self._context.version >= FIRST_TOPIC_ID_VERSION:
+        if topic is None and self._context.version >= MIN_VERSION_WITH_TOPIC_IDS:
             # From this version on, requests identify a topic only by its id, so the error is about the id.
             error_code = error_codes.UNKNOWN_TOPIC_ID
         if partition is not None:

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4  # special values of a requested timestamp
 READ_COMMITTED = 1
-FIRST_LEADER_EPOCH_VERSION = 4
+MIN_VERSION_WITH_LEADER_EPOCH = 4
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
@@ -52,7 +52,7 @@ def _list_partition(
     result = ListOffsetsPartitionResponse(partition_index=requested_partition.partition_index, error_code=error_code)
     if partition is not None:
         result.timestamp, result.offset = _find_offset(partition.log, requested_partition.timestamp, read_committed)
-        if result.offset >= 0 and context.version >= FIRST_LEADER_EPOCH_VERSION:
+        if result.offset >= 0 and context.version >= MIN_VERSION_WITH_LEADER_EPOCH:
             result.leader_epoch = partition.leader_epoch
     return result
 

@@ -24,9 +24,9 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 from spark_kafka_sink.protocol.topic_names import is_topic_name
 
-FIRST_AUTO_CREATION_FLAG_VERSION = 4
-FIRST_TOPIC_ID_LOOKUP_VERSION = 12
-FIRST_ERROR_CODE_VERSION = 13
+MIN_VERSION_WITH_AUTO_CREATION_FLAG = 4
+MIN_VERSION_WITH_TOPIC_ID_LOOKUP = 12
+MIN_VERSION_WITH_ERROR_CODE = 13
 NO_LEADER = -1
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
         )
     # The error code of the whole response is set only if no topic has an error code of its own.
     has_topic_error = any(topic.error_code for topic in topics)
-    if context.version >= FIRST_ERROR_CODE_VERSION and not has_topic_error:
+    if context.version >= MIN_VERSION_WITH_ERROR_CODE and not has_topic_error:
         response.error_code = context.find_injected_error_code()
     return response
 
@@ -63,14 +63,14 @@ def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[
     if requests_all_topics:
         return [_describe_topic(context, topic) for topic in context.cluster.topics.values() if not topic.hidden]
     unique_topics = {(topic.topic_id, topic.name): topic for topic in requested_topics}.values()
-    may_create = request.allow_auto_topic_creation or context.version < FIRST_AUTO_CREATION_FLAG_VERSION
+    may_create = request.allow_auto_topic_creation or context.version < MIN_VERSION_WITH_AUTO_CREATION_FLAG
     creation_error_codes = _create_missing(context, unique_topics) if may_create else {}
     return [_find_and_describe(context, topic, creation_error_codes) for topic in unique_topics]
 
 
 def _can_look_up_topics(request: MetadataRequest, version: int) -> bool:
     """Return whether the request identifies all topics by name, or the version also supports topic ids."""
-    if version >= FIRST_TOPIC_ID_LOOKUP_VERSION:
+    if version >= MIN_VERSION_WITH_TOPIC_ID_LOOKUP:
         return True
     return all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in request.topics or ())
 

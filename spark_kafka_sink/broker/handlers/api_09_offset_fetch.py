@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
 
 PartitionResponseT = TypeVar("PartitionResponseT", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
-FIRST_GROUPS_VERSION = 8
+MIN_VERSION_WITH_SEVERAL_GROUPS = 8
 NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "")
 
 
@@ -34,7 +34,7 @@ class _PartitionOffset(NamedTuple):
 
 
 def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResult:
-    if context.version >= FIRST_GROUPS_VERSION:
+    if context.version >= MIN_VERSION_WITH_SEVERAL_GROUPS:
         requested_groups = {group.group_id: group for group in request.groups}
         groups = [_fetch_group(context, group, request.require_stable) for group in requested_groups.values()]
         return OffsetFetchResponse(groups=groups)

@@ -10,11 +10,11 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 
-FIRST_KEYS_VERSION = 4
+MIN_VERSION_WITH_SEVERAL_KEYS = 4
 
 
 def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerResult:
-    if context.version >= FIRST_KEYS_VERSION:
+    if context.version >= MIN_VERSION_WITH_SEVERAL_KEYS:
         coordinators = [_find_coordinator(context, key) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=coordinators)
     coordinator = _find_coordinator(context, request.key)

@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 )
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
-FIRST_VERSION_WITH_MIN_LEVEL_0 = 4
+MIN_VERSION_WITH_LEVEL_0_FEATURES = 4
 """The first request version whose response contains supported features with minimum level 0.
 
 Java clients before 3.9 request older versions. Some of these clients cannot connect if a response contains a feature
@@ -50,7 +50,7 @@ def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVe
         api_keys=_list_api_versions(cluster),
         finalized_features_epoch=transaction_version + 1,  # must increase when a test raises the version
     )
-    if version >= FIRST_VERSION_WITH_MIN_LEVEL_0:
+    if version >= MIN_VERSION_WITH_LEVEL_0_FEATURES:
         response.supported_features = [
             SupportedFeatureKey(name=TRANSACTION_VERSION_FEATURE, min_version=0, max_version=2)
         ]

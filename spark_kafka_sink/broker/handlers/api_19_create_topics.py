@@ -26,18 +26,18 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
     results: list[CreatableTopicResult] = []
     valid_definitions: dict[str, TopicDefinition] = {}
     with cluster.lock:
-        available_partition_count = cluster.count_available_partitions()
+        remaining_partition_count = cluster.count_available_partitions()
         for topic in request.topics:
             definition, result = _resolve_defaults(context, topic)
             if name_counts[topic.name] > 1:
                 result.error_code = error_codes.INVALID_REQUEST
                 result.error_message = "The request contains the topic more than once."
             else:
-                result.error_code, result.error_message = _find_error(
-                    context, topic, definition, available_partition_count
+                result.error_code, result.error_message = _validate_new_topic(
+                    context, topic, definition, remaining_partition_count
                 )
             if not result.error_code:
-                available_partition_count -= definition.partitions
+                remaining_partition_count -= definition.partition_count
                 valid_definitions[definition.name] = definition
             results.append(result)
         if not request.validate_only:
@@ -51,17 +51,17 @@ def _resolve_defaults(
     """Replace -1 with the cluster's defaults. Return the topic to create, and the result for a successful creation."""
     cluster = context.cluster
     if requested_topic.assignments:
-        partitions = len(requested_topic.assignments)  # the request assigns each partition to nodes
+        partition_count = len(requested_topic.assignments)  # the request assigns each partition to nodes
     elif requested_topic.num_partitions == -1:
-        partitions = cluster.config.default_partitions
+        partition_count = cluster.config.default_partitions
     else:
-        partitions = requested_topic.num_partitions
+        partition_count = requested_topic.num_partitions
     settings = {config.name: config.value for config in requested_topic.configs if config.value is not None}
-    result = CreatableTopicResult(name=requested_topic.name, num_partitions=partitions)
+    result = CreatableTopicResult(name=requested_topic.name, num_partitions=partition_count)
     result.replication_factor = (
         len(cluster.nodes) if requested_topic.replication_factor == -1 else requested_topic.replication_factor
     )
-    return TopicDefinition(requested_topic.name, partitions, settings), result
+    return TopicDefinition(requested_topic.name, partition_count, settings), result
 
 
 def _create(
@@ -76,11 +76,14 @@ def _create(
             results[name].error_code, results[name].error_message = error.code, error.message
 
 
-def _find_error(
-    context: RequestContext, requested_topic: CreatableTopic, definition: TopicDefinition, available_partitions: int
+def _validate_new_topic(
+    context: RequestContext,
+    requested_topic: CreatableTopic,
+    definition: TopicDefinition,
+    remaining_partition_count: int,
 ) -> tuple[int, str | None]:
     """Return (0, None) if the topic can be created, else an error code and its message (None if it was injected)."""
-    cluster, partitions = context.cluster, definition.partitions
+    cluster, partition_count = context.cluster, definition.partition_count
     injected_code = context.find_injected_error_code(requested_topic.name)
     if injected_code:
         return injected_code, None
@@ -91,10 +94,10 @@ def _find_error(
         )
     if requested_topic.name in cluster.topics:
         return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested_topic.name} already exists."
-    if partitions < 1:
+    if partition_count < 1:
         return error_codes.INVALID_PARTITIONS, "A topic must have at least one partition."
-    if partitions > available_partitions:
-        message = f"Cannot create {partitions} partitions: only {available_partitions} more can be created."
+    if partition_count > remaining_partition_count:
+        message = f"Cannot create {partition_count} partitions: only {remaining_partition_count} more can be created."
         return error_codes.INVALID_PARTITIONS, message
     replication_factor, node_count = requested_topic.replication_factor, len(cluster.nodes)
     is_factor_valid = replication_factor == -1 or 1 <= replication_factor <= node_count

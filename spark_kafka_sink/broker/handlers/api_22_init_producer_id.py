@@ -8,7 +8,7 @@ from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-FIRST_PRODUCER_FENCED_VERSION = 4
+MIN_VERSION_WITH_PRODUCER_FENCED = 4
 
 
 def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerResult:
@@ -33,7 +33,9 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
         )
         cluster.save_transactions()
     return InitProducerIdResponse(
-        error_code=downgrade_error_code(identity.error_code, context.version, FIRST_PRODUCER_FENCED_VERSION),
+        error_code=downgrade_error_code(
+            identity.error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
+        ),
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
     )
@@ -43,8 +45,11 @@ def _reject(error_code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error_code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
 
-def downgrade_error_code(error_code: int, version: int, fenced_error_version: int) -> int:
-    """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH for versions whose clients do not know the newer code."""
-    if error_code == error_codes.PRODUCER_FENCED and version < fenced_error_version:
+def downgrade_error_code(error_code: int, version: int, *, min_version: int) -> int:
+    """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH for clients that do not know the newer code.
+
+    `min_version`: the API's first version whose clients know PRODUCER_FENCED.
+    """
+    if error_code == error_codes.PRODUCER_FENCED and version < min_version:
         return error_codes.INVALID_PRODUCER_EPOCH
     return error_code

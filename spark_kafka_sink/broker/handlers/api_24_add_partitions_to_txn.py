@@ -20,12 +20,12 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 
-FIRST_MULTI_TRANSACTION_VERSION = 4
-FIRST_PRODUCER_FENCED_VERSION = 2
+MIN_VERSION_WITH_SEVERAL_TRANSACTIONS = 4
+MIN_VERSION_WITH_PRODUCER_FENCED = 2
 
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> HandlerResult:
-    if context.version >= FIRST_MULTI_TRANSACTION_VERSION:
+    if context.version >= MIN_VERSION_WITH_SEVERAL_TRANSACTIONS:
         results = []
         for transaction in request.transactions:
             transactional_id = transaction.transactional_id
@@ -76,7 +76,9 @@ def _add_partitions(
                 transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
             )
             cluster.save_transactions()
-    common_error_code = downgrade_error_code(common_error_code, context.version, FIRST_PRODUCER_FENCED_VERSION)
+    common_error_code = downgrade_error_code(
+        common_error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
+    )
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

@@ -7,7 +7,7 @@ from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_e
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
-FIRST_PRODUCER_FENCED_VERSION = 2
+MIN_VERSION_WITH_PRODUCER_FENCED = 2
 
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
@@ -21,5 +21,5 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerR
             )
             cluster.save_transactions()
     return AddOffsetsToTxnResponse(
-        error_code=downgrade_error_code(error_code, context.version, FIRST_PRODUCER_FENCED_VERSION)
+        error_code=downgrade_error_code(error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED)
     )

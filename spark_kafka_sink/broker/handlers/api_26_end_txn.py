@@ -8,8 +8,8 @@ from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
-FIRST_PRODUCER_FENCED_VERSION = 2
-FIRST_TRANSACTIONS_V2_VERSION = 5
+MIN_VERSION_WITH_PRODUCER_FENCED = 2
+MIN_VERSION_WITH_TRANSACTIONS_V2 = 5
 
 
 def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
@@ -20,13 +20,15 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
         coordinator = cluster.coordinator
-        version = 2 if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2 else 1
+        version = 2 if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2 else 1
         next_identity = coordinator.end_transaction(
             request.transactional_id, identity, commit=request.committed, version=version
         )
         cluster.save_transactions()
     return EndTxnResponse(
-        error_code=downgrade_error_code(next_identity.error_code, context.version, FIRST_PRODUCER_FENCED_VERSION),
+        error_code=downgrade_error_code(
+            next_identity.error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
+        ),
         producer_id=next_identity.producer_id,
         producer_epoch=next_identity.epoch,
     )

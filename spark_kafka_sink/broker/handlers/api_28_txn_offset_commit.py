@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-FIRST_TRANSACTIONS_V2_VERSION = 5
+MIN_VERSION_WITH_TRANSACTIONS_V2 = 5
 
 
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
@@ -63,7 +63,7 @@ def _find_transaction_error_code(context: RequestContext, request: TxnOffsetComm
     """Return 0 if the transaction contains the group, else the error code. In version 2, add the group first."""
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
-    if context.version >= FIRST_TRANSACTIONS_V2_VERSION and coordinator.version >= 2:
+    if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2:
         error_code = coordinator.add_group(
             request.transactional_id, identity, request.group_id, context.now_ms, context.cluster.wall_ms(), version=2
         )
