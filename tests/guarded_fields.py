@@ -63,9 +63,8 @@ GUARDS = [
         "_lock",
         _names("_topic_expiry_ms _new_topics _epochs _address_failures _node_failures _omitted_topics"),
         _names(
-            "snapshot _update_version _is_full_update_requested _is_partial_update_requested _failure_count "
-            "_unchanged_response_count _last_attempt_ms _last_full_update_ms _backoff_ms _fatal_error _is_closed "
-            "_new_topics_version _response_problem"
+            "snapshot _update_version _is_full_update_requested _is_partial_update_requested _last_full_update_ms "
+            "_backoff _fatal_error _is_closed _new_topics_version _response_problem"
         ),
         _names("has_connection_failures connection_failure"),
     ),

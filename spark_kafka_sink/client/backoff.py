@@ -14,9 +14,9 @@ JITTER = 0.2
 
 
 class ExponentialBackoff:
-    """A backoff with random jitter that doubles with each consecutive failure, up to a maximum.
+    """A backoff that doubles with each consecutive failure, up to a maximum, with random jitter.
 
-    The caller counts the failures, and passes the random generator, so that tests are repeatable.
+    The caller counts the failures, and supplies the random number generator, which makes tests repeatable.
     """
 
     def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:
@@ -29,7 +29,8 @@ class ExponentialBackoff:
         if self._initial_ms >= self._maximum_ms:
             return self._maximum_ms
         # The exponent is limited so that the float cannot overflow. 2^60 ms is long enough for any backoff.
-        backoff_ms = min(self._initial_ms * 2.0 ** min(failures, 60), self._maximum_ms)
+        doublings = min(failures, 60)
+        backoff_ms = min(self._initial_ms * 2.0**doublings, self._maximum_ms)
         return min(backoff_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
 
@@ -43,12 +44,14 @@ class SharedRetryBackoff:
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
         self._backoff_ms = 0.0
-        self._drawn_for: tuple[float, int] | None = None  # the time and number of failures that `_backoff_ms` is for
+        self._backoff_key: tuple[float, int] | None = None
+        """The time and the number of failures that `_backoff_ms` was drawn for; None before the first draw."""
 
     def next_attempt_ms(self, now_ms: float, failures: int) -> float:
         """Return the time of the next attempt, in milliseconds on the same clock as `now_ms`."""
-        if self._drawn_for != (now_ms, failures):
-            self._drawn_for = (now_ms, failures)
+        key = (now_ms, failures)
+        if self._backoff_key != key:
+            self._backoff_key = key
             self._backoff_ms = self._backoff.compute_delay_ms(failures)
         return now_ms + self._backoff_ms
 

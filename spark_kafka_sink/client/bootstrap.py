@@ -16,9 +16,11 @@ from spark_kafka_sink.errors import ConfigurationError, NetworkError, OptionFaul
 from spark_kafka_sink.network.system import System
 
 BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
+MAX_PORT = 65535
+
+# The values of client.dns.lookup.
 USE_ALL_DNS_IPS = "use_all_dns_ips"
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
-MAX_PORT = 65535
 
 # Like other clients, accept and ignore a scheme such as PLAINTEXT://. IPv6 addresses are enclosed in brackets.
 _ADDRESS_PATTERN = re.compile(
@@ -30,12 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the distinct (host, port) pairs of the servers, in their order.
+    """Return the distinct (host, port) pairs of the servers, in the given order.
 
     Raise a single ConfigurationError that lists every server that is not of the form HOST:PORT.
     """
     addresses: list[tuple[str, int]] = []
-    faults = OptionFaults()  # replaces the names in braces with values or option names
+    faults = OptionFaults()  # replaces the names in braces with the keyword arguments or option names
     for server in servers:
         address = server.strip()
         match = _ADDRESS_PATTERN.fullmatch(address)
@@ -47,8 +49,8 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
         elif match is None:
             faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=address)
         elif not 0 < int(match["port"]) <= MAX_PORT:
-            message_template = f"has {{address!r}}, whose port is not between 1 and {MAX_PORT}."
-            faults.add(BOOTSTRAP_SERVERS_OPTION, message_template, address=address)
+            message_template = "has {address!r}, whose port is not between 1 and {max_port}."
+            faults.add(BOOTSTRAP_SERVERS_OPTION, message_template, address=address, max_port=MAX_PORT)
         else:
             addresses.append((match["ipv6"] or match["host"], int(match["port"])))
     if not servers:

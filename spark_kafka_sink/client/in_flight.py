@@ -76,12 +76,12 @@ class InFlightRequests:
         self._max_per_node = max_per_node
         self._requests_by_node: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._deadline_bound_ms = math.inf  # no deadline is earlier; find_timed_out_requests raises it
+        self._next_deadline_check_ms = math.inf  # no request times out before this time
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
         self._count += 1
-        self._deadline_bound_ms = min(self._deadline_bound_ms, in_flight.deadline_ms)
+        self._next_deadline_check_ms = min(self._next_deadline_check_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
         """Return whether a further request may be sent to the node.
@@ -135,14 +135,19 @@ class InFlightRequests:
         for in_flight in self._requests_by_node.get(node_id, ()):
             in_flight.deadline_ms += throttle_ms
 
-    def deadline_bound_ms(self) -> float:
-        """Return a lower bound of all requests' deadlines: no request times out before this time."""
-        return self._deadline_bound_ms
+    def next_deadline_check_ms(self) -> float:
+        """Return the time of the next `check_deadlines` that may find anything; inf if no request is in flight.
 
-    def find_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
-        """Return the oldest timed-out request of each node, if any, and recompute the bound of the remaining deadlines.
+        No request times out before this time. It is not always the earliest deadline, because it is not updated when
+        requests complete or deadlines are extended.
+        """
+        return self._next_deadline_check_ms
 
-        Timeouts differ, so a request may time out before an older one does.
+    def check_deadlines(self, now_ms: float) -> dict[int, ClientRequest]:
+        """Return the oldest timed-out request of each node, if any, and update the time of the next check.
+
+        Requests have different timeouts, so a newer request may time out before an older one. The caller must remove
+        the requests that have timed out, because later checks are scheduled only for the remaining ones.
         """
         timed_out_requests: dict[int, ClientRequest] = {}
         future_deadlines_ms: list[float] = []
@@ -152,5 +157,5 @@ class InFlightRequests:
                     future_deadlines_ms.append(in_flight.deadline_ms)
                 else:
                     timed_out_requests.setdefault(node_id, in_flight.request)
-        self._deadline_bound_ms = min(future_deadlines_ms, default=math.inf)
+        self._next_deadline_check_ms = min(future_deadlines_ms, default=math.inf)
         return timed_out_requests

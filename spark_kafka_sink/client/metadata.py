@@ -10,12 +10,12 @@ An update is due when:
   of known topics.
 - A full update was requested, or the last full update is metadata.max.age.ms old.
 
-An update waits until the backoff since the last attempt has elapsed. The backoff starts at retry.backoff.ms, and grows
-exponentially while attempts fail or while repeated updates bring nothing new. A new topic skips the wait. A request
-with `reset_backoff` skips the wait only if the last attempt succeeded.
+An update also waits until the backoff after the last attempt has ended (metadata_backoff.py). A new topic skips the
+backoff. A request with `reset_backoff` skips it only if the last attempt succeeded.
 
 A fatal error, such as rejected credentials or a broker that is too old, fails all current waits, and any later wait
-fails immediately. The sender keeps retrying, and the error is cleared as soon as a response can be applied.
+fails immediately. It does not affect the schedule: the sender keeps retrying, and the error is cleared as soon as a
+response can be applied.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from spark_kafka_sink.client.cluster import (
     replace_partitions,
 )
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata_backoff import MetadataBackoff
 from spark_kafka_sink.client.metadata_merge import Epochs, KnownEpoch, LeaderHint, merge_response
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
@@ -96,9 +97,10 @@ class Metadata:
         self._bootstrap_nodes = tuple(nodes)
         self._max_age_ms = config.metadata_max_age_ms
         self._max_idle_ms = config.metadata_max_idle_ms
-        self._backoff = ExponentialBackoff(
+        retry_backoff = ExponentialBackoff(
             config.retry_backoff_ms, config.retry_backoff_max_ms, random if random is not None else Random()
         )
+        self._backoff = MetadataBackoff(retry_backoff)
         self._system = system
         self._allow_auto_topic_creation = allow_auto_topic_creation
         self._lock = threading.RLock()
@@ -110,11 +112,7 @@ class Metadata:
         self._update_version = 0  # number of responses applied so far
         self._is_full_update_requested = True
         self._is_partial_update_requested = False
-        self._failure_count = 0  # consecutive failed updates
-        self._unchanged_response_count = 0  # consecutive responses that contained nothing new
-        self._last_attempt_ms = -math.inf  # no attempt yet, so there is no backoff to wait for
         self._last_full_update_ms = -math.inf  # -inf if there was none
-        self._backoff_ms = 0.0  # how long the next update must wait after the last attempt
         self._fatal_error: KafkaSinkError | None = None
         self._address_failures: dict[str, str] = {}  # address -> reason, since the last response
         self._omitted_topics: set[str] = set()  # topics that were requested last time but missing from the response
@@ -155,7 +153,7 @@ class Metadata:
                 self._new_topics.add(topic)
                 self._new_topics_version += 1
                 self._is_partial_update_requested = True
-                self._skip_backoff()
+                self._backoff = self._backoff.skip()
 
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Request a full update. Return the current version; the update will have a higher one.
@@ -165,10 +163,9 @@ class Metadata:
         """
         with self._lock:
             self._is_full_update_requested = True
-            if reset_backoff and not self._failure_count:
-                self._skip_backoff()
-            elif reset_backoff:
-                self._restart_backoff()
+            if reset_backoff:
+                has_failed = self._backoff.failure_count > 0
+                self._backoff = self._backoff.restart() if has_failed else self._backoff.skip()
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
@@ -256,13 +253,13 @@ class Metadata:
         thread that requests an update wakes up the client afterwards, and the client then calls this method again.
         """
         until_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
-        if until_expiry_ms == 0 and self._unchanged_response_count:
+        if until_expiry_ms == 0 and self._backoff.unchanged_response_count:
             # The update is due because of metadata.max.age.ms. It does not repeat one that brought nothing new.
             with self._lock:
-                self._restart_backoff()
+                self._backoff = self._backoff.restart()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested
         until_due_ms = 0.0 if is_requested else until_expiry_ms
-        until_backoff_ends_ms = self._last_attempt_ms + self._backoff_ms - now_ms
+        until_backoff_ends_ms = self._backoff.ends_at_ms - now_ms
         return max(until_due_ms, until_backoff_ends_ms)
 
     def build_query(self, now_ms: float) -> MetadataQuery:
@@ -278,44 +275,14 @@ class Metadata:
         with self._lock:
             if self._is_closed:
                 raise IllegalStateError("a metadata response after close()")
-            response_topics = {topic.name for topic in response.topics if topic.name is not None}
-            self._new_topics -= response_topics
-            self._omitted_topics = (self._omitted_topics | set(query.topics)) - response_topics
-            self._response_problem = ""
-            # Topics that were added after the query was built need a new query. Topics that the response has omitted do
-            # not make an update due: their callers request one after a backoff.
-            has_newer_topics = query.new_topics_version < self._new_topics_version
-            self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
-            if not query.is_partial:
-                self._is_full_update_requested = False
-                self._last_full_update_ms = now_ms
+            self._complete_requests(query, response, now_ms)
+            # Remove idle topics before the merge, because the merge drops the state of topics that are not in use.
             self._remove_idle_topics(now_ms)
-            self._omitted_topics &= self._topic_expiry_ms.keys()
-            merge = merge_response(
-                self.snapshot,
-                self._epochs,
-                response,
-                version=version,
-                is_partial=query.is_partial,
-                is_in_use=self._topic_expiry_ms.__contains__,
-            )
-            if merge.snapshot.cluster_id != self.snapshot.cluster_id:
-                _log.info("Cluster id: %s", merge.snapshot.cluster_id)
-            self.snapshot = merge.snapshot
-            self._epochs = merge.epochs
-            self._is_full_update_requested |= merge.needs_refresh
-            self._unchanged_response_count = 0 if merge.has_changes else self._unchanged_response_count + 1
-            self._failure_count = 0
-            self._last_attempt_ms = now_ms
-            self._draw_backoff()
+            has_changes = self._apply_response(query, response, version)
+            self._backoff = self._backoff.after_response(now_ms, has_changes=has_changes)
             if self._is_partial_update_requested:  # for topics added after the request was built
-                self._skip_backoff()
-            # The response proves that the client can use the cluster.
-            self._fatal_error = None
-            self._address_failures.clear()
-            self._node_failures = {
-                node_id: reason for node_id, reason in self._node_failures.items() if node_id in self.snapshot.nodes
-            }
+                self._backoff = self._backoff.skip()
+            self._clear_errors()
             self._update_version += 1
             self._update_condition.notify_all()
 
@@ -326,10 +293,7 @@ class Metadata:
         """
         with self._lock:
             self._response_problem = problem or self._response_problem
-            self._last_attempt_ms = now_ms
-            self._failure_count += 1
-            self._unchanged_response_count = 0
-            self._draw_backoff()
+            self._backoff = self._backoff.after_failure(now_ms)
 
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
         """Apply the hints that have a newer leader epoch than the known one and whose leader is a known node.
@@ -361,8 +325,7 @@ class Metadata:
             self._bootstrap_nodes = tuple(nodes)
             self.snapshot = build_bootstrap_snapshot(nodes)
             self._response_problem = ""
-            self._failure_count = 0
-            self._skip_backoff()
+            self._backoff = self._backoff.reset()
 
     def rebootstrap(self) -> None:
         """Replace the known brokers with the bootstrap servers. Keep the epochs and the topics in use."""
@@ -399,16 +362,44 @@ class Metadata:
 
     # --- helpers (with _lock held)
 
-    def _restart_backoff(self) -> None:
-        """Forget the responses that contained nothing new, so that only failed attempts lengthen the backoff."""
-        self._unchanged_response_count = 0
-        self._draw_backoff()
+    def _complete_requests(self, query: MetadataQuery, response: MetadataResponse, now_ms: float) -> None:
+        """Clear the requests for updates that this response fulfills, and record the topics that it omits."""
+        response_topics = {topic.name for topic in response.topics if topic.name is not None}
+        self._new_topics -= response_topics
+        self._omitted_topics = (self._omitted_topics | set(query.topics)) - response_topics
+        # Topics that were added after the query was built need a new query. Topics that the response has omitted do
+        # not make an update due: their callers request one after a backoff.
+        has_newer_topics = query.new_topics_version < self._new_topics_version
+        self._is_partial_update_requested = bool(self._new_topics) and has_newer_topics
+        if not query.is_partial:
+            self._is_full_update_requested = False
+            self._last_full_update_ms = now_ms
 
-    def _skip_backoff(self) -> None:
-        """Let the next update start without a backoff, because there is a new reason for it. Its retries back off."""
-        self._unchanged_response_count = 0
-        self._last_attempt_ms = -math.inf
-        self._draw_backoff()
+    def _apply_response(self, query: MetadataQuery, response: MetadataResponse, version: int) -> bool:
+        """Replace the snapshot and the epochs. Return whether the response contained anything new."""
+        result = merge_response(
+            self.snapshot,
+            self._epochs,
+            response,
+            version=version,
+            is_partial=query.is_partial,
+            is_in_use=self._topic_expiry_ms.__contains__,
+        )
+        if result.snapshot.cluster_id != self.snapshot.cluster_id:
+            _log.info("Cluster id: %s", result.snapshot.cluster_id)
+        self.snapshot = result.snapshot
+        self._epochs = result.epochs
+        self._is_full_update_requested |= result.needs_refresh
+        return result.has_changes
+
+    def _clear_errors(self) -> None:
+        """Forget errors, because an applied response proves that the client can use the cluster."""
+        self._fatal_error = None
+        self._response_problem = ""
+        self._address_failures.clear()
+        self._node_failures = {
+            node_id: reason for node_id, reason in self._node_failures.items() if node_id in self.snapshot.nodes
+        }
 
     def _remove_idle_topics(self, now_ms: float) -> None:
         """Drop the topics that have not been used for metadata.max.idle.ms, except new topics."""
@@ -420,6 +411,7 @@ class Metadata:
         for topic in idle_topics:
             _log.debug("Removed topic %s from the metadata: unused for metadata.max.idle.ms", topic)
             del self._topic_expiry_ms[topic]
+        self._omitted_topics &= self._topic_expiry_ms.keys()
 
     def _apply_hint(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
         """Return the partition with the hint's leader, or None if the hint is not newer than the known leader."""
@@ -430,16 +422,6 @@ class Metadata:
         if known_epoch is not None and hint.leader_epoch <= known_epoch.epoch:
             return None
         return replace(known_partition, leader=hint.leader_id, leader_epoch=hint.leader_epoch)
-
-    def _draw_backoff(self) -> None:
-        # Draw the jitter once per attempt. With a draw at each check, the shortest of many draws would win.
-        failure_backoff_ms = self._backoff.compute_delay_ms(max(self._failure_count - 1, 0))
-        unchanged_backoff_ms = (
-            self._backoff.compute_delay_ms(self._unchanged_response_count - 1)
-            if self._unchanged_response_count
-            else 0.0
-        )
-        self._backoff_ms = max(failure_backoff_ms, unchanged_backoff_ms)
 
     def _describe_connection_failures(self) -> str:
         if not self._address_failures:

@@ -1,16 +1,11 @@
-"""MetadataFetch: tracks the metadata request in flight and the brokers it was sent to, and decides when to rebootstrap.
+"""MetadataFetch: tracks the metadata request in flight and the brokers it was sent to.
 
-A suspended broker accepts a request but does not respond. The client does not wait for request.timeout.ms. Once the
-broker has been unresponsive for a second, the client sends the same request to a second broker and uses the response
-that arrives first. The wait doubles with each further broker, and is reset when a broker responds quickly. Without the
-doubling, a slow cluster would get every request twice.
+A suspended broker accepts a request but never responds. Rather than wait for request.timeout.ms, the client sends the
+same request to a second broker after one second, and uses whichever response arrives first. The wait doubles with each
+further broker, and is reset when a broker responds quickly. Without the doubling, a slow cluster would get every
+request twice.
 
-All known brokers may be gone, because they were replaced or because their names now resolve to different hosts. Only
-the bootstrap servers can help then (KIP-899). The client returns to them if:
-
-- no known broker can be reached,
-- an update has been due without a response for metadata.recovery.rebootstrap.trigger.ms, or
-- a broker demands it (KIP-1102).
+If no known broker responds, the client may return to the bootstrap servers (rebootstrap_policy.py).
 """
 
 from __future__ import annotations
@@ -20,9 +15,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
-from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
+from spark_kafka_sink.client.rebootstrap_policy import RebootstrapPolicy
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -33,19 +29,16 @@ _log = logging.getLogger(__name__)
 
 
 class MetadataFetch:
-    """Tracks the metadata request in flight and decides when to rebootstrap. Only the sender thread may use it."""
+    """Tracks the metadata request in flight and applies its response. Only the sender thread may use it."""
 
     def __init__(self, metadata: Metadata, config: ClientConfig, system: System, wakeup: Callable[[], None]) -> None:
         """`wakeup`: called on the lookup's thread when a lookup of bootstrap.servers has finished."""
         self._metadata = metadata
         self._lookup = None if metadata.snapshot.nodes else BootstrapLookup(config, system, wakeup)
-        self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
-        self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
-        self._query: MetadataQuery | None = None
+        self._rebootstrap_policy = RebootstrapPolicy(config)
+        self._query: MetadataQuery | None = None  # the query in flight
         self._sent_ms_by_node: dict[int, float] = {}  # node id -> when the query was sent to it; oldest first
         self._resend_after_ms = UNRESPONSIVE_AFTER_MS
-        self._due_since_ms: float | None = None  # when the pending update became due; None if none is pending
-        self._is_rebootstrap_demanded = False
 
     def resolve_bootstrap_servers(self, now_ms: float) -> float:
         """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next call.
@@ -90,8 +83,7 @@ class MetadataFetch:
 
     def record_due_update(self, now_ms: float) -> None:
         """Record that an update is due and the client is looking for a broker to send it to."""
-        if self._due_since_ms is None:
-            self._due_since_ms = now_ms
+        self._rebootstrap_policy.record_due_update(now_ms)
 
     def start_query(self, node_id: int, now_ms: float) -> MetadataQuery:
         """Return the query to send to this node, and record that it is being sent.
@@ -129,8 +121,7 @@ class MetadataFetch:
             self._metadata.record_update_failure(now_ms, "A broker responded, but its response contains no broker.")
         else:
             self._metadata.update(query, response, version, now_ms)
-            self._due_since_ms = None
-            self._is_rebootstrap_demanded = False
+            self._rebootstrap_policy.record_update()
 
     def handle_lost_request(self, node_id: int, query: MetadataQuery, now_ms: float) -> None:
         """Record that this node will not respond to the query. Other nodes may still respond."""
@@ -165,19 +156,15 @@ class MetadataFetch:
 
     def request_rebootstrap(self) -> None:
         """Let `needs_rebootstrap` return True at once, if metadata.recovery.strategy allows it."""
-        self._is_rebootstrap_demanded = True
+        self._rebootstrap_policy.record_demand()
 
     def needs_rebootstrap(self, now_ms: float) -> bool:
         """Return whether an update is overdue or a broker demands a rebootstrap, and the client may rebootstrap."""
-        if not self._may_rebootstrap:
-            return False
-        is_overdue = self._due_since_ms is not None and now_ms - self._due_since_ms > self._rebootstrap_trigger_ms
-        return is_overdue or self._is_rebootstrap_demanded
+        return self._rebootstrap_policy.needs_rebootstrap(now_ms)
 
     def rebootstrap(self, now_ms: float) -> bool:
         """Return to the bootstrap servers if metadata.recovery.strategy allows it. Return whether it does."""
-        if self._may_rebootstrap:
+        if self._rebootstrap_policy.is_allowed:
             self._metadata.rebootstrap()
-            self._due_since_ms = now_ms
-            self._is_rebootstrap_demanded = False
-        return self._may_rebootstrap
+            self._rebootstrap_policy.record_rebootstrap(now_ms)
+        return self._rebootstrap_policy.is_allowed

@@ -1,4 +1,4 @@
-"""Merge a Metadata response into a cluster snapshot without modifying the snapshot.
+"""Construction of a cluster snapshot from the previous one, which is not modified, and a Metadata response.
 
 Brokers learn of a new leader one after another, so a response may be older than the snapshot. As long as the topic id
 stays the same, a partition keeps its previous state if the response has a lower leader epoch. A topic that was deleted
@@ -57,7 +57,7 @@ Epochs = dict[tuple[str, int], KnownEpoch]
 
 
 @dataclass
-class MetadataMerge:
+class MergeResult:
     """The result of merge_response: the new snapshot and epochs, and whether a further update is needed."""
 
     snapshot: ClusterSnapshot
@@ -76,14 +76,14 @@ def merge_response(
     version: int,
     is_partial: bool,
     is_in_use: Callable[[str], bool],
-) -> MetadataMerge:
-    """Merge a response into the old snapshot.
+) -> MergeResult:
+    """Build a new snapshot from the old one and a metadata response.
 
     `version`: the version of the response.
-    `is_partial`: whether the response covers only new topics, so that all known topics in use are kept.
+    `is_partial`: True if the response covers only new topics. Known topics that are still in use are then carried over.
     `is_in_use`: returns whether a topic is still in use.
     """
-    merge = MetadataMerge(old_snapshot, dict(known_epochs))
+    result = MergeResult(old_snapshot, dict(known_epochs))
     topics: dict[str, TopicInfo] = {}
     if is_partial:
         topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)}
@@ -93,9 +93,9 @@ def merge_response(
             continue
         topics.pop(name, None)
         if is_in_use(name):
-            topics[name] = _merge_topic(old_snapshot, topic, version, merge)
-    merge.epochs = {(name, index): epoch for (name, index), epoch in merge.epochs.items() if is_in_use(name)}
-    merge.snapshot = ClusterSnapshot(
+            topics[name] = _merge_topic(old_snapshot, topic, version, result)
+    result.epochs = {(name, index): epoch for (name, index), epoch in result.epochs.items() if is_in_use(name)}
+    result.snapshot = ClusterSnapshot(
         nodes={
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         },
@@ -103,21 +103,21 @@ def merge_response(
         controller_id=response.controller_id if response.controller_id >= 0 else None,
         cluster_id=None if response.cluster_id is None else sanitize(response.cluster_id),
     )
-    return merge
+    return result
 
 
 def _merge_topic(
-    old_snapshot: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merge: MetadataMerge
+    old_snapshot: ClusterSnapshot, topic: MetadataResponseTopic, version: int, result: MergeResult
 ) -> TopicInfo:
-    """Return the topic's new state. Update the epochs and flags in `merge`."""
+    """Return the topic's new state. Update the epochs and flags in `result`."""
     name = topic.name or ""
     known_topic = old_snapshot.topics.get(name)
     error = lookup_error_code(topic.error_code)
     if error.requires_metadata_refresh:
-        merge.needs_refresh = True
+        result.needs_refresh = True
     if topic.error_code == error_codes.NONE:
         partitions = tuple(
-            _merge_partition(old_snapshot, topic, partition, version, merge)
+            _merge_partition(old_snapshot, topic, partition, version, result)
             for partition in _select_valid_partitions(name, topic)
         )
         return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, internal=topic.is_internal)
@@ -148,22 +148,22 @@ def _merge_partition(
     topic: MetadataResponseTopic,
     partition: MetadataResponsePartition,
     version: int,
-    merge: MetadataMerge,
+    result: MergeResult,
 ) -> PartitionInfo:
     """Return the partition from the response, or the old one if the response has a lower leader epoch.
 
-    Update the epochs and flags in `merge`.
+    Update the epochs and flags in `result`.
     """
     name = topic.name or ""
     if lookup_error_code(partition.error_code).requires_metadata_refresh:
-        merge.needs_refresh = True
+        result.needs_refresh = True
     new_partition = _build_partition_info(name, partition, version)
     key = name, new_partition.index
-    known_epoch = merge.epochs.get(key)
+    known_epoch = result.epochs.get(key)
     if new_partition.leader_epoch is None:
         # The broker is old or sent no epoch, so there is nothing to compare later responses with.
-        merge.epochs.pop(key, None)
-        merge.has_changes = True
+        result.epochs.pop(key, None)
+        result.has_changes = True
         return new_partition
     if known_epoch is not None and not _is_other_topic(known_epoch.topic_id, topic.topic_id):
         is_stale = new_partition.leader_epoch < known_epoch.epoch
@@ -179,12 +179,12 @@ def _merge_partition(
                     known_epoch.epoch,
                 )
                 return old_partition
-        merge.has_changes |= new_partition.leader_epoch != known_epoch.epoch
+        result.has_changes |= new_partition.leader_epoch != known_epoch.epoch
     else:  # a new partition, or one of a topic that was recreated
-        merge.has_changes = True
+        result.has_changes = True
     new_epoch = KnownEpoch(topic.topic_id, new_partition.leader_epoch)
     if new_epoch != known_epoch:
-        merge.epochs[key] = new_epoch
+        result.epochs[key] = new_epoch
     return new_partition
 
 

@@ -213,7 +213,7 @@ class NetworkClient:
             responses, self._unreported_responses = self._unreported_responses, []
             return responses
         metadata_wait_ms = self._maybe_update_metadata(now_ms)
-        deadline_ms = min(self._in_flight.deadline_bound_ms(), self._states.next_setup_deadline_ms())
+        deadline_ms = min(self._in_flight.next_deadline_check_ms(), self._states.next_setup_deadline_ms())
         self._selector.poll(
             max(0.0, min(timeout_ms, metadata_wait_ms, self._config.request_timeout_ms, deadline_ms - now_ms))
         )
@@ -335,7 +335,7 @@ class NetworkClient:
             self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now_ms)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now_ms: float) -> None:
-        for node_id, request in self._in_flight.find_timed_out_requests(now_ms).items():
+        for node_id, request in self._in_flight.check_deadlines(now_ms).items():
             timeout = f"{request.timeout_ms / 1000:g} s"
             if request.timeout_ms == self._config.request_timeout_ms:
                 timeout += " (request.timeout.ms)"

@@ -93,7 +93,7 @@ class Selector:
         self._closing_channels: dict[str, KafkaChannel] = {}
         self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels that were given a send
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
-        self._deadline_bound_ms = math.inf  # lower bound of all deadlines; raised only once it has passed
+        self._next_deadline_check_ms = math.inf  # no deadline is earlier; moved forward only once it has passed
         self._poller = system.create_poller()
         self._wake_reader, self._wake_writer = system.create_waker_pair()
         self._poller.register(self._wake_reader, EVENT_READ)
@@ -213,7 +213,7 @@ class Selector:
         for channel, events in ready_channels.items():
             has_only_transfers = has_only_transfers and channel.is_ready
             self._process_channel(channel, events, now_ms)
-        if now_ms >= self._deadline_bound_ms:
+        if now_ms >= self._next_deadline_check_ms:
             self._close_expired(now_ms)
         self.counts.record_select(wait_ms=now_ms - started_ms, io_ms=self._system.now() - now_ms)
         return has_only_transfers and not (self.completed_sends or self.completed_receives or self.disconnected)
@@ -315,7 +315,7 @@ class Selector:
             else:
                 self._remove(channel)
                 self._finish_close(channel)
-        self._deadline_bound_ms = min(
+        self._next_deadline_check_ms = min(
             map(self._timeouts.compute_deadline_ms, self._channels.values()), default=math.inf
         )
 
@@ -419,7 +419,9 @@ class Selector:
         channel.registered_events = events
 
     def _update_deadline(self, channel: KafkaChannel, now_ms: float) -> None:
-        self._deadline_bound_ms = min(self._deadline_bound_ms, self._timeouts.update_deadline(channel, now_ms))
+        self._next_deadline_check_ms = min(
+            self._next_deadline_check_ms, self._timeouts.update_deadline(channel, now_ms)
+        )
 
     def _mark_ready(self, channel: KafkaChannel, events: int) -> None:
         """Let the next poll process these events of the channel without waiting for the poller."""

@@ -5,28 +5,28 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
-from spark_kafka_sink.client.metadata_merge import MAX_PARTITIONS, MetadataMerge, merge_response
+from spark_kafka_sink.client.metadata_merge import MAX_PARTITIONS, MergeResult, merge_response
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.metadata_responses import ID_1, ID_2, metadata_response, partition, topic
 
-EMPTY = MetadataMerge(ClusterSnapshot())
+EMPTY = MergeResult(ClusterSnapshot())
 
 
 def merge(
-    previous: MetadataMerge,
+    previous: MergeResult,
     response: MetadataResponse,
     *,
     version: int = 12,
     is_partial: bool = False,
     retain: Callable[[str], bool] = lambda name: True,
-) -> MetadataMerge:
+) -> MergeResult:
     return merge_response(
         previous.snapshot, previous.epochs, response, version=version, is_partial=is_partial, is_in_use=retain
     )
 
 
-def leader(merged: MetadataMerge, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
+def leader(merged: MergeResult, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
     found = merged.snapshot.partition(name, index)
     return (None, None) if found is None else (found.leader, found.leader_epoch)
 

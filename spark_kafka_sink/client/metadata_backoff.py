@@ -1,0 +1,69 @@
+"""MetadataBackoff: how long the next metadata update has to wait after the last attempt.
+
+The backoff starts at retry.backoff.ms, and grows exponentially while attempts fail or while responses bring nothing
+new. A new reason for an update resets it:
+
+| event                                      | failures | unchanged responses | wait                             |
+|--------------------------------------------|----------|---------------------|----------------------------------|
+| `after_failure`: no usable response        | + 1      | 0                   | grows with the failures          |
+| `after_response`: a response was applied   | 0        | + 1, or 0           | grows with unchanged responses   |
+| `restart`: the update has a new reason     | kept     | 0                   | grows with the failures          |
+| `skip`: a topic was added                  | kept     | 0                   | none before the next attempt     |
+| `reset`: the bootstrap servers are known   | 0        | 0                   | none before the next attempt     |
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from spark_kafka_sink.client.backoff import ExponentialBackoff
+
+
+@dataclass(frozen=True)
+class MetadataBackoff:
+    """The attempts at a metadata update so far, and when the backoff after the last one ends.
+
+    Immutable: each event returns a new object. A thread without the lock therefore never sees a mixture of two states.
+    """
+
+    backoff: ExponentialBackoff
+    failure_count: int = 0
+    """Number of consecutive failed updates."""
+    unchanged_response_count: int = 0
+    """Number of consecutive responses that contained nothing new."""
+    last_attempt_ms: float = -math.inf
+    """When the last attempt ended; -inf if the next one need not wait for it."""
+    ends_at_ms: float = -math.inf
+    """When the backoff ends. The jitter is drawn once per event: with a draw at each check, the shortest would win."""
+
+    def after_failure(self, now_ms: float) -> MetadataBackoff:
+        return self._draw(self.failure_count + 1, 0, now_ms)
+
+    def after_response(self, now_ms: float, *, has_changes: bool) -> MetadataBackoff:
+        return self._draw(0, 0 if has_changes else self.unchanged_response_count + 1, now_ms)
+
+    def restart(self) -> MetadataBackoff:
+        """Forget the responses that contained nothing new, so that only failed attempts lengthen the backoff."""
+        return self._draw(self.failure_count, 0, self.last_attempt_ms)
+
+    def skip(self) -> MetadataBackoff:
+        """Let the next update start without a backoff, because there is a new reason for it. Its retries back off."""
+        return self._draw(self.failure_count, 0, -math.inf)
+
+    def reset(self) -> MetadataBackoff:
+        """Forget all attempts."""
+        return self._draw(0, 0, -math.inf)
+
+    def _draw(self, failure_count: int, unchanged_response_count: int, last_attempt_ms: float) -> MetadataBackoff:
+        # An update without a failure before it waits for the initial backoff, too.
+        delay_ms = self.backoff.compute_delay_ms(max(failure_count - 1, 0))
+        if unchanged_response_count:
+            delay_ms = max(delay_ms, self.backoff.compute_delay_ms(unchanged_response_count - 1))
+        return replace(
+            self,
+            failure_count=failure_count,
+            unchanged_response_count=unchanged_response_count,
+            last_attempt_ms=last_attempt_ms,
+            ends_at_ms=last_attempt_ms + delay_ms,
+        )
