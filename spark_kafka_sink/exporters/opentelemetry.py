@@ -36,20 +36,22 @@ def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = N
     and maxima are omitted if they have no samples.
     """
     meter = _get_meter(provider)
-    metric_names = [parse_metric_name(name) for name in producer.metrics()]
-    for metric in sorted(name.stem for name in metric_names if name.tag is None):
-        _create_instrument(meter, "kafka.producer", metric, _build_callback(producer, metric))
-    for tag, metrics in _TAGGED_METRICS.items():
+    parsed_names = [parse_metric_name(name) for name in producer.metrics()]
+    # A metric without a tag belongs to the producer as a whole, rather than to a topic or node.
+    producer_stems = sorted(parsed_name.stem for parsed_name in parsed_names if parsed_name.tag is None)
+    for stem in producer_stems:
+        _create_instrument(meter, "kafka.producer", stem, _build_callback(producer, stem))
+    for tag, stems in _TAGGED_METRIC_STEMS.items():
         prefix = f"kafka.producer.{tag.removesuffix('-id')}"
-        for metric in metrics:
-            _create_instrument(meter, prefix, metric, _build_tagged_callback(producer, tag, metric))
+        for stem in stems:
+            _create_instrument(meter, prefix, stem, _build_tagged_callback(producer, tag, stem))
 
 
 def _list_rates_and_totals(*stems: str) -> list[str]:
     return [f"{stem}-{kind}" for stem in stems for kind in ("rate", "total")]
 
 
-_TAGGED_METRICS = {
+_TAGGED_METRIC_STEMS = {
     "topic": [*_list_rates_and_totals("record-send", "record-retry", "record-error", "byte"), "compression-rate"],
     "node-id": [
         *_list_rates_and_totals("request", "response", "outgoing-byte", "incoming-byte"),
@@ -59,7 +61,7 @@ _TAGGED_METRICS = {
         "request-latency-max",
     ],
 }
-"""Names of the topic metrics and node metrics.
+"""Names of the topic metrics and node metrics without their tags.
 
 They are listed here because a producer has no such metrics until it knows a topic or node. The instruments are usually
 created before that.
@@ -68,39 +70,39 @@ created before that.
 _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
 
-def _create_instrument(meter: Meter, prefix: str, metric: str, callback: _ObservableCallback) -> None:
-    """Create an observable counter for a metric that ends with `-total`, or else an observable gauge."""
-    exported_metric = to_exported_metric(metric)
+def _create_instrument(meter: Meter, prefix: str, stem: str, callback: _ObservableCallback) -> None:
+    """Create an observable counter for a metric whose name ends in `-total`, and an observable gauge for any other."""
+    exported_metric = to_exported_metric(stem)
     instrument_name = f"{prefix}.{exported_metric.name.replace('-', '_')}"
-    if metric.endswith("-total"):
+    if stem.endswith("-total"):
         meter.create_observable_counter(instrument_name.removesuffix("_total"), [callback], exported_metric.unit)
     else:
         meter.create_observable_gauge(instrument_name, [callback], exported_metric.unit)
 
 
-def _build_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback:
+def _build_callback(producer: KafkaProducer, stem: str) -> _ObservableCallback:
     """Build the callback that observes a metric of the producer as a whole."""
-    factor = to_exported_metric(metric).factor
+    factor = to_exported_metric(stem).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
-        value = producer.metric(metric)
+        value = producer.metric(stem)
         if not math.isnan(value):
             yield Observation(value * factor, {"client_id": producer.config.client_id})
 
     return observe
 
 
-def _build_tagged_callback(producer: KafkaProducer, tag: str, metric: str) -> _ObservableCallback:
+def _build_tagged_callback(producer: KafkaProducer, tag: str, stem: str) -> _ObservableCallback:
     """Build the callback that observes a metric of each topic or of each node, depending on the tag."""
-    factor = to_exported_metric(metric).factor
+    factor = to_exported_metric(stem).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         for name, value in producer.metrics().items():
-            metric_name = parse_metric_name(name)
-            if metric_name.stem == metric and metric_name.tag == tag and not math.isnan(value):
+            parsed_name = parse_metric_name(name)
+            if parsed_name.stem == stem and parsed_name.tag == tag and not math.isnan(value):
                 attributes = {
                     "client_id": producer.config.client_id,
-                    tag.replace("-", "_"): metric_name.tag_value,
+                    tag.replace("-", "_"): parsed_name.tag_value,
                 }
                 yield Observation(value * factor, attributes)
 

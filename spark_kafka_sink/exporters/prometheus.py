@@ -85,9 +85,9 @@ class ProducerCollector(Collector):
         return [_build_producer_histogram({})]
 
 
-def _add_sample(families_by_name: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
-    """Add a sample to its metric family. Create the family for its first sample."""
-    stem, tag, tag_value = parse_metric_name(metric)
+def _add_sample(families_by_name: dict[str, Metric], client_id: str, name: str, value: float) -> None:
+    """Add a sample of a producer metric to its metric family. Create the family for its first sample."""
+    stem, tag, tag_value = parse_metric_name(name)
     family_name, factor = _add_unit(stem)
     label_names, label_values = ["client_id"], [client_id]
     if tag is not None:
@@ -100,29 +100,29 @@ def _add_sample(families_by_name: dict[str, Metric], client_id: str, metric: str
     family.add_metric(label_values, value * factor)  # type: ignore[attr-defined]
 
 
-def _add_unit(metric: str) -> tuple[str, float]:
+def _add_unit(stem: str) -> tuple[str, float]:
     """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to that unit.
 
     Counts, ratios, and names that already mention bytes get no suffix.
     """
-    if metric == "connection-count":
+    if stem == "connection-count":
         # Prometheus reserves the suffix `_count` for histograms.
         return "connections", 1.0
-    name, unit, factor = to_exported_metric(metric)
+    exported_name, unit, factor = to_exported_metric(stem)
     suffix = _UNIT_SUFFIXES.get(unit)
-    if suffix is None or "byte" in name:
-        return name, factor
-    stem, _, kind = name.rpartition("-")
+    if suffix is None or "byte" in exported_name:
+        return exported_name, factor
+    base_name, _, kind = exported_name.rpartition("-")
     if kind == "total" and unit == SECONDS:
         # The name of a counter must end with `_total`.
-        return f"{stem}-{suffix}-total", factor
-    return f"{name}-{suffix}", factor
+        return f"{base_name}-{suffix}-total", factor
+    return f"{exported_name}-{suffix}", factor
 
 
 def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
-    """Create a counter for a name that ends with `-total`, or else a gauge.
+    """Create a counter for a name that ends in `-total`, and a gauge for any other.
 
-    `stem`: the producer's name for the metric.
+    `stem`: the producer's name for the metric, without a tag.
     """
     full_name = f"kafka_producer_{name.replace('-', '_')}"
     family_type = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from spark_kafka_sink.producer.totals import WRITE_COUNTERS, Counter
 
 SECONDS, BYTES = "s", "By"
+_RATIO_UNIT = "1"
 
 _SECONDS_PER_NANOSECOND, _SECONDS_PER_MILLISECOND = 1e-9, 1e-3
 _MILLISECOND_PREFIXES = ("record-queue-time-", "request-latency-", "produce-throttle-time-")
@@ -41,40 +42,40 @@ class ExportedMetric(NamedTuple):
     """The factor that converts the metric's values to the unit."""
 
 
-def to_exported_metric(metric: str) -> ExportedMetric:
+def to_exported_metric(name: str) -> ExportedMetric:
     """Return a producer metric's exported name and unit.
 
-    `metric`: the metric's name in docs/metrics.md.
+    `name`: the metric's name in docs/metrics.md, without a tag.
     """
     # For example, the kind of `record-send-total` is `total`.
-    stem, _, kind = metric.rpartition("-")
-    if stem.endswith("-ns"):
-        return ExportedMetric(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
-    if metric.startswith(_MILLISECOND_PREFIXES):
-        return ExportedMetric(metric, SECONDS, _SECONDS_PER_MILLISECOND)
-    if metric == "metadata-age":
-        return ExportedMetric(metric, SECONDS, 1)
+    base_name, _, kind = name.rpartition("-")
+    if base_name.endswith("-ns"):
+        return ExportedMetric(f"{base_name.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
+    if name.startswith(_MILLISECOND_PREFIXES):
+        return ExportedMetric(name, SECONDS, _SECONDS_PER_MILLISECOND)
+    if name == "metadata-age":
+        return ExportedMetric(name, SECONDS, factor=1)
     if kind == "bytes":
-        return ExportedMetric(stem, BYTES, 1)
-    if metric.startswith(_BYTE_SIZE_PREFIXES):
-        return ExportedMetric(metric, BYTES, 1)
-    if metric.startswith(_RATIO_PREFIXES):
-        return ExportedMetric(metric, "1", 1)
+        return ExportedMetric(base_name, BYTES, factor=1)
+    if name.startswith(_BYTE_SIZE_PREFIXES):
+        return ExportedMetric(name, BYTES, factor=1)
+    if name.startswith(_RATIO_PREFIXES):
+        return ExportedMetric(name, _RATIO_UNIT, factor=1)
     # Counters come last, because their prefixes may match other metrics: `request` counts requests, but
     # `request-latency-avg` is a time.
-    counter_unit = BYTES if metric.startswith(_BYTE_COUNTER_PREFIXES) else _find_counter_unit(metric)
-    return ExportedMetric(metric, f"{counter_unit}/s" if kind == "rate" else counter_unit, 1)
+    counter_unit = BYTES if name.startswith(_BYTE_COUNTER_PREFIXES) else _find_counter_unit(name)
+    return ExportedMetric(name, f"{counter_unit}/s" if kind == "rate" else counter_unit, factor=1)
 
 
-def _find_counter_unit(metric: str) -> str:
-    return next(unit for prefix, unit in _COUNTER_UNITS.items() if metric.startswith(prefix))
+def _find_counter_unit(name: str) -> str:
+    return next(unit for prefix, unit in _COUNTER_UNITS.items() if name.startswith(prefix))
 
 
 def _build_write_metric(name: str, counter: Counter) -> ExportedMetric:
-    metric = counter.metric_name or name
-    if metric.endswith("_ms"):
-        return ExportedMetric(metric.removesuffix("_ms"), SECONDS, _SECONDS_PER_MILLISECOND)
-    return ExportedMetric(metric, f"{{{counter.noun}}}" if counter.noun else BYTES, 1)
+    metric_name = counter.metric_name or name
+    if metric_name.endswith("_ms"):
+        return ExportedMetric(metric_name.removesuffix("_ms"), SECONDS, _SECONDS_PER_MILLISECOND)
+    return ExportedMetric(metric_name, f"{{{counter.noun}}}" if counter.noun else BYTES, factor=1)
 
 
 WRITE_METRICS: Mapping[str, ExportedMetric] = {
