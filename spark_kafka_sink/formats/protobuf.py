@@ -1,4 +1,4 @@
-"""Encode columns in Protobuf's wire format, one message per row. The output is that of the package protobuf.
+"""Encode columns in Protobuf's wire format, one message per row. The output is that of the protobuf package.
 
 A field consists of a tag (field number and wire type) and a value. Fields are written in the order of their numbers,
 and null fields are omitted. Numbers are varints or take 4 or 8 bytes. Strings, bytes, messages and packed numbers are

@@ -89,7 +89,7 @@ def _parse_files(data: bytes) -> list[Any]:
         from google.protobuf.message import DecodeError
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            'A Protobuf schema requires the package protobuf on the driver: pip install "spark-kafka-sink[protobuf]".'
+            'A Protobuf schema requires the protobuf package on the driver: pip install "spark-kafka-sink[protobuf]".'
         ) from error
     try:
         # A FileDescriptorSet can be parsed as a FileDescriptorProto, too, but the result has no messages.

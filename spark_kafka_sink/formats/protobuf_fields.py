@@ -1,4 +1,4 @@
-"""Fields of a Protobuf message as picklable objects, so that the tasks do not need the package protobuf.
+"""Fields of a Protobuf message as picklable objects, so that tasks do not need the protobuf package.
 
 Only fields that have a column are included. They are derived from the column types (`protobuf_schema.py`) or parsed
 from a descriptor (`protobuf_descriptor.py`).
@@ -22,7 +22,7 @@ _UNSIGNED = ("uint32", "fixed32", "uint64", "fixed64")
 class MessageField:
     """A field of a message.
 
-    `type_name` is the name of a Protobuf type or one of three others: `map`; `timestamp`, for the message
+    `type_name` is the name of a Protobuf type, or one of three special names: `map`; `timestamp`, for the message
     google.protobuf.Timestamp; and `null`, for a column of Arrow's null type, whose field is never written.
     """
 
@@ -42,13 +42,12 @@ class MessageField:
 
 def check_column_type(type_name: str, data_type: pa.DataType, path: str) -> None:
     """Raise SchemaError if a column of this type, which must be scalar, cannot be encoded as the Protobuf type."""
-    types = pa.types
+    # A Protobuf Timestamp is a point in time, and a timestamp without a time zone is not one.
+    if type_name == "timestamp" and pa.types.is_timestamp(data_type) and data_type.tz is not None:
+        return
     compatible_types: tuple[str, ...] = next(
         (type_names for is_type, type_names in _COMPATIBLE_TYPES if is_type(data_type)), ()
     )
-    # A Protobuf Timestamp is a point in time, which a timestamp without a time zone does not determine.
-    if type_name == "timestamp" and types.is_timestamp(data_type) and data_type.tz is not None:
-        return
     if type_name not in compatible_types:
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written as Protobuf type {type_name}")
 

@@ -23,6 +23,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -111,6 +112,19 @@ class RegistryConfig:
             warn_once(_log, "schema.registry.url is http, which sends the credentials unencrypted. Use https.")
 
 
+class _Operation(Enum):
+    """What a query does. The values name the operations in the registry's API documentation."""
+
+    REGISTER = "register"
+    """Register the given schema, unless the subject already has it."""
+    LOOKUP = "lookup"
+    """Look up the id of the given schema."""
+    GET_LATEST = "latest"
+    """Get the latest schema as text."""
+    GET_LATEST_SERIALIZED = "serialized"
+    """Get the latest schema, which is a Protobuf schema, as a serialized descriptor."""
+
+
 class _FailedAttempt(NamedTuple):
     """A failed request to one URL.
 
@@ -154,11 +168,11 @@ class SchemaRegistryClient:
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Return the registered schema, and register it as a new version of the subject if it is not registered yet."""
-        return self._get_cached("register", subject, schema)
+        return self._get_cached(_Operation.REGISTER, subject, schema)
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Return the registered schema. Raise SchemaRegistryError if the subject does not have it."""
-        return self._get_cached("lookup", subject, schema)
+        return self._get_cached(_Operation.LOOKUP, subject, schema)
 
     def get_latest(
         self, subject: str, *, is_serialized: bool = False, stream_start: str | None = None
@@ -169,9 +183,9 @@ class SchemaRegistryClient:
         `stream_start`: identifies one start of a Spark stream. All calls with the same value return the same version.
         If it is None, every call queries the registry.
         """
-        operation = "serialized" if is_serialized else "latest"
+        operation = _Operation.GET_LATEST_SERIALIZED if is_serialized else _Operation.GET_LATEST
         if stream_start is None:
-            return self._fetch(operation, subject, None)
+            return self._query(operation, subject, schema=None)
         return self._get_cached(operation, subject, None, stream_start)
 
     def sanitize(self, text: str, max_characters: int = 1_000) -> str:
@@ -179,9 +193,9 @@ class SchemaRegistryClient:
         return sanitize(mask_secrets(text, self._secrets), max_characters)
 
     def _get_cached(
-        self, operation: str, subject: str, schema: Schema | None, stream_start: str = ""
+        self, operation: _Operation, subject: str, schema: Schema | None, stream_start: str = ""
     ) -> RegisteredSchema:
-        """Return a cached schema, or fetch and cache it.
+        """Return a cached schema, or query the registry and cache the result.
 
         A cached schema expires after _MAX_CACHE_AGE_S or, if `stream_start` is set, never.
         """
@@ -190,46 +204,42 @@ class SchemaRegistryClient:
         if cached_schema is None or self._now_s() >= expires_at_s:
             if len(self._cache) >= _MAX_CACHED_SCHEMAS:
                 self._cache.clear()
-            cached_schema = self._fetch(operation, subject, schema)
+            cached_schema = self._query(operation, subject, schema)
             expires_at_s = math.inf if stream_start else self._now_s() + _MAX_CACHE_AGE_S
             self._cache[key] = cached_schema, expires_at_s
         return cached_schema
 
-    def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
+    def _query(self, operation: _Operation, subject: str, schema: Schema | None) -> RegisteredSchema:
         """Query the registry and check the response. Raise SchemaRegistryError if the schema cannot be used.
 
-        `operation`: "register" or "lookup" for a given schema; without a schema, "latest" or "serialized" (the latest
-        schema as a serialized descriptor).
+        `schema`: the schema to register or look up; None for the other operations.
         """
         if schema is None:
-            query = "?format=serialized" if operation == "serialized" else ""
+            query = "?format=serialized" if operation is _Operation.GET_LATEST_SERIALIZED else ""
             response = self._fetch_latest_version(subject, query)
         else:
-            path = _build_subject_path(subject) + ("/versions" if operation == "register" else "")
-            query = "?normalize=true" if self._config.normalize else ""
-            response = self._request("POST", path + query, schema, subject)
-        version = response
+            response = self._post_schema(operation, subject, schema)
         has_only_id = "schema" not in response and "ruleSet" not in response
-        if has_only_id:
-            # Fetch the rules. A follower of the registry forwards a registration to the leader and may see the new
-            # version a moment later, so 404 is retried.
-            version = self._fetch_latest_version(
-                subject, retriable_statuses=(HTTPStatus.NOT_FOUND, *_RETRIABLE_STATUSES)
-            )
-        self._reject_write_rules(subject, version)
-        schema_id, text = response.get("id"), response.get("schema", "")
-        # `type`, because `isinstance` would accept True and False, too.
-        if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
-            raise SchemaRegistryError(
-                f"The response of the schema registry about subject '{subject}' has no valid schema id."
-            )
+        self._reject_write_rules(subject, self._fetch_registered_version(subject) if has_only_id else response)
+        registered_schema = self._parse_registered_schema(subject, response)
         if schema is None and response.get("references"):
             raise SchemaRegistryError(
                 f"The latest schema of subject '{subject}' has references to other subjects, which are not supported. "
                 "Set valueSchema to a schema without references, and schemaSource to 'lookup'."
             )
-        schema_type = self.sanitize(str(response.get("schemaType", "AVRO")), 40)
-        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")))
+        return registered_schema
+
+    def _post_schema(self, operation: _Operation, subject: str, schema: Schema) -> Mapping[str, Any]:
+        """Register the schema or look it up, and return the JSON object of the response."""
+        path = _build_subject_path(subject) + ("/versions" if operation is _Operation.REGISTER else "")
+        query = "?normalize=true" if self._config.normalize else ""
+        return self._request("POST", path + query, schema, subject)
+
+    def _fetch_registered_version(self, subject: str) -> Mapping[str, Any]:
+        """Fetch the latest version, for its rules, after a registration whose response contains only the id."""
+        # A registry follower forwards registrations to the leader, and may not see the new version immediately. So
+        # status 404 is retried.
+        return self._fetch_latest_version(subject, retriable_statuses=(HTTPStatus.NOT_FOUND, *_RETRIABLE_STATUSES))
 
     def _fetch_latest_version(
         self, subject: str, query: str = "", retriable_statuses: Sequence[int] = _RETRIABLE_STATUSES
@@ -237,6 +247,17 @@ class SchemaRegistryClient:
         """Return the JSON object of the latest version. `query` is a query string, including its `?`."""
         path = f"{_build_subject_path(subject)}/versions/latest{query}"
         return self._request("GET", path, None, subject, retriable_statuses)
+
+    def _parse_registered_schema(self, subject: str, response: Mapping[str, Any]) -> RegisteredSchema:
+        """Convert a response. Raise SchemaRegistryError if it has no valid schema id."""
+        schema_id, text = response.get("id"), response.get("schema", "")
+        # Compare the type, because isinstance() also accepts bools.
+        if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
+            raise SchemaRegistryError(
+                f"The response of the schema registry about subject '{subject}' has no valid schema id."
+            )
+        schema_type = self.sanitize(str(response.get("schemaType", "AVRO")), max_characters=40)
+        return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")))
 
     def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
         """Raise SchemaRegistryError if this version of the subject has rules that serializers must execute.
@@ -265,20 +286,17 @@ class SchemaRegistryClient:
 
         An attempt tries all URLs, and divides the remaining time among those that it has not tried yet. Return the JSON
         object of the response. Raise SchemaRegistryError if the registry rejects the request or the last attempt fails.
+
+        `schema`: the request's body, or None for a request without a body.
         """
         deadline_s = self._now_s() + self._config.timeout_ms / 1000
         for attempt in range(1, MAX_RETRIES + 2):
-            failures: list[_FailedAttempt] = []
-            for index, url in enumerate(self._config.urls):
-                untried_count = len(self._config.urls) - index
-                timeout_s = (deadline_s - self._now_s()) / untried_count
-                result = self._try_request(method, url, path, schema, timeout_s, retriable_statuses)
-                if isinstance(result, _FailedAttempt):
-                    failures.append(result)
-                elif result.status == HTTPStatus.OK:
+            result = self._try_urls(method, path, schema, deadline_s, retriable_statuses)
+            if isinstance(result, HttpResponse):
+                if result.status == HTTPStatus.OK:
                     return parse_json_object(result.data)
-                else:
-                    raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
+                raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
+            failures = result
             message = "; ".join(failure.message for failure in failures)
             # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
             min_backoffs_s = [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
@@ -298,6 +316,20 @@ class SchemaRegistryClient:
             f"timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check schema.registry.url, "
             "and that the driver can reach the registry."
         )
+
+    def _try_urls(
+        self, method: str, path: str, schema: Schema | None, deadline_s: float, retriable_statuses: Sequence[int]
+    ) -> HttpResponse | list[_FailedAttempt]:
+        """Send a request to each URL in turn. Return the first final response, or one failure for each URL."""
+        failures: list[_FailedAttempt] = []
+        for index, url in enumerate(self._config.urls):
+            untried_count = len(self._config.urls) - index
+            timeout_s = (deadline_s - self._now_s()) / untried_count
+            result = self._try_request(method, url, path, schema, timeout_s, retriable_statuses)
+            if isinstance(result, HttpResponse):
+                return result
+            failures.append(result)
+        return failures
 
     def _try_request(
         self,

@@ -1,4 +1,4 @@
-"""Client side of the SASL mechanism GSSAPI (Kerberos, RFC 4752). Requires the optional package `gssapi`.
+"""Client side of the SASL mechanism GSSAPI (Kerberos, RFC 4752). Requires the optional `gssapi` package.
 
     client and server   exchange tokens until both have established the security context
     server              sends the security layers that it offers and the maximum message size (wrapped)
@@ -85,7 +85,7 @@ def import_gssapi() -> Any:
         raise MissingDependencyError(
             OptionFault(
                 "sasl.mechanism",
-                "is GSSAPI, which requires MIT Kerberos or Heimdal on the machine, and the package gssapi: "
+                "is GSSAPI, which requires MIT Kerberos or Heimdal on the machine, and the gssapi package: "
                 'pip install "spark-kafka-sink[gssapi]".',
             )
         ) from error

@@ -1,4 +1,4 @@
-"""Messages that protoc compiles and the package protobuf encodes, and rows that this package encodes."""
+"""Messages that protoc compiles and the protobuf package encodes, and rows that this package encodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf encoder, compared with the package protobuf."""
+"""Protobuf encoder, compared with the protobuf package."""
 
 from __future__ import annotations
 

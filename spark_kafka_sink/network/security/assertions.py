@@ -24,7 +24,7 @@ from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_exp
 
 ALGORITHMS = ("RS256", "ES256")
 MISSING_CRYPTOGRAPHY_MESSAGE = (
-    'requires the package cryptography, also on Spark\'s workers: pip install "spark-kafka-sink[oauth]"'
+    'requires the cryptography package, also on Spark\'s workers: pip install "spark-kafka-sink[oauth]"'
 )
 _OPTION_PREFIX = "sasl.oauthbearer.assertion"
 _MAX_TOKEN_BYTES = 64 * 1024
@@ -55,7 +55,7 @@ class AssertionConfig:
 
 
 def can_sign() -> bool:
-    """Return whether the optional package `cryptography` is installed."""
+    """Return whether the optional `cryptography` package is installed."""
     return find_spec("cryptography") is not None
 
 

@@ -10,7 +10,7 @@ The layout of a JKS file (big-endian; strings as written by Java's writeUTF):
 
 The private key is PKCS#8 in an envelope: a salt of 20 bytes, the encrypted key, SHA-1 of (password, decrypted key). The
 key stream is SHA-1(password, salt), SHA-1(password, previous 20 bytes), ... PKCS#12 needs ciphers that the standard
-library lacks, so the optional package `cryptography` reads it.
+library lacks, so the optional `cryptography` package reads it.
 """
 
 from __future__ import annotations
@@ -226,6 +226,6 @@ def _import_cryptography(module: str) -> Any:
         return importlib.import_module(f"cryptography.hazmat.primitives.{module}")
     except ImportError as error:
         raise MissingDependencyError(
-            'a PKCS#12 file requires the package cryptography: pip install "spark-kafka-sink[pkcs12]". Or convert the '
+            'a PKCS#12 file requires the cryptography package: pip install "spark-kafka-sink[pkcs12]". Or convert the '
             "file: openssl pkcs12 -in store.p12 -out store.pem"
         ) from error
