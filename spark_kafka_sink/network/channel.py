@@ -7,6 +7,16 @@ A channel goes through these states. Only the Selector calls the methods that le
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
+`state` and two booleans describe the progress. None of them replaces another, because `state` becomes the reason once
+the channel has failed, and because it does not change during a re-authentication:
+
+|                                 | `state.kind`    | `is_connecting` | `is_ready` |
+|---------------------------------|-----------------|-----------------|------------|
+| connecting                      | `NOT_CONNECTED` | yes             | no         |
+| handshaking, authenticating     | `AUTHENTICATE`  | no              | no         |
+| ready                           | `READY`         | no              | yes        |
+| authenticating again            | `READY`         | no              | no         |
+
 A partly written frame is always finished first; apart from that, authentication frames are written before all others.
 The channel holds references to a send's segments until the send is complete or the channel is closed.
 """
@@ -85,13 +95,13 @@ class KafkaChannel:
         """The events that the selector's poller watches for on the socket."""
         self.bytes_received = 0
         self.setup_started_ms: float | None = None
-        """When connecting or (re-)authentication started; None while the channel is ready. Set by ChannelTimeouts."""
+        """When connecting or (re-)authentication started; None while the channel is ready."""
         self.frame_started_ms: float | None = None
-        """When the current frame started; None between frames and while reading is paused. Set by ChannelTimeouts."""
+        """When the current frame started; None between frames and while reading is paused."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if is_connecting else ChannelStateKind.AUTHENTICATE)
         self._max_frame_bytes = max_frame_bytes
-        self._has_started_authentication = False
-        self._has_authenticated = False
+        self._has_started_authentication = False  # set once, after the TLS handshake
+        self._has_authenticated = False  # set once; a later authentication counts as a re-authentication
         self._reader = FrameReader()
         self._frame_memory: FrameMemory[KafkaChannel] | None = None
         self._counts = IoCounts()
@@ -136,6 +146,17 @@ class KafkaChannel:
     def has_buffered_input(self) -> bool:
         """Whether there is input that may be read now but has already left the socket, so that no poller reports it."""
         return (self._reader.has_buffered_input or self.transport.has_input) and self.can_read
+
+    def update_start_times(self, now_ms: float) -> None:
+        """Record when the setup and the current frame started. Call this whenever the state may have changed."""
+        if self.is_ready:
+            self.setup_started_ms = None
+        elif self.setup_started_ms is None:
+            self.setup_started_ms = now_ms
+        if not self.is_reading_frame:
+            self.frame_started_ms = None
+        elif self.frame_started_ms is None:
+            self.frame_started_ms = now_ms
 
     def set_frame_memory(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
         """Reserve the memory of long frames in `frame_memory` from now on. Call this before anything is read."""
@@ -208,7 +229,7 @@ class KafkaChannel:
         frame = self._read_frame()
         if frame is None:
             return None
-        self.frame_started_ms = None
+        self.frame_started_ms = None  # the next frame, which may have arrived in part, has its own time limit
         reserved_bytes = 0 if self._frame_memory is None else self._frame_memory.detach(self)
         if not self.authenticator.is_authentication_frame(frame, now_ms):
             for counts in self._traffic:
@@ -227,7 +248,8 @@ class KafkaChannel:
 
         Raise AuthenticationError once the response that rejects the peer has been written.
         """
-        writer = self._select_writer(now_ms)
+        self._start_due_reauthentication(now_ms)
+        writer = self._select_writer()
         if writer is None or writer.is_complete:
             self.transport.flush()  # the transport may hold ciphertext that the socket has not accepted yet
         else:
@@ -250,21 +272,25 @@ class KafkaChannel:
             self._frame_memory.remove_owner(self)
         self.transport.close()
 
-    def _select_writer(self, now_ms: float) -> FrameWriter | None:
+    def _start_due_reauthentication(self, now_ms: float) -> None:
+        """Authenticate again before a new send if the session is about to expire."""
+        has_new_send = self._send_writer is not None and self._send_writer.written_bytes == 0
+        # Re-authentication has to read responses, so it waits until the channel is unmuted.
+        can_reauthenticate = has_new_send and self._authentication_writer is None and not self.is_muted
+        if can_reauthenticate and self.authenticator.is_reauthentication_due(now_ms):
+            self._queue_authentication_frame(self.authenticator.start(now_ms))
+
+    def _select_writer(self) -> FrameWriter | None:
         """Return the writer to continue with: a partly written send first, then authentication, then a new send.
 
-        If re-authentication is due, start it before a new send. Return None if no frame may be written now.
+        Return None if no frame may be written now.
         """
-        send_writer, authenticator = self._send_writer, self.authenticator
+        send_writer = self._send_writer
         if send_writer is not None and send_writer.written_bytes > 0:
             return send_writer
-        # Re-authentication has to read responses, so it waits until the channel is unmuted.
-        can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.is_muted
-        if can_reauthenticate and authenticator.is_reauthentication_due(now_ms):
-            self._queue_authentication_frame(authenticator.start(now_ms))
         if self._authentication_writer is not None:
             return self._authentication_writer
-        return send_writer if authenticator.is_complete else None
+        return send_writer if self.authenticator.is_complete else None
 
     def _record_authentication(self) -> None:
         """Update `is_ready`, and count the authentication if the last step has completed it."""

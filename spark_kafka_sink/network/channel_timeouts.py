@@ -21,21 +21,6 @@ class ChannelTimeouts:
     frame_ms: float = math.inf
     """Maximum time from a frame's first byte to its last. Measured anew when reading resumes after a pause."""
 
-    def update_deadline(self, channel: KafkaChannel, now_ms: float) -> float:
-        """Record when the channel's setup and its current frame started, and return the channel's deadline.
-
-        Call this whenever the channel's state may have changed.
-        """
-        if channel.is_ready:
-            channel.setup_started_ms = None
-        elif channel.setup_started_ms is None:
-            channel.setup_started_ms = now_ms
-        if not channel.is_reading_frame:
-            channel.frame_started_ms = None
-        elif channel.frame_started_ms is None:
-            channel.frame_started_ms = now_ms
-        return self.compute_deadline_ms(channel)
-
     def compute_deadline_ms(self, channel: KafkaChannel) -> float:
         """Return the time at which the channel must be closed if it makes no progress before then."""
         setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms

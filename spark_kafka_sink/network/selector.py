@@ -124,8 +124,9 @@ class Selector:
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
         """Add a channel for an accepted socket."""
         self._check_id_unused(channel_id)
+        channel = self._add_channel(channel_id, sock, address, is_connecting=False)
         # Do not wait for the poller before the first attempt: this side may have to send first.
-        self._ready_channels[self._add_channel(channel_id, sock, address, is_connecting=False)] = EVENT_READ
+        self._ready_channels[channel] = EVENT_READ
 
     def is_channel_ready(self, channel_id: str) -> bool:
         channel = self._channels.get(channel_id)
@@ -149,10 +150,10 @@ class Selector:
 
     def mute(self, channel_id: str) -> None:
         """Stop reading from the channel until it is unmuted."""
-        self._set_muted(self._get_channel(channel_id), True)
+        self._set_muted(self._get_channel(channel_id), is_muted=True)
 
     def unmute(self, channel_id: str) -> None:
-        self._set_muted(self._get_channel(channel_id), False)
+        self._set_muted(self._get_channel(channel_id), is_muted=False)
 
     def send(self, send: NetworkSend) -> None:
         """Queue a frame to be written by later polls.
@@ -388,7 +389,7 @@ class Selector:
     def _add_channel(
         self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool
     ) -> KafkaChannel:
-        """Build a channel for the socket and let the poller watch the socket. If that fails, close the socket."""
+        """Build a channel for the socket, and register it with the poller. If that fails, close the socket."""
         try:
             channel = self._build_channel(
                 channel_id, sock, address, is_connecting=is_connecting, max_frame_bytes=self._max_frame_bytes
@@ -397,16 +398,19 @@ class Selector:
         except BaseException:
             sock.close()
             raise
-        self._channels[channel_id] = channel
+        # Nothing below can fail. The channel is counted only here, because a channel that could not be registered with
+        # the poller is never closed and counted as such.
         channel.set_counts(self.counts)
         if self._frame_memory is not None:
             channel.set_frame_memory(self._frame_memory)
-        channel.last_active_ms = now_ms = self._system.now()
+        self._channels[channel_id] = channel
+        now_ms = self._system.now()
+        channel.last_active_ms = now_ms
         self._update_deadline(channel, now_ms)
         return channel
 
     def _set_interest(self, channel: KafkaChannel, events: int) -> None:
-        """Let the poller watch the channel's socket for these events, or for none if `events` is 0."""
+        """Set the events that the poller watches for on the channel's socket. 0 unregisters the socket."""
         if events == channel.registered_events:
             return
         sock = channel.transport.socket
@@ -419,18 +423,18 @@ class Selector:
         channel.registered_events = events
 
     def _update_deadline(self, channel: KafkaChannel, now_ms: float) -> None:
-        self._next_deadline_check_ms = min(
-            self._next_deadline_check_ms, self._timeouts.update_deadline(channel, now_ms)
-        )
+        """Check the channel's deadline in time. Call this whenever the channel's state may have changed."""
+        channel.update_start_times(now_ms)
+        self._next_deadline_check_ms = min(self._next_deadline_check_ms, self._timeouts.compute_deadline_ms(channel))
 
     def _mark_ready(self, channel: KafkaChannel, events: int) -> None:
-        """Let the next poll process these events of the channel without waiting for the poller."""
+        """Make the next poll process these events of the channel without waiting for the poller."""
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
-    def _set_muted(self, channel: KafkaChannel, muted: bool) -> None:
-        channel.is_muted = muted
+    def _set_muted(self, channel: KafkaChannel, *, is_muted: bool) -> None:
+        channel.is_muted = is_muted
         if channel.id in self._closing_channels:
-            return
+            return  # the poller no longer watches it, and the next poll reads from it if it is not muted
         self._set_interest(channel, channel.interest_events)
         self._update_deadline(channel, self._system.now())
         if channel.has_buffered_input:
