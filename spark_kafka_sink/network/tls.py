@@ -134,7 +134,10 @@ class TlsTransport:
             raise DisconnectedError(f"TLS cannot verify the host name {sanitize(hostname)!r}: {error}") from error
 
     def _run_handshake_step(self) -> bool:
-        """Continue the handshake. Return False if it needs more bytes from the peer, which have not arrived yet."""
+        """Continue the handshake. Return True if it finished or should be continued at once.
+
+        Return False if it is blocked waiting for bytes from the peer.
+        """
         try:
             self._tls.do_handshake()
             self.is_ready = True

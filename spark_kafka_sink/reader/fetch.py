@@ -20,6 +20,7 @@ from spark_kafka_sink.protocol.messages.fetch import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.responses import find_distinct_responses, parse_each_response
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
 MAX_FETCH_BYTES = 50 * 1024 * 1024
@@ -97,7 +98,7 @@ class Fetch(Request[FetchResponse]):
         """
         return [
             data
-            for data in _iterate_partitions(_find_distinct_responses(responses))
+            for data in _iterate_partitions(find_distinct_responses(responses))
             if data.error_code == codes.NONE and str(data.partition_index) in responses
         ]
 
@@ -106,22 +107,14 @@ class Fetch(Request[FetchResponse]):
 
         `responses`: the responses by key.
         """
-        classifications = {
-            id(response): self.classify_keys(response) for response in _find_distinct_responses(responses)
-        }
-        for partition_key, response in responses.items():
-            classification = classifications[id(response)][partition_key]
+        for partition_key, classifications in parse_each_response(responses, self.classify_keys):
+            classification = classifications[partition_key]
             if classification.verdict is not Verdict.DONE:
                 return self.build_rejection_error(partition_key, classification)
         return None
 
     def describe_subject(self, key: str) -> str:
         return format_partition(self.topic, int(key))
-
-
-def _find_distinct_responses(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
-    """Return each response once. `responses` has a leader's response once for each of the leader's partitions."""
-    return list({id(response): response for response in responses.values()}.values())
 
 
 def _iterate_partitions(responses: Iterable[FetchResponse]) -> Iterator[FetchResponsePartitionData]:

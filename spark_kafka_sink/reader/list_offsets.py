@@ -16,6 +16,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 )
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.responses import parse_each_response
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
 LATEST_TIMESTAMP = -1
@@ -71,20 +72,13 @@ class ListOffsets(Request[ListOffsetsResponse]):
     def parse_offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
         """Return each partition's offset; -1 if no record has the requested timestamp or a later one.
 
-        `responses`: by key, the response of the partition's leader.
+        `responses` maps each partition's key to the response of the partition's leader.
 
         Raise BrokerError if a partition was rejected.
         """
-        # A leader's response appears in `responses` once per partition that it leads, so index each object only once.
-        # The responses stay separate, because a response may contain the error of a partition that was retried later.
-        distinct_responses = {id(response): response for response in responses.values()}
-        indexed_results = {
-            object_id: {str(result.partition_index): result for result in _iterate_partitions(response)}
-            for object_id, response in distinct_responses.items()
-        }
         offsets: dict[int, int] = {}
-        for partition_key, response in responses.items():
-            result = indexed_results[id(response)][partition_key]
+        for partition_key, results in parse_each_response(responses, _index_results):
+            result = results[partition_key]
             classification = self.classify_code(result.error_code)
             if classification.verdict is not Verdict.DONE:
                 raise self.build_rejection_error(partition_key, classification)
@@ -106,6 +100,11 @@ def list_offsets(
     client.wait_for_topic(topic)  # raises if the topic does not exist
     request = ListOffsets(topic, partitions, timestamp, isolation)
     return request.parse_offsets(client.send_all([request]))
+
+
+def _index_results(response: ListOffsetsResponse) -> dict[str, ListOffsetsPartitionResponse]:
+    """Return the results by partition key."""
+    return {str(result.partition_index): result for result in _iterate_partitions(response)}
 
 
 def _iterate_partitions(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:

@@ -46,6 +46,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
+from spark_kafka_sink.requests.responses import parse_each_response
 from spark_kafka_sink.requests.transaction_description import TransactionDescription, build_transaction_description
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
@@ -333,15 +334,14 @@ def collect_descriptions(
 
     Raise BrokerError if a broker rejected the request for an id, for example because a permission is missing.
     """
-    # One response may describe many ids, so parse each distinct response only once.
-    distinct_responses = {id(response): response for response in responses.values()}
-    classifications_and_descriptions = {
-        response_identity: (request.classify_keys(response), request.parse_descriptions(response))
-        for response_identity, response in distinct_responses.items()
-    }
+
+    def parse(
+        response: DescribeTransactionsResponse,
+    ) -> tuple[Mapping[str, Classification], dict[str, TransactionDescription | None]]:
+        return request.classify_keys(response), request.parse_descriptions(response)
+
     descriptions_by_id: dict[str, TransactionDescription] = {}
-    for transactional_id, response in responses.items():
-        classifications, descriptions = classifications_and_descriptions[id(response)]
+    for transactional_id, (classifications, descriptions) in parse_each_response(responses, parse):
         classification = classifications[transactional_id]
         if classification.verdict is not Verdict.DONE:
             raise request.build_rejection_error(transactional_id, classification)

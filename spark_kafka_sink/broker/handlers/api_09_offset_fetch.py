@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
 PartitionResponseT = TypeVar("PartitionResponseT", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 MIN_VERSION_WITH_SEVERAL_GROUPS = 8
-NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "")
+NO_COMMITTED_OFFSET = CommittedOffset(offset=-1, leader_epoch=-1, metadata="")
 
 
 class _PartitionOffset(NamedTuple):

@@ -1,6 +1,8 @@
 """Parser of the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
 
-Braces in the texts of faults, as in {sasl.mechanism}, enclose option names (see OptionFault).
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in
+{sasl.mechanism}, enclose option names, which are replaced when the fault is shown to the user. In f-strings, these
+braces are doubled.
 """
 
 from __future__ import annotations
@@ -8,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.errors import ConfigurationError, OptionFault, OptionFaults
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.network.security.assertions import (
     ALGORITHMS,
     MISSING_CRYPTOGRAPHY_MESSAGE,
@@ -94,40 +96,42 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
     if mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
     # GSSAPI is the default, so it may not be what the user intends.
-    missing_mechanism_faults = _find_missing_mechanism_faults(options, token_callback)
-    if missing_mechanism_faults:
-        faults += missing_mechanism_faults
+    if "sasl.mechanism" not in options and not _check_default_mechanism(options, token_callback, faults):
         return Login()
     return _parse_kerberos_login(options, faults)
 
 
-def _find_missing_mechanism_faults(options: Mapping[str, str], token_callback: object) -> OptionFaults:
-    """Return faults if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
+def _check_default_mechanism(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
+    """Report `sasl.mechanism` as missing unless other options show that the default, GSSAPI, is intended.
 
-    The first fault suggests the mechanism that the credentials are for. Return no faults if GSSAPI is intended.
+    Return whether GSSAPI is intended.
     """
-    if "sasl.mechanism" in options:
-        return OptionFaults()
-    faults = OptionFaults()
-    login_module = _parse_login_module(options, faults)
+    jaas_faults = OptionFaults()
+    login_module = _parse_login_module(options, jaas_faults)
     token_options = [name for name in _TOKEN_SOURCE_OPTIONS if options.get(name)]
     if token_callback is not None:
         token_options.append(_TOKEN_CALLBACK_OPTION)
     if login_module is not None:
-        if "GSSAPI" in login_module.mechanisms:
-            return OptionFaults()
-        remedy = f"{' or '.join(login_module.mechanisms)}, as {{sasl.jaas.config}} names {login_module.name}"
-    elif token_options:
-        remedy = f"OAUTHBEARER, as {{{token_options[0]}}} is set"
-    elif options.get("sasl.kerberos.service.name") and not faults:
-        # Only GSSAPI has a service name. (If sasl.jaas.config is invalid, it may be meant for another mechanism.)
-        return OptionFaults()
+        is_gssapi_intended = "GSSAPI" in login_module.mechanisms
     else:
-        remedy = f"the mechanism that the listener expects, one of {', '.join(SASL_MECHANISMS)}"
-    missing_mechanism_fault = OptionFault(
-        "sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {remedy}."
-    )
-    return OptionFaults([missing_mechanism_fault, *faults])
+        # Only GSSAPI has a service name. (If sasl.jaas.config is invalid, it may be meant for another mechanism.)
+        has_service_name = bool(options.get("sasl.kerberos.service.name"))
+        is_gssapi_intended = has_service_name and not token_options and not jaas_faults
+    if is_gssapi_intended:
+        return True  # _parse_kerberos_login parses sasl.jaas.config again, and reports its faults
+    suggestion = _suggest_mechanism(login_module, token_options)
+    faults.add("sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {suggestion}.")
+    faults += jaas_faults
+    return False
+
+
+def _suggest_mechanism(login_module: LoginModule | None, token_options: Sequence[str]) -> str:
+    """Return the mechanism that the credentials are for, with the reason for it, as part of a fault's text."""
+    if login_module is not None:
+        return f"{' or '.join(login_module.mechanisms)}, because {{sasl.jaas.config}} names {login_module.name}"
+    if token_options:
+        return f"OAUTHBEARER, because {{{token_options[0]}}} is set"
+    return f"the mechanism that the listener expects, one of {', '.join(SASL_MECHANISMS)}"
 
 
 def _parse_login_module(options: Mapping[str, str], faults: OptionFaults) -> LoginModule | None:
@@ -248,6 +252,7 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
     """
     class_name = get_option(options, _RETRIEVER_OPTION)
     retriever = class_name.rpartition(".")[2]
+    # FileJwtRetriever reads only file URLs, and the other classes read none.
     supports_url = (retriever == "FileJwtRetriever") == url.startswith("file:")
     if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
         faults.add(

@@ -130,14 +130,14 @@ class TokenSource:
     def get_token(self) -> str:
         """Return the cached token, or request one if no valid token is cached. Raise AuthenticationError if that fails.
 
-        If the cached token expires soon, start to renew it in the background.
+        If the cached token is about to expire, start renewing it in the background.
         """
         with self._lock:
             now_s = self._now_s()
             if now_s >= self._expires_at_s:
                 self._store(self._request_token(MAX_ATTEMPTS), now_s)
             elif now_s >= self._renewal_due_at_s and not self._is_renewing:
-                with contextlib.suppress(RuntimeError):  # Python cannot start threads while the process ends
+                with contextlib.suppress(RuntimeError):  # threads cannot be started during interpreter shutdown
                     self._run_in_background(self._renew)
                     self._is_renewing = True  # `_renew` cannot have reset this yet, because it needs the lock
             return self._token
@@ -154,10 +154,11 @@ class TokenSource:
         finally:
             with self._lock:
                 self._is_renewing = False
-                if response is None:
-                    self._renewal_due_at_s = request_time_s + (self._expires_at_s - request_time_s) / 2
-                else:
+                if response is not None:
                     self._store(response, request_time_s)
+                else:
+                    remaining_s = self._expires_at_s - request_time_s
+                    self._renewal_due_at_s = request_time_s + remaining_s / 2
 
     def _store(self, response: _TokenResponse, request_time_s: float) -> None:
         """Cache the token. The lifetime counts from the request, so that the token never seems valid for too long."""
@@ -176,7 +177,7 @@ class TokenSource:
     def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:
         """Return the lifetime in seconds that the response or the token itself states; 0 if neither states one."""
         expires_in = response.expires_in
-        # `true` is no number in JSON, but it becomes a bool, which is a subclass of int.
+        # JSON's `true` is not a number, but it becomes a bool, which is a subclass of int.
         if isinstance(expires_in, int | float) and not isinstance(expires_in, bool) and expires_in > 0:
             return float(min(expires_in, _MAX_LIFETIME_S))
         try:

@@ -20,9 +20,9 @@ AuthenticatorFactory = Callable[[SocketAddress], Authenticator]
 
 
 def create_secured_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
-    """Return a builder of channels to brokers.
+    """Return a function that builds the channels to brokers.
 
-    This call reads the certificates and keys, once for all channels. Raise ConfigurationError if they cannot be read.
+    The certificates and keys are read here, once for all channels. Raise ConfigurationError if they cannot be read.
     """
     context = security.build_ssl_context() if security.tls is not None else None
     create_transport = _create_client_transport_factory(context)
@@ -43,17 +43,20 @@ def create_server_channel_builder(
     handle_api_versions: Callable[[memoryview], Sequence[Buffer]] | None = None,
     connections_max_reauth_ms: float = 0,
 ) -> ChannelBuilder:
-    """Return a builder of a listener's channels.
+    """Return a function that builds the channels of a listener.
 
-    `ssl_context`: given if the channels use TLS.
-    `mechanisms`: factories by mechanism name; given if the channels use SASL.
+    `ssl_context`: the TLS context; None for plaintext.
+    `mechanisms`: factories by mechanism name; None or empty for a listener without SASL.
     `handle_api_versions`: returns the response to an ApiVersions request of a client that has not authenticated yet.
+    Required with SASL.
     `connections_max_reauth_ms`: the maximum lifetime of a session; 0 means no limit.
     """
     create_transport = _create_server_transport_factory(ssl_context)
     if not mechanisms:
         return _create_channel_builder(create_transport, _create_noop_authenticator)
-    assert handle_api_versions is not None, "clients send ApiVersions before they authenticate with SASL"
+    assert handle_api_versions is not None, (
+        "handle_api_versions is required with SASL: clients send ApiVersions before they authenticate"
+    )
 
     def create_authenticator(address: SocketAddress) -> Authenticator:
         return SaslServerAuthenticator(

@@ -4,7 +4,8 @@ TLS versions before 1.2 are not supported. The broker's certificate is always ve
 the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
 descriptor whose file has no name in any directory.
 
-Braces in the texts of faults, as in {ssl.key.password}, enclose option names (see OptionFault).
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in
+{ssl.key.password}, enclose option names, which are replaced when the fault is shown to the user.
 """
 
 from __future__ import annotations
@@ -33,34 +34,36 @@ _IANA_SUITE_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Location of a keystore or truststore: a file, or PEM text in the configuration itself."""
+    """Location of a keystore or truststore: either a file, or PEM text in the configuration itself."""
 
-    location: str | None = None
+    store_path: str | None = None
+    """The path of a file, which is not read if `pem` is set."""
     type_name: str | None = None
     password: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
     pem: str | None = field(default=None, repr=False)
+    """PEM text, which replaces the file. One of the two must be set."""
 
     def read(self, option: str) -> Store:
         """Read the keys and certificates. Raise a ConfigurationError about `option` if that fails."""
         try:
             if self.pem is not None:
                 return read_pem(self.pem, self.key_password)
-            assert self.location is not None
+            assert self.store_path is not None, "a store requires a path or PEM text"
             return read_store(
-                read_regular_file(self.location),
+                read_regular_file(self.store_path),
                 type_name=self.type_name,
                 password=self.password,
                 key_password=self.key_password,
             )
         except OSError as error:
-            placeholders = {"file": self.location, "reason": error.strerror}
+            values = {"file": self.store_path, "reason": error.strerror}
             raise ConfigurationError(
-                OptionFault(option, "is {file}, which cannot be read: {reason}.", placeholders)
+                OptionFault(option, "is {file}, which cannot be read: {reason}.", values)
             ) from error
         except ConfigurationError as error:
             raise error.with_option(
-                option, "is {file}, which cannot be used: {problem}.", file=self.location or "PEM text"
+                option, "is {file}, which cannot be used: {problem}.", file=self.store_path or "PEM text"
             ) from error
 
 

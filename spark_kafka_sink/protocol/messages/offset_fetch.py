@@ -3,6 +3,9 @@
 v7: lets the client request only stable offsets (KIP-447)
 v8: allows several groups in one request (KIP-709)
 v10: replaces topic names with topic ids
+
+The names are those of Kafka's message definitions: OffsetFetchRequestTopic is a topic up to v7, and
+OffsetFetchRequestTopics is a single topic, too, from v8 on. The same holds for the topics and partitions of responses.
 """
 
 from __future__ import annotations

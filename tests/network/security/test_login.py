@@ -98,21 +98,21 @@ def test_names_missing_kerberos_extra(
     [
         (
             {"sasl.jaas.config": build_jaas_config("plain.PlainLoginModule", username="a", password="hush")},
-            "PLAIN, as sasl.jaas.config names PlainLoginModule.",
+            "PLAIN, because sasl.jaas.config names PlainLoginModule.",
         ),
         (
             {"sasl.jaas.config": build_jaas_config(username="a", password="hush")},
-            "SCRAM-SHA-256 or SCRAM-SHA-512, as sasl.jaas.config names ScramLoginModule.",
+            "SCRAM-SHA-256 or SCRAM-SHA-512, because sasl.jaas.config names ScramLoginModule.",
         ),
         (
             {
                 "sasl.jaas.config": build_jaas_config(username="a", password="hush"),
                 "sasl.kerberos.service.name": "kafka",
             },
-            "SCRAM-SHA-256 or SCRAM-SHA-512, as sasl.jaas.config names ScramLoginModule.",
+            "SCRAM-SHA-256 or SCRAM-SHA-512, because sasl.jaas.config names ScramLoginModule.",
         ),
-        ({"sasl.oauthbearer.token": "hush"}, "OAUTHBEARER, as sasl.oauthbearer.token is set."),
-        ({"sasl.oauthbearer.token.callback": str}, "OAUTHBEARER, as sasl.oauthbearer.token.callback is set."),
+        ({"sasl.oauthbearer.token": "hush"}, "OAUTHBEARER, because sasl.oauthbearer.token is set."),
+        ({"sasl.oauthbearer.token.callback": str}, "OAUTHBEARER, because sasl.oauthbearer.token.callback is set."),
         (
             {},
             "the mechanism that the listener expects, one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.",
