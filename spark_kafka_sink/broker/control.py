@@ -161,7 +161,7 @@ class Control:
 
     def restore_in_sync(self, topic: str) -> None:
         """Remove the limit set by `shrink_in_sync`."""
-        self._cluster.limit_in_sync_replicas(topic, None)
+        self._cluster.limit_in_sync_replicas(topic, limit=None)
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         self._cluster.create_topic(topic, partitions, config)

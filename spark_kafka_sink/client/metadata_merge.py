@@ -165,24 +165,17 @@ def _merge_partition(
         result.epochs.pop(key, None)
         result.has_changes = True
         return new_partition
-    if known_epoch is not None and not _is_other_topic(known_epoch.topic_id, topic.topic_id):
-        is_stale = new_partition.leader_epoch < known_epoch.epoch
-        if is_stale:
-            # The broker that sent the response does not know the current leader yet, and names a previous one.
-            old_partition = old_snapshot.partition(name, new_partition.index)
-            if old_partition is not None:
-                _log.debug(
-                    "%s-%d: epoch %d is older than %d",
-                    name,
-                    new_partition.index,
-                    new_partition.leader_epoch,
-                    known_epoch.epoch,
-                )
-                return old_partition
-        result.has_changes |= new_partition.leader_epoch != known_epoch.epoch
-    else:  # a new partition, or one of a topic that was recreated
-        result.has_changes = True
     new_epoch = KnownEpoch(topic.topic_id, new_partition.leader_epoch)
+    if known_epoch is None or _is_other_topic(known_epoch.topic_id, topic.topic_id):
+        result.has_changes = True  # a new partition, or one of a topic that was recreated
+    else:
+        is_stale = new_epoch.epoch < known_epoch.epoch
+        old_partition = old_snapshot.partition(name, new_partition.index) if is_stale else None
+        if old_partition is not None:
+            # The broker that sent the response does not know the current leader yet, and names a previous one.
+            _log.debug("%s-%d: epoch %d is older than %d", *key, new_epoch.epoch, known_epoch.epoch)
+            return old_partition
+        result.has_changes |= new_epoch.epoch != known_epoch.epoch
     if new_epoch != known_epoch:
         result.epochs[key] = new_epoch
     return new_partition

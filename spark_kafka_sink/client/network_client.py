@@ -291,7 +291,7 @@ class NetworkClient:
             in_flight.written = True
             if not in_flight.request.expect_response:
                 self._in_flight.complete_last_sent(in_flight.request.node_id)
-                responses.append(in_flight.build_response(None, now_ms))
+                responses.append(in_flight.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
         """Match responses to requests, and add those for callers to `responses`. Close connections on invalid ones."""

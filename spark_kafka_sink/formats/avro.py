@@ -28,6 +28,7 @@ from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
 from spark_kafka_sink.formats.avro_schema import NamedTypes, get_avro_type, parse_record_schema
 from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_offsets
 from spark_kafka_sink.formats.binary_pieces import (
+    ALL_ROWS,
     Mask,
     Piece,
     apply_mask,
@@ -60,7 +61,7 @@ class AvroFormat:
         self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""
     ) -> pa.Array:
         write_record = build_record_writer(self.schema, tuple(names), tuple(column.type for column in columns))
-        return join_pieces(write_record(columns, None), row_count, prefix)
+        return join_pieces(write_record(columns, ALL_ROWS), row_count, prefix)
 
 
 @lru_cache(maxsize=64)
@@ -157,7 +158,8 @@ class _RecordWriterBuilder:
         would take exponential time.
         """
         if not isinstance(schema, list):
-            return _NullableWriter(self._build_non_null_writer(schema, namespace, data_type, path), None, None)
+            write_value = self._build_non_null_writer(schema, namespace, data_type, path)
+            return _NullableWriter(write_value, value_branch=None, null_branch=None)
         null_branch = encode_varint(schema.index("null")) if "null" in schema else None
         errors = []
         for index, branch in enumerate(schema):

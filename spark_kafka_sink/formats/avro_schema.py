@@ -104,7 +104,7 @@ def get_avro_type(schema: Any) -> Any:
     return schema["type"] if isinstance(schema, Mapping) else schema
 
 
-def _is_timestamp(data_type: pa.DataType, has_zone: bool) -> bool:
+def _is_timestamp(data_type: pa.DataType, *, has_zone: bool) -> bool:
     return bool(pa.types.is_timestamp(data_type)) and (data_type.tz is not None) == has_zone
 
 
@@ -118,8 +118,11 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_string, "string"),
     (pa.types.is_binary, "bytes"),
     (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
-    (lambda data_type: _is_timestamp(data_type, True), {"type": "long", "logicalType": "timestamp-micros"}),
-    (lambda data_type: _is_timestamp(data_type, False), {"type": "long", "logicalType": "local-timestamp-micros"}),
+    (lambda data_type: _is_timestamp(data_type, has_zone=True), {"type": "long", "logicalType": "timestamp-micros"}),
+    (
+        lambda data_type: _is_timestamp(data_type, has_zone=False),
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+    ),
     (pa.types.is_time64, {"type": "long", "logicalType": "time-micros"}),
 )
 """Avro schema by Arrow type. The first entry whose check succeeds applies."""

@@ -27,7 +27,8 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
-"""Mask of the selected rows, or None if all rows are selected."""
+"""Mask of the selected rows, or None if all rows are selected. None saves copying pieces."""
+ALL_ROWS: Mask = None
 
 
 def join_pieces(pieces: Sequence[Piece], row_count: int, prefix: bytes = b"") -> pa.Array:

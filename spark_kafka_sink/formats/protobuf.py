@@ -27,6 +27,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     to_text,
 )
 from spark_kafka_sink.formats.binary_pieces import (
+    ALL_ROWS,
     Mask,
     Piece,
     apply_mask,
@@ -73,7 +74,7 @@ class ProtobufFormat:
     def encode_rows(
         self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""
     ) -> pa.Array:
-        return join_pieces(_encode_message(self.fields, names, columns, None, ""), row_count, prefix)
+        return join_pieces(_encode_message(self.fields, names, columns, ALL_ROWS, path=""), row_count, prefix)
 
 
 def _encode_message(
@@ -190,7 +191,7 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
         MessageField("nanos", 2, "int32", has_presence=False),
     )
     numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // ticks_per_second))]
-    return _encode_message(timestamp_fields, ("seconds", "nanos"), numbers, None, "")
+    return _encode_message(timestamp_fields, ("seconds", "nanos"), numbers, ALL_ROWS, path="")
 
 
 def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:

@@ -186,7 +186,7 @@ class SchemaRegistryClient:
         operation = _Operation.GET_LATEST_SERIALIZED if is_serialized else _Operation.GET_LATEST
         if stream_start is None:
             return self._query(operation, subject, schema=None)
-        return self._get_cached(operation, subject, None, stream_start)
+        return self._get_cached(operation, subject, schema=None, stream_start=stream_start)
 
     def sanitize(self, text: str, max_characters: int = 1_000) -> str:
         """Return text from the registry in a form that is safe in errors and logs."""
@@ -246,7 +246,7 @@ class SchemaRegistryClient:
     ) -> Mapping[str, Any]:
         """Return the JSON object of the latest version. `query` is a query string, including its `?`."""
         path = f"{_build_subject_path(subject)}/versions/latest{query}"
-        return self._request("GET", path, None, subject, retriable_statuses)
+        return self._request("GET", path, schema=None, subject=subject, retriable_statuses=retriable_statuses)
 
     def _parse_registered_schema(self, subject: str, response: Mapping[str, Any]) -> RegisteredSchema:
         """Convert a response. Raise SchemaRegistryError if it has no valid schema id."""

@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.diagnostics.text import sanitize
@@ -131,28 +131,13 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
     connection.response_class = _Response
     parts = urllib.parse.urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # A socket's timeout starts again with each read, so a server that sends single bytes would never exceed it. A timer
-    # therefore limits the whole request.
-    timed_out = threading.Event()
-    timer = threading.Timer(timeout_s, _abort, (connection.sock, timed_out))
-    timer.daemon = True
-    timer.start()
-    try:
+    with _limited_time(connection, timeout_s):
         connection.sock.settimeout(timeout_s)
         connection.request(method, target, body=body, headers=dict(headers))
         with connection.getresponse() as response:
-            data = response.read(max_bytes + 1)
+            data = response.read(max_bytes + 1)  # one more byte shows that the response is too long
             # `length` is the rest of the announced Content-Length; None or 0 if nothing is missing.
             is_truncated = bool(response.length) and len(data) <= max_bytes
-    except (OSError, http.client.HTTPException):
-        if timed_out.is_set():
-            raise _build_timeout_error(timeout_s) from None
-        raise
-    finally:
-        timer.cancel()
-        connection.close()
-    if timed_out.is_set():  # without a Content-Length, a response looks complete when the timer ends the connection
-        raise _build_timeout_error(timeout_s)
     if len(data) > max_bytes:
         raise HttpResponseTooLong(f"the response exceeds {max_bytes} bytes")
     if is_truncated:
@@ -218,6 +203,30 @@ def _compute_remaining_s(deadline_s: float) -> float:
     if remaining_s <= 0:
         raise TimeoutError("the connection timed out")
     return remaining_s
+
+
+@contextlib.contextmanager
+def _limited_time(connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:
+    """Close the connection after the block. Raise TimeoutError if the block takes longer than the timeout.
+
+    A socket's timeout starts again with each read, so a server that sends single bytes would never exceed it. A timer
+    therefore limits the whole block.
+    """
+    timed_out = threading.Event()
+    timer = threading.Timer(timeout_s, _abort, (connection.sock, timed_out))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if timed_out.is_set():
+            raise _build_timeout_error(timeout_s) from None
+        raise
+    finally:
+        timer.cancel()
+        connection.close()
+    if timed_out.is_set():  # without a Content-Length, a response looks complete when the timer ends the connection
+        raise _build_timeout_error(timeout_s)
 
 
 def _abort(sock: socket.socket, timed_out: threading.Event) -> None:

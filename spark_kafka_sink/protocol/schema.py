@@ -170,12 +170,12 @@ def nullable_string(
 
 
 def byte_string(versions: str) -> bytes:
-    value: bytes = _define_field("bytes", versions, b"")
+    value: bytes = _define_field("bytes", versions, default=b"")
     return value
 
 
 def record_batches(versions: str) -> Records:
-    value: Records = _define_field("records", versions, None, nullable=versions)
+    value: Records = _define_field("records", versions, default=None, nullable=versions)
     return value
 
 
@@ -184,7 +184,7 @@ def tagged_struct(struct_type: type[Struct], versions: str, *, tag: int) -> Any:
 
     The default is None rather than an empty struct, to save one object per partition in large messages.
     """
-    return _define_field("struct", versions, None, tag=tag, inner_type=struct_type)
+    return _define_field("struct", versions, default=None, tag=tag, inner_type=struct_type)
 
 
 def array(element: type[Struct] | str, versions: str, *, tag: int | None = None, ignorable: bool = False) -> list[Any]:

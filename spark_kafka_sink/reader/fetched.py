@@ -100,24 +100,14 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
     `aborted_transactions`: the aborted transactions in the response, or None to yield the rows of all transactions.
     `preserve_header_keys`: see decode_records().
     """
-    hidden_producer_ids: set[int] = set()
-    # A heap of (first offset, producer id), so that the transaction that begins next is at index 0.
-    pending_aborts = [(transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions or ()]
-    heapq.heapify(pending_aborts)
+    abort_filter = _AbortFilter(aborted_transactions or ())
     tables: list[pa.Table] = []
     chunk_bytes = 0
     next_offset = start
     for stored_batch in iterate_stored_batches(records):
         batch = stored_batch.decode(preserve_header_keys=preserve_header_keys)
-        header = batch.header
-        next_offset = max(next_offset, header.last_offset + 1)
-        while pending_aborts and pending_aborts[0][0] <= header.last_offset:
-            _, producer_id = heapq.heappop(pending_aborts)
-            hidden_producer_ids.add(producer_id)
-        if header.is_control:
-            if is_abort_marker(batch):
-                hidden_producer_ids.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in hidden_producer_ids):
+        next_offset = max(next_offset, batch.header.last_offset + 1)
+        if not abort_filter.hides(batch):
             tables.append(_to_rows(batch, topic, partition, start, stop))
             chunk_bytes += tables[-1].nbytes
         del batch  # free its memory before decoding the next batch
@@ -126,6 +116,30 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
             chunk_bytes = 0
             tables.clear()
     yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
+
+
+class _AbortFilter:
+    """Hides control batches and the batches of aborted transactions. It must see all batches in their order."""
+
+    def __init__(self, aborted_transactions: Sequence[AbortedTransaction]) -> None:
+        # A heap of (first offset, producer id), so that the transaction that begins next is at index 0.
+        self._pending_aborts = [
+            (transaction.first_offset, transaction.producer_id) for transaction in aborted_transactions
+        ]
+        heapq.heapify(self._pending_aborts)
+        self._hidden_producer_ids: set[int] = set()
+
+    def hides(self, batch: DecodedBatch) -> bool:
+        """Return whether a consumer may not see the records of the next batch."""
+        header = batch.header
+        while self._pending_aborts and self._pending_aborts[0][0] <= header.last_offset:
+            _, producer_id = heapq.heappop(self._pending_aborts)
+            self._hidden_producer_ids.add(producer_id)
+        if header.is_control:
+            if is_abort_marker(batch):
+                self._hidden_producer_ids.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._hidden_producer_ids
 
 
 def get_records(data: FetchResponsePartitionData) -> memoryview | bytes | None:

@@ -140,7 +140,7 @@ class BlockingClient:
         if last_version is None:
             last_version = self.metadata.request_update(reset_backoff=True)
         while self.metadata.version <= last_version:
-            deadline.wait(None, self.retry_backoff_ms)
+            deadline.wait(failure=None, pause_ms=self.retry_backoff_ms)
         return list(self.metadata.snapshot.nodes.values())
 
     def choose_node(self) -> Node | None:

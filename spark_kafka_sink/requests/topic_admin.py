@@ -66,7 +66,7 @@ def create_if_missing(
         if topic_exists(client, new_topic.name, purpose=purpose):
             break
         # Try to create the topic again: brokers report that a topic exists while they are still deleting it.
-        deadline.wait(None, compute_pause_ms(failure_count))
+        deadline.wait(failure=None, pause_ms=compute_pause_ms(failure_count))
         failure_count += 1
     client.wait_for_topic(new_topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
     return True

@@ -381,7 +381,7 @@ class ListTransactions(Request[ListTransactionsResponse]):
         return self.classify_code(response.error_code)
 
 
-LIST_TRANSACTIONS_PROBE = ListTransactions(None, producer_ids=(-1,))
+LIST_TRANSACTIONS_PROBE = ListTransactions(broker=None, producer_ids=(-1,))
 """Checks whether brokers support ListTransactions, which exactly-once delivery needs.
 
 The response is empty, because no producer has the id -1.

@@ -44,7 +44,7 @@ class GssapiClient:
             self._context = gssapi.SecurityContext(
                 name=target.canonicalize(gssapi.MechType.kerberos), usage="initiate", mech=gssapi.MechType.kerberos
             )
-        return self._advance_context(None)
+        return self._advance_context(token=None)  # the client sends the first token
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.is_complete:

@@ -58,11 +58,11 @@ class Faults:
 
     def slow(self, ms: float, at_most_ms: float | None = None) -> FaultRule:
         """Delay each response by `ms`, or by a random time between `ms` and `at_most_ms`."""
-        return self._when(None).delay(ms, at_most_ms)
+        return self._when(times=None).delay(ms, at_most_ms)
 
     def throttles(self, ms: int) -> FaultRule:
         """Set a throttle time in each response, as a broker does when a quota is exceeded."""
-        return self._when(None).throttle(ms)
+        return self._when(times=None).throttle(ms)
 
     def drops_connections(self, times: int | None = 1) -> FaultRule:
         """Close the connection without executing the request."""

@@ -97,7 +97,7 @@ def _write_certificates(directory: Path, host_names: Iterable[str], *, mutual: b
     listener_certificate.private_key_and_cert_chain_pem.write_to_path(str(certificate_path))
     options: dict[str, object] = {"ssl.truststore.certificates": authority.cert_pem.bytes().decode()}
     if not mutual:
-        return _CertificateFiles(certificate_path, None, options)
+        return _CertificateFiles(certificate_path, client_ca=None, client_options=options)
     # The same authority signs the client's certificate.
     authority.cert_pem.write_to_path(str(client_ca_path))
     client_certificate = authority.issue_cert("client.embedded", common_name="client")

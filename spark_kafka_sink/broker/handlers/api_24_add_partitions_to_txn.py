@@ -5,7 +5,7 @@ For each transaction, either all partitions are added or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
@@ -79,13 +79,20 @@ def _add_partitions(
     common_error_code = downgrade_error_code(
         common_error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
     )
+    if common_error_code:
+        partition_error_codes = dict.fromkeys(topic_partitions, common_error_code)
+    return _build_topic_results(topics, partition_error_codes)
+
+
+def _build_topic_results(
+    topics: Sequence[AddPartitionsToTxnTopic], error_codes_by_partition: Mapping[tuple[str, int], int]
+) -> list[AddPartitionsToTxnTopicResult]:
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=common_error_code or partition_error_codes[topic.name, index],
+                    partition_index=index, partition_error_code=error_codes_by_partition[topic.name, index]
                 )
                 for index in topic.partitions
             ],
