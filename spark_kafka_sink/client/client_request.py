@@ -65,7 +65,7 @@ class ConnectionLoss:
     address: str = ""
     """The connection's address, or an empty string if it is unknown."""
     timed_out: bool = False
-    expected: bool = False
+    is_expected: bool = False
     """Whether this is no failure: the client closed the connection because it was idle, or in order to rebootstrap."""
     was_working: bool = False
     """Whether a working connection was lost. Brokers close connections when they restart or a connection is idle."""

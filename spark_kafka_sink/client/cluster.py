@@ -55,7 +55,7 @@ class TopicInfo:
     error_code: int = 0
     partitions: tuple[PartitionInfo, ...] = ()
     """Sorted by index. There are usually no gaps, but a broker may omit partitions."""
-    internal: bool = False
+    is_internal: bool = False
 
     def partition(self, index: int) -> PartitionInfo | None:
         """Return the partition with this index, or None."""
@@ -120,4 +120,4 @@ def replace_partitions(topic: TopicInfo, changed_partitions: Sequence[PartitionI
     """Return a copy of the topic with these partitions added or replaced, all sorted by index."""
     partitions_by_index = {partition.index: partition for partition in (*topic.partitions, *changed_partitions)}
     partitions = tuple(partitions_by_index[index] for index in sorted(partitions_by_index))
-    return TopicInfo(topic.name, topic.topic_id, topic.error_code, partitions, topic.internal)
+    return TopicInfo(topic.name, topic.topic_id, topic.error_code, partitions, topic.is_internal)

@@ -158,12 +158,7 @@ class Connections:
                 if self._needs_routing_check(node_id, request, version):
                     self._pending_api_versions[node_id] = MIN_VERSION_WITH_ROUTING_CHECK
                     return None
-            self.api_versions[node_id] = build_node_api_versions(self.describe(node_id), response)
-            self.features = select_newest_features(self.api_versions.values(), self.features)
-            self.states.mark_ready(node_id, now_ms)
-            self.last_losses.pop(node_id, None)
-            if self._logged_loss_reasons.pop(self.address(node_id), None) is not None:
-                _log.info("Connected: %s", self.address(node_id))
+            self._accept_api_versions(node_id, response, now_ms)
             return None
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
             # The broker is older than this client, or it announces a version that it does not support.
@@ -180,6 +175,15 @@ class Connections:
             )
         error = lookup_error_code(response.error_code)
         return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
+
+    def _accept_api_versions(self, node_id: int, response: ApiVersionsResponse, now_ms: float) -> None:
+        """Record the node's API versions and features, and that its connection is ready."""
+        self.api_versions[node_id] = build_node_api_versions(self.describe(node_id), response)
+        self.features = select_newest_features(self.api_versions.values(), self.features)
+        self.states.mark_ready(node_id, now_ms)
+        self.last_losses.pop(node_id, None)
+        if self._logged_loss_reasons.pop(self.address(node_id), None) is not None:
+            _log.info("Connected: %s", self.address(node_id))
 
     def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
         """Return whether to repeat ApiVersions in the version with the routing check.
@@ -217,7 +221,7 @@ class Connections:
         if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:
             return ConnectionLoss(detail, address, authentication_error=error)
         if final_state.kind is ChannelStateKind.EXPIRED:  # the client has closed the idle connection
-            return ConnectionLoss(detail, address, expected=True)
+            return ConnectionLoss(detail, address, is_expected=True)
         if final_state.kind is ChannelStateKind.AUTHENTICATE:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.api_versions and final_state.kind is ChannelStateKind.READY:
@@ -240,25 +244,26 @@ class Connections:
         self._nodes_without_routing_check.discard(node_id)
         self.last_losses[node_id] = loss
         if loss.authentication_error is not None:
-            level = logging.ERROR if self._is_new_reason(node_id, loss) else logging.DEBUG
+            level = logging.ERROR if self._remember_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.mark_authentication_failed(node_id, now_ms, loss.authentication_error)
         else:
             # A request that times out ends a connection that was ready; other timeouts end connection attempts.
-            was_connected = loss.expected or loss.was_working or (loss.timed_out and was_ready)
+            was_connected = loss.is_expected or loss.was_working or (loss.timed_out and was_ready)
             event = "Disconnected" if was_connected else "Connection failed"
-            _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
+            _log.log(self._choose_log_level(node_id, loss), "%s: %s", event, loss.reason)
             self.states.mark_disconnected(node_id, now_ms)
 
-    def _log_level(self, node_id: int, loss: ConnectionLoss) -> int:
-        if loss.expected:
+    def _choose_log_level(self, node_id: int, loss: ConnectionLoss) -> int:
+        """Choose the level for a lost connection. A failure that repeats itself is logged only once at a high level."""
+        if loss.is_expected:
             return logging.DEBUG
         if loss.was_working:
             return logging.INFO
-        return logging.WARNING if self._is_new_reason(node_id, loss) else logging.DEBUG
+        return logging.WARNING if self._remember_reason(node_id, loss) else logging.DEBUG
 
-    def _is_new_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
-        """Return whether the reason differs from the previous one at this address, and remember it."""
+    def _remember_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
+        """Remember the reason, and return whether it differs from the previous one at this address."""
         address = self.address(node_id)
         is_new = self._logged_loss_reasons.get(address) != loss.reason
         if len(self._logged_loss_reasons) >= MAX_LOGGED_ADDRESSES:

@@ -25,10 +25,10 @@ class InFlightRequest:
 
     request: ClientRequest
     version: int
-    internal: bool
+    is_internal: bool
     """Whether NetworkClient itself created the request and handles its response."""
     sent_ms: float
-    written: bool = False
+    is_written: bool = False
     """Whether the socket has accepted all bytes of the request."""
     deadline_ms: float = field(init=False)
 
@@ -90,7 +90,7 @@ class InFlightRequests:
         have fewer requests in flight than the limit.
         """
         requests = self._requests_by_node.get(node_id)
-        return not requests or (requests[-1].written and len(requests) < self._max_per_node)
+        return not requests or (requests[-1].is_written and len(requests) < self._max_per_node)
 
     def complete_next(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
         """Remove the node's oldest request and return it with its decoded response.
@@ -100,7 +100,7 @@ class InFlightRequests:
         requests = self._requests_by_node.get(node_id)
         if not requests:
             raise DecodeError("a response, although no request is in flight")
-        if not requests[0].written:
+        if not requests[0].is_written:
             # Accepting the response would free the request's memory while the channel is still writing from it.
             raise DecodeError(f"a response to request {requests[0].request.correlation_id} before it was written")
         message = requests[0].decode(frame)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from spark_kafka_sink.client.bootstrap_lookup import BootstrapLookup
+from spark_kafka_sink.client.client_request import ClientRequest
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
@@ -168,3 +169,9 @@ class MetadataFetch:
             self._metadata.rebootstrap()
             self._rebootstrap_policy.record_rebootstrap(now_ms)
         return self._rebootstrap_policy.is_allowed
+
+
+def get_metadata_query(request: ClientRequest) -> MetadataQuery:
+    """Return the query from which the client has built its own metadata request."""
+    assert isinstance(request.tag, MetadataQuery)
+    return request.tag

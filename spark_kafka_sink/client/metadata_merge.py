@@ -120,7 +120,7 @@ def _merge_topic(
             _merge_partition(old_snapshot, topic, partition, version, result)
             for partition in _select_valid_partitions(name, topic)
         )
-        return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, internal=topic.is_internal)
+        return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, is_internal=topic.is_internal)
     is_new_error = known_topic is None or known_topic.error_code != topic.error_code
     level = logging.WARNING if is_new_error else logging.DEBUG
     _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
@@ -128,7 +128,7 @@ def _merge_topic(
     may_be_deleted = topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
     if known_topic is not None and error.retriable and not may_be_deleted:
         return TopicInfo(
-            name, known_topic.topic_id, topic.error_code, known_topic.partitions, internal=known_topic.internal
+            name, known_topic.topic_id, topic.error_code, known_topic.partitions, is_internal=known_topic.is_internal
         )
     return TopicInfo(name, topic.topic_id, topic.error_code)
 

@@ -21,8 +21,8 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
-from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
-from spark_kafka_sink.client.metadata_fetch import MetadataFetch
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.metadata_fetch import MetadataFetch, get_metadata_query
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS, NodeChoice, choose_node
 from spark_kafka_sink.client.versions import (
     FinalizedFeatures,
@@ -281,6 +281,8 @@ class NetworkClient:
         # the node becomes unresponsive.
         if self._states.is_preparing(node.id):
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
+            # An unresponsive node is chosen only if there is no better one. Without a wait, the client would poll in a
+            # tight loop.
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
         return self._fetch.wait_ms(now_ms, self._last_response_ms_by_node)
 
@@ -288,7 +290,7 @@ class NetworkClient:
         for send in self._selector.completed_sends:
             in_flight = send.tag
             assert isinstance(in_flight, InFlightRequest)
-            in_flight.written = True
+            in_flight.is_written = True
             if not in_flight.request.expect_response:
                 self._in_flight.complete_last_sent(in_flight.request.node_id)
                 responses.append(in_flight.build_response(message=None, now_ms=now_ms))
@@ -298,26 +300,31 @@ class NetworkClient:
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
             self._last_response_ms_by_node[node_id] = now_ms
-            try:
-                in_flight, message = self._in_flight.complete_next(node_id, receive.payload)
-            except DecodeError as error:
-                reason = f"{self._connections.describe(node_id)} sent an invalid response: {error}"
-                self._close_connection(responses, node_id, ConnectionLoss(reason), now_ms)
+            result = self._match_response(node_id, receive.payload)
+            if isinstance(result, ConnectionLoss):
+                self._close_connection(responses, node_id, result, now_ms)
                 continue
-            except FATAL_ERRORS:
-                raise
-            except Exception as error:
-                logged_error = log_unexpected_error(self._connections.describe(node_id), error)
-                loss = ConnectionLoss(logged_error.text, logged_error.address)
-                self._close_connection(responses, node_id, loss, now_ms)
-                continue
-            if in_flight.internal and isinstance(message, MetadataResponse):
-                self._fetch.handle_response(node_id, _get_metadata_query(in_flight), message, in_flight.version, now_ms)
-            elif in_flight.internal and isinstance(message, ApiVersionsResponse):
+            in_flight, message = result
+            if in_flight.is_internal and isinstance(message, MetadataResponse):
+                query = get_metadata_query(in_flight.request)
+                self._fetch.handle_response(node_id, query, message, in_flight.version, now_ms)
+            elif in_flight.is_internal and isinstance(message, ApiVersionsResponse):
                 self._handle_api_versions(responses, in_flight, message, now_ms)
             else:
                 responses.append(in_flight.build_response(message, now_ms))
             self._maybe_throttle(in_flight, message, now_ms)
+
+    def _match_response(self, node_id: int, payload: memoryview) -> tuple[InFlightRequest, Message] | ConnectionLoss:
+        """Return the request and the decoded response, or why the connection must be closed."""
+        try:
+            return self._in_flight.complete_next(node_id, payload)
+        except DecodeError as error:
+            return ConnectionLoss(f"{self._connections.describe(node_id)} sent an invalid response: {error}")
+        except FATAL_ERRORS:
+            raise
+        except Exception as error:
+            logged_error = log_unexpected_error(self._connections.describe(node_id), error)
+            return ConnectionLoss(logged_error.text, logged_error.address)
 
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: float) -> None:
         for channel_id, final_state in self._selector.disconnected.items():
@@ -328,7 +335,7 @@ class NetworkClient:
     def _send_api_versions_requests(self, now_ms: float) -> None:
         for node_id, version in self._connections.take_nodes_ready_for_api_versions().items():
             request = self.new_client_request(node_id, self._build_api_versions_request(node_id), now_ms)
-            self._send(request, version, now_ms, internal=True)
+            self._send(request, version, now_ms, is_internal=True)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: float) -> None:
         for node_id in self._states.find_nodes_with_setup_timeout(now_ms):
@@ -348,7 +355,7 @@ class NetworkClient:
         for node_id in self._metadata.snapshot.nodes:
             if self._connections.is_alive(node_id):
                 reason = f"{self._connections.describe(node_id)} was disconnected to bootstrap again"
-                self._close_connection(responses, node_id, ConnectionLoss(reason, expected=True), now_ms)
+                self._close_connection(responses, node_id, ConnectionLoss(reason, is_expected=True), now_ms)
         self._fetch.rebootstrap(now_ms)
 
     # --- helpers
@@ -381,14 +388,14 @@ class NetworkClient:
         query = self._fetch.start_query(node.id, now_ms)
         request = self.new_client_request(node.id, query.build_request(), now_ms, tag=query)
         try:
-            self._send(request, self.version_for(node.id, ApiKey.METADATA), now_ms, internal=True)
+            self._send(request, self.version_for(node.id, ApiKey.METADATA), now_ms, is_internal=True)
         except UnsupportedVersionError as error:
             self._fetch.fail(now_ms, error)
 
-    def _send(self, request: ClientRequest, version: int, now_ms: float, *, internal: bool = False) -> None:
-        """Pass a request to the Selector. `internal`: the client itself handles the response."""
+    def _send(self, request: ClientRequest, version: int, now_ms: float, *, is_internal: bool = False) -> None:
+        """Pass a request to the Selector. `is_internal`: the client itself handles the response."""
         segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
-        in_flight = InFlightRequest(request, version, internal, now_ms)
+        in_flight = InFlightRequest(request, version, is_internal, now_ms)
         self._in_flight.add(in_flight)
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
@@ -433,7 +440,7 @@ class NetworkClient:
         """Record the loss, end the node's requests with results in `responses`, and request a metadata update."""
         self._connections.record_loss(node_id, loss, now_ms)
         self._cancel_requests(responses, node_id, loss, now_ms)
-        if not loss.expected:
+        if not loss.is_expected:
             self._metadata.record_connection_failure(node_id, self._connections.address(node_id), loss.detail)
         self._fetch.handle_disconnection(now_ms, self._connections.find_authentication_failure(self._metadata.snapshot))
 
@@ -442,20 +449,14 @@ class NetworkClient:
     ) -> None:
         """End the node's requests. Add results to `responses` only for requests of the client's callers."""
         for in_flight in self._in_flight.clear(node_id):
-            if not in_flight.internal:
+            if not in_flight.is_internal:
                 responses.append(in_flight.build_disconnect_response(loss, now_ms))
             elif in_flight.request.api_key is ApiKey.METADATA:
-                self._fetch.handle_lost_request(node_id, _get_metadata_query(in_flight), now_ms)
+                self._fetch.handle_lost_request(node_id, get_metadata_query(in_flight.request), now_ms)
 
     def _ensure_active(self) -> None:
         if self._state is not _State.ACTIVE:
             raise DisconnectedError("the client is closed or closing")
-
-
-def _get_metadata_query(in_flight: InFlightRequest) -> MetadataQuery:
-    """Return the query from which the client has built its own metadata request."""
-    assert isinstance(in_flight.request.tag, MetadataQuery)
-    return in_flight.request.tag
 
 
 def create_network_client(

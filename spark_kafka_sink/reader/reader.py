@@ -132,7 +132,7 @@ class TopicReader:
         """
         selected_partitions = self._select_partitions(topic, partitions)
         current_end_offsets = (
-            dict.fromkeys(selected_partitions, LONG_MAX)
+            dict.fromkeys(selected_partitions, LONG_MAX)  # no offset reaches it, so reading never ends
             if follow
             else self._list_offsets(topic, selected_partitions, LATEST_TIMESTAMP)
         )
@@ -153,13 +153,12 @@ class TopicReader:
         self, topic: str, data: FetchResponsePartitionData, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
         """Yield chunks of the rows that are visible at the isolation level. A `ChunkDecoder`."""
-        aborted_transactions = data.aborted_transactions if self._isolation else None
-        partition = data.partition_index
+        is_read_committed = self._isolation == ISOLATION_LEVELS[READ_COMMITTED]
         for chunk in iterate_visible_rows(
             get_records(data),
-            aborted_transactions,
+            data.aborted_transactions if is_read_committed else None,
             topic=topic,
-            partition=partition,
+            partition=data.partition_index,
             start=start,
             stop=stop,
             preserve_header_keys=self._preserve_header_keys,

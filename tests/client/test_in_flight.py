@@ -21,7 +21,7 @@ def in_flight(
         created_ms=sent_ms,
         timeout_ms=timeout_ms,
     )
-    return InFlightRequest(request, 4, False, sent_ms, written=written)
+    return InFlightRequest(request, version=4, is_internal=False, sent_ms=sent_ms, is_written=written)
 
 
 def encode_init_producer_id_response(correlation_id: int) -> memoryview:
@@ -79,7 +79,7 @@ def test_can_send_more_only_when_last_request_is_written_and_below_limit() -> No
     newest = in_flight(1, written=False)
     requests.add(newest)
     assert not requests.can_send_more(1), "a channel writes one request at a time"
-    newest.written = True
+    newest.is_written = True
     assert requests.can_send_more(1)
     requests.add(in_flight(2))
     assert not requests.can_send_more(1), "two requests are in flight"
