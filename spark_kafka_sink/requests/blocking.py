@@ -12,6 +12,7 @@ timeout if it has left the cluster.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -280,31 +281,36 @@ class BlockingClient:
         """
         if not queue.queued:
             return
-        node = queue.node
-        if self._client.ready(node, now_ms):
-            queue.has_tried_connection = True
-            attempt = queue.queued.popleft().attempt
-            try:
-                version = self._client.version_for(node.id, attempt.request.api_key, attempt.request.versions)
-                message = attempt.request.build_message(version)
-            except UnsupportedVersionError as error:
-                self._fail_attempt(attempt, error)
-                return
-            request = self._client.new_client_request(
-                node.id, message, now_ms, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
-            )
-            queue.in_flight[request.correlation_id] = attempt
-            self._client.send(request, now_ms)
+        if not self._client.ready(queue.node, now_ms):
+            self._fail_queued_if_unreachable(queue, now_ms)
             return
-        connection_failed = self._client.connection_failed(node.id)
+        queue.has_tried_connection = True
+        attempt = queue.queued.popleft().attempt
+        node_id, request = queue.node.id, attempt.request
+        try:
+            version = self._client.version_for(node_id, request.api_key, request.versions)
+            message = request.build_message(version)
+        except UnsupportedVersionError as error:
+            self._fail_attempt(attempt, error)
+            return
+        client_request = self._client.new_client_request(
+            node_id, message, now_ms, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
+        )
+        queue.in_flight[client_request.correlation_id] = attempt
+        self._client.send(client_request, now_ms)
+
+    def _fail_queued_if_unreachable(self, queue: _NodeQueue, now_ms: float) -> None:
+        """Fail the queued requests if the node cannot be reached or has not become ready in time."""
+        node = queue.node
+        has_connection_failed = self._client.connection_failed(node.id)
         describe_failures = self.metadata.describe_connection_failures
         waiting_since_ms = max(queue.last_response_ms, queue.queued[0].queued_ms)
-        if connection_failed and queue.has_tried_connection:
+        if has_connection_failed and queue.has_tried_connection:
             self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
         elif now_ms - waiting_since_ms >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {describe_failures()}")
         # A failure from before these requests were queued does not count: a backoff may still delay the next attempt.
-        queue.has_tried_connection = queue.has_tried_connection or not connection_failed
+        queue.has_tried_connection = queue.has_tried_connection or not has_connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
         """Fail the queued requests. Requests in flight are not touched: they fail when their connection is lost."""
@@ -318,27 +324,35 @@ class BlockingClient:
 
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
-        snapshot = self.metadata.snapshot
         # A queued request may be waiting for a reconnect backoff, and the end of a backoff does not end a poll.
         has_queued = any(queue.queued for queue in self._queues.values())
-        until_next_check_ms = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
-        for node_id in {*self._queues, *snapshot.nodes}:
-            unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
-            timeout_ms = self._compute_node_timeout_ms(node_id)
-            if unresponsive_ms >= timeout_ms:
-                self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
-                self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
-            elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
-                self.metadata.request_update()  # to learn whether the node has left the cluster
-                has_left_cluster = not snapshot.is_bootstrap and node_id not in snapshot.nodes
-                if has_left_cluster:
-                    self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
-            if 0 < unresponsive_ms < timeout_ms:
-                # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum,
-                # the loop could then spin forever.
-                remaining_ms = max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS)
-                until_next_check_ms = min(until_next_check_ms, remaining_ms)
+        until_next_check_ms: float = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
+        for node_id in {*self._queues, *self.metadata.snapshot.nodes}:
+            until_next_check_ms = min(until_next_check_ms, self._disconnect_if_unresponsive(node_id, now_ms))
         return until_next_check_ms
+
+    def _disconnect_if_unresponsive(self, node_id: int, now_ms: float) -> float:
+        """Disconnect the node if it has been unresponsive for too long or has left the cluster.
+
+        Return the milliseconds until it would time out; inf if it is responsive or has timed out.
+        """
+        snapshot = self.metadata.snapshot
+        unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
+        timeout_ms = self._compute_node_timeout_ms(node_id)
+        if unresponsive_ms >= timeout_ms:
+            self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
+            self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
+            return math.inf
+        if unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
+            self.metadata.request_update()  # to learn whether the node has left the cluster
+            has_left_cluster = not snapshot.is_bootstrap and node_id not in snapshot.nodes
+            if has_left_cluster:
+                self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
+        if unresponsive_ms <= 0:
+            return math.inf
+        # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum, the loop
+        # could then spin forever.
+        return max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS)
 
     def _compute_node_timeout_ms(self, node_id: int) -> float:
         """Return the node's timeout, which doubles with each consecutive timeout."""

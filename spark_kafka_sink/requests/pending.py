@@ -299,17 +299,11 @@ class PendingRequests:
             call.in_flight_keys.discard(key)  # in the loop, so that the call is not done before its last key is
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.decide_verdict(classification)
-            is_final = verdict not in (Verdict.RETRY, Verdict.LOOK_UP)
-            if is_final:
+            if verdict in (Verdict.RETRY, Verdict.LOOK_UP):
+                self._retry_rejected_key(call, request, key, classification, verdict, now_ms)
+            else:
                 call.retry_states[key].failure_count = 0
                 call.handle_result(request, key, response, now_ms)
-                continue
-            # Any retriable error may mean that a leader or the controller has moved. A coordinator that has moved is
-            # reported with codes of its own (LOOK_UP).
-            route = request.route(key)
-            if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorKey):
-                self.routing.forget(route)
-            self._retry(call, key, now_ms, request.build_rejection_error(key, classification), classification.code)
 
     def handle_failure(self, attempt: Attempt, error: KafkaSinkError, now_ms: float) -> None:
         """Handle an attempt that ended without a response, or could not be sent."""
@@ -331,6 +325,23 @@ class PendingRequests:
                 self._retry(call, key, now_ms, error)
             else:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
+
+    def _retry_rejected_key(
+        self,
+        call: Call[Any],
+        request: Request[Any],
+        key: str,
+        classification: Classification,
+        verdict: Verdict,
+        now_ms: float,
+    ) -> None:
+        """Retry a key that a broker has rejected, after looking up its node again if the node may have changed."""
+        route = request.route(key)
+        # Any retriable error may mean that a leader or the controller has moved. A coordinator that has moved is
+        # reported with codes of its own (LOOK_UP).
+        if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorKey):
+            self.routing.forget(route)
+        self._retry(call, key, now_ms, request.build_rejection_error(key, classification), classification.code)
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now_ms: float) -> None:
         """Store the coordinators in the response, and retry or fail each key whose lookup was rejected."""

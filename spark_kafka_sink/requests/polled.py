@@ -61,12 +61,7 @@ class PolledRequests:
         """
         node, request, call = attempt.node, attempt.request, attempt.call
         if not self._client.ready(node, now_ms):
-            if self._client.connection_failed(node.id) and not attempt.is_for_any_node:
-                connection_loss = self._client.connection_losses.get(node.id)
-                reason = "" if connection_loss is None else connection_loss.reason
-                self._pending.handle_failure(attempt, DisconnectedError(reason), now_ms)
-                return _CALL_AGAIN_NOW_MS
-            return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node.id, now_ms))
+            return self._fail_or_wait(attempt, now_ms)
         try:
             version = self._client.version_for(node.id, request.api_key, request.versions)
             message = request.build_message(version)
@@ -90,3 +85,13 @@ class PolledRequests:
             now_ms,
         )
         return _NO_FURTHER_CALL_MS
+
+    def _fail_or_wait(self, attempt: Attempt, now_ms: float) -> float:
+        """Fail an attempt whose node is unreachable and which no other node can handle. Return the time to wait."""
+        node_id = attempt.node.id
+        if not self._client.connection_failed(node_id) or attempt.is_for_any_node:
+            return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node_id, now_ms))
+        connection_loss = self._client.connection_losses.get(node_id)
+        reason = "" if connection_loss is None else connection_loss.reason
+        self._pending.handle_failure(attempt, DisconnectedError(reason), now_ms)
+        return _CALL_AGAIN_NOW_MS

@@ -147,9 +147,13 @@ class TransactionListing:
                     raise
                 deadline.wait(error, compute_pause_ms(failure_count))
             failure_count += 1
-            self._requests = {}
-            self._calls = []
-            self._last_metadata_version = None
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """Forget all requests, so that the next round updates the metadata and queries every broker."""
+        self._requests = {}
+        self._calls = []
+        self._last_metadata_version = None
 
     def _wait_for_responses(self) -> list[ListTransactionsResponseTransactionState]:
         """Wait for all responses, and return the transactions in them. Raise an error if any broker failed."""
