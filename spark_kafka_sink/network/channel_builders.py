@@ -27,9 +27,9 @@ def build_plaintext_channel(
 
 
 def create_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
-    """Return a ChannelBuilder for connections to brokers.
+    """Return a function that builds the channels to brokers.
 
-    This call reads the certificates and keys, once for all channels. Raise ConfigurationError if they cannot be read.
+    The certificates and keys are read here, once for all channels. Raise ConfigurationError if they cannot be read.
     """
     if security.tls is None and security.login is None:
         return build_plaintext_channel

@@ -155,27 +155,12 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
 
     Raise AuthenticationError if the key cannot be read or is not suitable for the algorithm.
     """
-    assert config.key_file is not None
-    prefix = f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file: {sanitize(config.key_file)}"
-    try:  # the package is optional, and the driver may have it while this machine does not
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    except ImportError:
-        raise AuthenticationError(
-            f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file {MISSING_CRYPTOGRAPHY_MESSAGE}"
-        ) from None
-    try:
-        passphrase = None if config.passphrase is None else config.passphrase.encode()
-        key = load_pem_private_key(read_regular_file(config.key_file), passphrase)
-    except OSError as error:
-        raise AuthenticationError(f"{prefix} cannot be read on this machine: {error.strerror or error}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        # The library's message may contain a part of the file, so it is not shown.
-        raise AuthenticationError(
-            f"{prefix} is not a private key in PEM, or {_OPTION_PREFIX}.private.key.passphrase is wrong or missing"
-        ) from None
+    key = _load_private_key(config)
+    # Import the package only here: _load_private_key has raised an error if it is missing.
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    prefix = _describe_key_file(config)
     if config.algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
         if key.key_size < _MIN_RSA_BITS:
             raise AuthenticationError(
@@ -190,6 +175,34 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
     raise AuthenticationError(
         f"{prefix} is not {required_key}, which {_OPTION_PREFIX}.algorithm {config.algorithm} requires"
     )
+
+
+def _load_private_key(config: AssertionConfig) -> Any:
+    """Load the key that the key file currently contains. Raise AuthenticationError if that fails."""
+    assert config.key_file is not None
+    prefix = _describe_key_file(config)
+    try:  # the package is optional, and the driver may have it while this machine does not
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError:
+        raise AuthenticationError(
+            f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file {MISSING_CRYPTOGRAPHY_MESSAGE}"
+        ) from None
+    try:
+        passphrase = None if config.passphrase is None else config.passphrase.encode()
+        return load_pem_private_key(read_regular_file(config.key_file), passphrase)
+    except OSError as error:
+        raise AuthenticationError(f"{prefix} cannot be read on this machine: {error.strerror or error}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # The library's message may contain a part of the file, so it is not shown.
+        raise AuthenticationError(
+            f"{prefix} is not a private key in PEM, or {_OPTION_PREFIX}.private.key.passphrase is wrong or missing"
+        ) from None
+
+
+def _describe_key_file(config: AssertionConfig) -> str:
+    """Return the beginning of error messages about the key file."""
+    return f"OAUTHBEARER: {_OPTION_PREFIX}.private.key.file: {sanitize(config.key_file or '')}"
 
 
 def _encode_json(content: Mapping[str, Any]) -> str:

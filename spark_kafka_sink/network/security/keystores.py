@@ -166,26 +166,39 @@ def _decrypt_jks_key(envelope: bytes, password: str | None) -> str:
     """Decrypt a private key and return it as PEM. Raise ConfigurationError if the password is missing or wrong."""
     if password is None:
         raise ConfigurationError("its private key needs a password, and none is set")
-    oid_start = envelope.find(_JKS_PROTECTION_OID)
-    # The object identifier is followed by NULL (05 00) and by the octet string with the encrypted key.
-    octets_start = envelope.find(b"\x04", oid_start + len(_JKS_PROTECTION_OID)) if oid_start >= 0 else -1
-    protected = _read_der_content(envelope, octets_start) if octets_start >= 0 else b""
-    if len(protected) < 2 * _SHA1_BYTES:
+    protected_key = _find_protected_key(envelope)
+    if len(protected_key) < 2 * _SHA1_BYTES:
         raise ConfigurationError("its private key is not encrypted as in the JKS format")
-    salt, encrypted_key = protected[:_SHA1_BYTES], protected[_SHA1_BYTES:-_SHA1_BYTES]
-    stored_digest = protected[-_SHA1_BYTES:]
-    secret, key = _to_utf16(password), bytearray()
-    stream_block = salt
-    # Each block of the key was encrypted by XOR with a block of the key stream, which is computed again here.
-    for block_start in range(0, len(encrypted_key), _SHA1_BYTES):
-        stream_block = hashlib.sha1(secret + stream_block, usedforsecurity=False).digest()
-        encrypted_block = encrypted_key[block_start : block_start + _SHA1_BYTES]  # the last block may be shorter
-        key += bytes(a ^ b for a, b in zip(encrypted_block, stream_block, strict=False))
+    salt, encrypted_key = protected_key[:_SHA1_BYTES], protected_key[_SHA1_BYTES:-_SHA1_BYTES]
+    stored_digest = protected_key[-_SHA1_BYTES:]
+    secret = _to_utf16(password)
+    key = _apply_jks_key_stream(encrypted_key, secret, salt)
     # Any password decrypts the key to some bytes. Only the digest shows whether the password is correct.
     digest = hashlib.sha1(secret + key, usedforsecurity=False).digest()
     if not hmac.compare_digest(digest, stored_digest):
         raise ConfigurationError("the password of its private key is wrong")
-    return _der_to_pem("PRIVATE KEY", bytes(key))
+    return _der_to_pem("PRIVATE KEY", key)
+
+
+def _find_protected_key(envelope: bytes) -> bytes:
+    """Return the salt, the encrypted key and the digest in an envelope; empty if the envelope has another layout."""
+    oid_start = envelope.find(_JKS_PROTECTION_OID)
+    if oid_start < 0:
+        return b""
+    # The object identifier is followed by NULL (05 00) and by the octet string with the encrypted key.
+    octets_start = envelope.find(b"\x04", oid_start + len(_JKS_PROTECTION_OID))
+    return _read_der_content(envelope, octets_start) if octets_start >= 0 else b""
+
+
+def _apply_jks_key_stream(encrypted_key: bytes, secret: bytes, salt: bytes) -> bytes:
+    """Decrypt a key: each block was encrypted by XOR with a block of the key stream, which is computed again here."""
+    key = bytearray()
+    stream_block = salt
+    for block_start in range(0, len(encrypted_key), _SHA1_BYTES):
+        stream_block = hashlib.sha1(secret + stream_block, usedforsecurity=False).digest()
+        encrypted_block = encrypted_key[block_start : block_start + _SHA1_BYTES]  # the last block may be shorter
+        key += bytes(a ^ b for a, b in zip(encrypted_block, stream_block, strict=False))
+    return bytes(key)
 
 
 def _read_der_content(der: bytes, start: int) -> bytes:

@@ -1,6 +1,7 @@
 """Parser of the `ssl.*` options into a TlsConfig.
 
-Braces in the texts of faults, as in {ssl.key.password}, enclose option names (see OptionFault).
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in
+{ssl.key.password}, enclose option names, which are replaced when the fault is shown to the user.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
 
 def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
     """Return the truststore's configuration, or None if there is no truststore. The store is not read here."""
-    location, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
-    has_store = bool(location or pem)
+    store_path, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
+    has_store = bool(store_path or pem)
     _check_store_options(options, "truststore", has_store, faults)
     if not has_store:
         return None
-    if location and pem:
+    if store_path and pem:
         faults.add("ssl.truststore.location", "cannot be set together with {ssl.truststore.certificates}.")
     return StoreConfig(
-        location,
+        store_path,
         type_name=_find_store_type(options, "truststore"),
         password=options.get("ssl.truststore.password"),
         pem=pem or None,
@@ -55,25 +56,25 @@ def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> Store
 
 def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
     """Return the keystore's configuration, or None if there is no keystore. The store is not read here."""
-    location, key = options.get("ssl.keystore.location"), options.get("ssl.keystore.key")
+    store_path, key = options.get("ssl.keystore.location"), options.get("ssl.keystore.key")
     chain = options.get("ssl.keystore.certificate.chain")
-    has_store = bool(location or key or chain)
+    has_store = bool(store_path or key or chain)
     _check_store_options(options, "keystore", has_store, faults)
     if not has_store:
         return None
-    if location and (key or chain):
+    if store_path and (key or chain):
         faults.add(
             "ssl.keystore.location",
             "cannot be set together with {ssl.keystore.key} and {ssl.keystore.certificate.chain}.",
         )
-    if not location and not (key and chain):
+    if not store_path and not (key and chain):
         faults.add("ssl.keystore.key", "must be set together with {ssl.keystore.certificate.chain}.")
     return StoreConfig(
-        location,
+        store_path,
         type_name=_find_store_type(options, "keystore"),
         password=options.get("ssl.keystore.password"),
         key_password=options.get("ssl.key.password"),
-        pem=None if location else f"{key}\n{chain}",
+        pem=None if store_path else f"{key}\n{chain}",
     )
 
 
