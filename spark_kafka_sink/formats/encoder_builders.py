@@ -72,22 +72,39 @@ def attach_schema_id(
     `stream_start`: identifies one start of a Spark stream, after which all micro-batches use the same latest schema;
     None for a batch job.
     """
-    client = get_registry_client(registry_options.config)
     if registry_options.schema_source == "latest":
-        # The registry's schema determines the encoding, and the columns must fit it.
-        subject = options.subject or registry_options.build_subject_name(
-            options.record_part, topic, options.schema.name or ""
-        )
-        latest_schema = client.get_latest(
-            subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start=stream_start
-        )
-        try:
-            schema_format = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
-        except SchemaError as error:
-            reason = client.sanitize(str(error))
-            raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
-        return _attach_registered_schema(encoder, schema_format, latest_schema, subject, options, registry_options)
-    # The user's schema or the one derived from the columns determines the encoding, and the registry provides its id.
+        return _attach_latest_schema(encoder, options, registry_options, topic, stream_start)
+    return _attach_own_schema(encoder, options, registry_options, topic)
+
+
+def _attach_latest_schema(
+    encoder: ColumnsEncoder,
+    options: FormatOptions,
+    registry_options: RegistryOptions,
+    topic: str | None,
+    stream_start: str | None,
+) -> ColumnsEncoder:
+    """Encode with the latest schema of the subject, which the columns must fit."""
+    client = get_registry_client(registry_options.config)
+    subject = options.subject or registry_options.build_subject_name(
+        options.record_part, topic, options.schema.name or ""
+    )
+    latest_schema = client.get_latest(
+        subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start=stream_start
+    )
+    try:
+        schema_format = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
+    except SchemaError as error:
+        reason = client.sanitize(str(error))
+        raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
+    return _attach_registered_schema(encoder, schema_format, latest_schema, subject, options, registry_options)
+
+
+def _attach_own_schema(
+    encoder: ColumnsEncoder, options: FormatOptions, registry_options: RegistryOptions, topic: str | None
+) -> ColumnsEncoder:
+    """Encode with the user's schema or the one derived from the columns. The registry provides only its id."""
+    client = get_registry_client(registry_options.config)
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
     subject = options.subject or registry_options.build_subject_name(

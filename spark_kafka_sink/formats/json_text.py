@@ -175,22 +175,29 @@ class _ObjectBuilder:
         quote = b'"' if field.needs_quotes else b""
         label = b'"%s":%s' % (name, quote)
         if field.values.null_count:
-            # The name, the value and the quotes become one piece, which join_non_null() skips where the value is null.
-            self._flush_constant()
-            closing_quote = [build_binary_scalar(quote)] if quote else []
-            self._pieces.append(join(self._build_field_prefix(label), field.values, *closing_quote))
-            if self._rows_with_fields is not True:
-                self._rows_with_fields = self._rows_with_fields | ~build_null_mask(field.values)
-            return
-        # All rows have this field. Its name can be merged into the constant unless only some rows need a comma.
+            self._add_to_some_rows(label, field.values, quote)
+        else:
+            self._add_to_all_rows(label, field.values, quote)
+
+    def _add_to_some_rows(self, label: bytes, values: pa.Array, closing_quote: bytes) -> None:
+        """Add a field that is null in some rows."""
+        # The name, the value and the quotes become one piece, which join_non_null() skips where the value is null.
+        self._flush_constant()
+        closing_pieces = [build_binary_scalar(closing_quote)] if closing_quote else []
+        self._pieces.append(join(self._build_field_prefix(label), values, *closing_pieces))
+        if self._rows_with_fields is not True:
+            self._rows_with_fields = self._rows_with_fields | ~build_null_mask(values)
+
+    def _add_to_all_rows(self, label: bytes, values: pa.Array, closing_quote: bytes) -> None:
+        """Add a field that is null in no row. Merge its name into the constant unless only some rows need a comma."""
         if isinstance(self._rows_with_fields, bool):
             self._pending_constant += b"," + label if self._rows_with_fields else label
             self._flush_constant()
         else:
             self._flush_constant()
             self._pieces.append(self._build_field_prefix(label))
-        self._pieces.append(field.values)
-        self._pending_constant, self._rows_with_fields = quote, True
+        self._pieces.append(values)
+        self._pending_constant, self._rows_with_fields = closing_quote, True
 
     def build(self, row_count: int) -> pa.Array:
         self._pending_constant += b"}"

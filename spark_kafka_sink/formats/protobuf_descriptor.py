@@ -165,32 +165,38 @@ def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     if pa.types.is_null(data_type):
         return MessageField(field.name, field.number, "null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        if not pa.types.is_map(data_type):
-            raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a Protobuf map")
-        entry_fields = field.message_type.fields_by_name
-        if "key" not in entry_fields or "value" not in entry_fields:
-            raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
-        entry = (
-            _build_singular_field(entry_fields["key"], data_type.key_type, f"{path}.key"),
-            _build_singular_field(entry_fields["value"], data_type.item_type, f"{path}.value"),
-        )
-        return MessageField(field.name, field.number, "map", inner_fields=entry)
+        return _build_map_field(field, data_type, path)
     if field.is_repeated:
-        if not pa.types.is_list(data_type):
-            raise SchemaError(
-                f"column {path} has type {data_type}, which cannot be written to a repeated Protobuf field"
-            )
-        element = _build_singular_field(field, data_type.value_type, f"{path}.element")
-        return MessageField(
-            field.name,
-            field.number,
-            element.type_name,
-            is_repeated=True,
-            is_packed=field.is_packed,
-            inner_fields=element.inner_fields,
-            enum_values=element.enum_values,
-        )
+        return _build_repeated_field(field, data_type, path)
     return _build_singular_field(field, data_type, path)
+
+
+def _build_map_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
+    if not pa.types.is_map(data_type):
+        raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a Protobuf map")
+    entry_fields = field.message_type.fields_by_name
+    if "key" not in entry_fields or "value" not in entry_fields:
+        raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
+    entry = (
+        _build_singular_field(entry_fields["key"], data_type.key_type, f"{path}.key"),
+        _build_singular_field(entry_fields["value"], data_type.item_type, f"{path}.value"),
+    )
+    return MessageField(field.name, field.number, "map", inner_fields=entry)
+
+
+def _build_repeated_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
+    if not pa.types.is_list(data_type):
+        raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a repeated Protobuf field")
+    element = _build_singular_field(field, data_type.value_type, f"{path}.element")
+    return MessageField(
+        field.name,
+        field.number,
+        element.type_name,
+        is_repeated=True,
+        is_packed=field.is_packed,
+        inner_fields=element.inner_fields,
+        enum_values=element.enum_values,
+    )
 
 
 def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:

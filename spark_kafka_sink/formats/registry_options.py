@@ -1,6 +1,7 @@
 """Options of the schema registry: `schema.registry.*`, named as in Confluent's serializers, and options of the sink.
 
-Braces in the texts of faults, as in {keyFormat}, enclose option names (see OptionFault).
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in {keyFormat},
+enclose option names, which are replaced when the fault is shown to the user. In f-strings, these braces are doubled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from spark_kafka_sink.client.option_parsing import (
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, parse_registry_urls
+from spark_kafka_sink.network.security.tls_context import TlsConfig
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import HiddenValueError, Option
@@ -222,28 +224,31 @@ def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
         parsed_options.faults.add(
             "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
         )
-    tls_faults = OptionFaults()
-    tls = parse_tls(
-        {
-            option.name.removeprefix(REGISTRY_PREFIX): parsed_options.values[option.field]
-            for option in _TLS_OPTIONS
-            if option.name in parsed_options.raw_values
-        },
-        tls_faults,
-    )
-    parsed_options.faults += tls_faults.with_prefix(REGISTRY_PREFIX)
     config = RegistryConfig(
         urls=urls,
         user_info=option_values["basic_auth_user_info"],
         token=option_values["bearer_auth_token"],
-        tls=tls,
+        tls=_parse_registry_tls(parsed_options),
         timeout_ms=option_values["request_timeout_ms"],
         normalize=option_values["normalize_schemas"],
     )
     return RegistryOptions(
         config,
-        option_values["schemaSource"],
-        option_values["subjectNameStrategy"],
-        option_values["schemaIdLocation"],
-        option_values["partitionerIgnoreSchemaId"],
+        schema_source=option_values["schemaSource"],
+        subject_name_strategy=option_values["subjectNameStrategy"],
+        schema_id_location=option_values["schemaIdLocation"],
+        partitioner_ignore_schema_id=option_values["partitionerIgnoreSchemaId"],
     )
+
+
+def _parse_registry_tls(parsed_options: ParsedOptions) -> TlsConfig:
+    """Parse the registry's `ssl.*` options, which have the names of Kafka's after REGISTRY_PREFIX."""
+    kafka_options = {
+        option.name.removeprefix(REGISTRY_PREFIX): parsed_options.values[option.field]
+        for option in _TLS_OPTIONS
+        if option.name in parsed_options.raw_values
+    }
+    tls_faults = OptionFaults()
+    tls = parse_tls(kafka_options, tls_faults)
+    parsed_options.faults += tls_faults.with_prefix(REGISTRY_PREFIX)
+    return tls
