@@ -159,18 +159,21 @@ class EmbeddedCluster:
         self._next_timeout_ms: float | None = None
         """When to abort timed-out transactions, or None if no transaction is open."""
         self._store = store
+        # Load first, because only the topics that the store does not contain are created.
         if store is not None:
-            # A fixed seed would generate the topic ids of previous runs in the same directory again.
-            self._random = Random()
-            # Loading aborts open transactions, which requires the lock.
-            with self.lock:
-                store.load(self)
-        loaded_names = set(self.topics)
+            self._load(store)
         missing_topics = [
-            TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in loaded_names
+            TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in self.topics
         ]
         if missing_topics:
             self.create_topics(missing_topics)
+
+    def _load(self, store: ClusterStore) -> None:
+        # A fixed seed would generate the topic ids of previous runs in the same directory again.
+        self._random = Random()
+        # Loading aborts open transactions, which requires the lock.
+        with self.lock:
+            store.load(self)
 
     def tick(self, now_ms: float) -> None:
         """Abort the transactions that have timed out. If that fails, schedule another attempt.
@@ -384,9 +387,9 @@ class EmbeddedCluster:
             running_nodes = self.list_running_nodes()
             if not running_nodes:
                 return None
-            assigned_node = self.nodes.get(self._moved_coordinators.get(key, -1))
-            if assigned_node is not None and assigned_node.is_running:
-                return assigned_node
+            assigned_id = self._moved_coordinators.get(key)
+            if assigned_id is not None and self.nodes[assigned_id].is_running:
+                return self.nodes[assigned_id]
             return running_nodes[zlib.crc32(key.encode()) % len(running_nodes)]
 
     def move_coordinator(self, key: str, node: int) -> None:

@@ -176,10 +176,10 @@ class Control:
 
     def hide_topic(self, topic: str) -> None:
         """Hide a topic from Metadata and DescribeConfigs until `show_topic` is called. Other requests still find it."""
-        self._cluster.topic(topic).hidden = True
+        self._cluster.topic(topic).is_hidden = True
 
     def show_topic(self, topic: str) -> None:
-        self._cluster.topic(topic).hidden = False
+        self._cluster.topic(topic).is_hidden = False
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """Delete the records before an offset, as retention does. Forget producers that have no other records."""

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
 from spark_kafka_sink.broker.batch_validation import RecordValidator, parse_batch_header, validate_batch
-from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerStateEntry
+from spark_kafka_sink.broker.producer_state import NO_APPEND_TIME_MS, NO_EPOCH, ProducerStateEntry
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.header import (
     CONTROL,
@@ -43,6 +43,8 @@ _MARKER_RECORD = struct.Struct(">bbbbbhhbhib")
 """Layout of a marker's record, with a fixed size. `_encode_marker_record` names the fields."""
 _MARKER_KEY = struct.Struct(">hh")
 """Layout of a marker's key: its version and the marker's type."""
+_BYTES_BEFORE_MARKER_KEY = 5
+"""Five fields of one byte each precede the key in a record: length, attributes, two deltas and the key's length."""
 _ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = 0, 1
 
 
@@ -52,7 +54,7 @@ class LogConfig:
 
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     uses_log_append_time: bool = False
-    compacted: bool = False
+    is_compacted: bool = False
     check_records: bool = True
     discard: bool = False
     first_sequence_must_be_zero: bool = False
@@ -78,9 +80,9 @@ class AppendResult:
     """The offset and append time of a batch. For a duplicate, they are those of the original."""
 
     base_offset: int
-    append_time_ms: int = -1
-    """Timestamp that replaced the records' timestamps, or -1 if they were kept."""
-    duplicate: bool = False
+    append_time_ms: int = NO_APPEND_TIME_MS
+    """Timestamp that replaced the records' timestamps, or NO_APPEND_TIME_MS if they were kept."""
+    is_duplicate: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,8 @@ class PartitionLog:
             return self._count_discarded(parse_batch_header(data))
         # Validate the batch without holding `_lock`: decoding may take long, and needs no state of the log.
         header, received = validate_batch(data, max_bytes=self.config.max_message_bytes)
-        if self.config.check_records or self.config.compacted:
-            self._record_validator.validate(header, received, keys_required=self.config.compacted)
+        if self.config.check_records or self.config.is_compacted:
+            self._record_validator.validate(header, received, keys_required=self.config.is_compacted)
         # Copy the batch, because a view would keep the memory of the whole request alive.
         batch = memoryview(bytearray(received))
         with self._lock:
@@ -160,7 +162,7 @@ class PartitionLog:
                 return duplicate
             append_time_ms = wall_ms if self.config.uses_log_append_time else None
             base_offset = self._store(header, batch, leader_epoch, append_time_ms)
-            return AppendResult(base_offset, -1 if append_time_ms is None else append_time_ms)
+            return AppendResult(base_offset, NO_APPEND_TIME_MS if append_time_ms is None else append_time_ms)
 
     def append_end_marker(
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
@@ -206,7 +208,7 @@ class PartitionLog:
         # Look for a duplicate first, because `validate` would reject its sequence number.
         duplicate = producer.find_duplicate_batch(header)
         if duplicate is not None:
-            return AppendResult(duplicate.base_offset, duplicate.append_time_ms, duplicate=True)
+            return AppendResult(duplicate.base_offset, duplicate.append_time_ms, is_duplicate=True)
         if self.config.first_sequence_must_be_zero and self.log_end_offset == 0:
             requires_sequence_zero = True
         producer.validate(header, requires_sequence_zero=requires_sequence_zero)
@@ -240,7 +242,7 @@ class PartitionLog:
             return
         self.records_appended += header.record_count
         if header.producer_id >= 0:
-            append_time_ms = header.max_timestamp if header.has_log_append_time else -1
+            append_time_ms = header.max_timestamp if header.has_log_append_time else NO_APPEND_TIME_MS
             producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
             producer.add_batch(header, base_offset, append_time_ms)
 
@@ -290,29 +292,42 @@ class PartitionLog:
         """
         with self._lock:
             end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset
-            # Begin with the last batch that starts at or before the offset.
-            first_index = max(0, bisect_right(self._base_offsets, offset) - 1)
-            batches: list[memoryview] = []
-            size_bytes = 0
-            last_offset = offset
-            for index in range(first_index, len(self._batches)):
-                batch = self._batches[index]
-                if batch.base_offset >= end_offset:
-                    break
-                if batch.last_offset < offset:  # the offset is the end of the log
-                    continue
-                if size_bytes + batch.size_bytes > max_bytes and (batches or not min_one_batch):
-                    break
-                batches.append(batch.data)
-                size_bytes += batch.size_bytes
-                last_offset = batch.last_offset
+            batches = self._select_batches(offset, end_offset, max_bytes, min_one_batch=min_one_batch)
+            last_offset = batches[-1].last_offset if batches else offset
             aborted_ranges = [
                 aborted_range
                 for aborted_range in self._aborted_ranges
                 if aborted_range.first_offset <= last_offset and aborted_range.last_offset >= offset
             ]
             # Consumers that read uncommitted records do not filter aborted transactions.
-            return LogReadResult(batches, size_bytes, aborted_ranges if committed else ())
+            return LogReadResult(
+                [batch.data for batch in batches],
+                sum(batch.size_bytes for batch in batches),
+                aborted_ranges if committed else (),
+            )
+
+    def _select_batches(
+        self, start_offset: int, end_offset: int, max_bytes: int, *, min_one_batch: bool
+    ) -> list[LogBatch]:
+        """Return the batches from `start_offset` on that begin before `end_offset` and fit into `max_bytes`.
+
+        The caller holds `_lock`.
+        """
+        # Begin with the last batch that starts at or before the offset.
+        first_index = max(0, bisect_right(self._base_offsets, start_offset) - 1)
+        batches: list[LogBatch] = []
+        size_bytes = 0
+        for index in range(first_index, len(self._batches)):
+            batch = self._batches[index]
+            if batch.base_offset >= end_offset:
+                break
+            if batch.last_offset < start_offset:  # the offset is the end of the log
+                continue
+            if size_bytes + batch.size_bytes > max_bytes and (batches or not min_one_batch):
+                break
+            batches.append(batch)
+            size_bytes += batch.size_bytes
+        return batches
 
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
         """Return the timestamp and offset of the first record with this timestamp or a later one.
@@ -409,6 +424,5 @@ def _encode_marker_record(marker_type: int) -> bytes:
 
 
 def _is_commit_marker(batch: memoryview) -> bool:
-    # Five fields of one byte each precede the key: length, attributes, two deltas and the key's length.
-    _, marker_type = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + 5)
+    _, marker_type = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + _BYTES_BEFORE_MARKER_KEY)
     return bool(marker_type == _COMMIT_MARKER_TYPE)

@@ -28,6 +28,8 @@ from spark_kafka_sink.records.header import BatchHeader
 MAX_RETAINED_BATCHES = 5
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
+NO_APPEND_TIME_MS = -1
+"""The append time of a batch that keeps its records' timestamps, as in a Produce response."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class BatchMetadata:
     first_sequence: int
     last_sequence: int
     base_offset: int
-    append_time_ms: int = -1
+    append_time_ms: int = NO_APPEND_TIME_MS
 
 
 @dataclass
@@ -83,7 +85,7 @@ class ProducerStateEntry:
                 f"Producer {header.producer_id} has an open transaction, and the batch is not transactional.",
             )
 
-    def add_batch(self, header: BatchHeader, base_offset: int, append_time_ms: int = -1) -> None:
+    def add_batch(self, header: BatchHeader, base_offset: int, append_time_ms: int = NO_APPEND_TIME_MS) -> None:
         """Record an appended batch."""
         self.update_epoch(header.producer_epoch)
         last_sequence = compute_last_sequence(header)

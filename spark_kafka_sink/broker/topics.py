@@ -142,7 +142,7 @@ class Topic:
     id: UUID
     partitions: list[Partition] = field(default_factory=list)
     config: Mapping[str, str] = field(default_factory=dict)
-    hidden: bool = False
+    is_hidden: bool = False
     """Whether Metadata and DescribeConfigs omit the topic (an injected fault)."""
     max_in_sync_replicas: int | None = None
     """Maximum number of in-sync replicas (an injected fault), or None for no limit."""
@@ -169,5 +169,5 @@ def build_log_config(settings: Mapping[str, str], cluster_config: LogConfig) -> 
         cluster_config,
         max_message_bytes=int(settings.get("max.message.bytes", cluster_config.max_message_bytes)),
         uses_log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
-        compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
+        is_compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
     )

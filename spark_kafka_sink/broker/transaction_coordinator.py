@@ -30,6 +30,9 @@ MAX_EPOCH = 32767
 MAX_TRANSACTIONAL_IDS = 10_000
 """Limited because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
 
+NOT_STARTED_MS = -1
+"""The start time of a transaction that has not begun, as in DescribeTransactions."""
+
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
 """Function that writes a marker, given the topic-partition, producer id, epoch and whether to commit."""
@@ -65,8 +68,8 @@ class TransactionMetadata:
     """Producer id and epoch of the markers that end the transaction."""
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
-    started_at_monotonic_ms: float = -1.0
-    started_at_wall_ms: int = -1
+    started_at_monotonic_ms: float = NOT_STARTED_MS
+    started_at_wall_ms: int = NOT_STARTED_MS
 
     @property
     def deadline_ms(self) -> float:
@@ -185,7 +188,7 @@ class TransactionCoordinator:
         # Otherwise the client repeats a request whose response was lost, and receives the current epoch again.
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
-        transaction.started_at_monotonic_ms, transaction.started_at_wall_ms = -1.0, -1
+        transaction.started_at_monotonic_ms = transaction.started_at_wall_ms = NOT_STARTED_MS
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     # --- additions to a transaction
@@ -386,20 +389,9 @@ def _find_end_txn_code(
     The code is NONE (success) if the request is a repetition and the transaction has already ended as requested.
     """
     state = transaction.state
-    is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-    is_end_decided = transaction.is_ending or is_complete
-    has_end_incremented_epoch = transaction.version >= 2 and is_end_decided
-    # If the end used up the last epoch, it also assigned a new producer id, but a retry still contains the previous id.
-    is_retry_with_previous_id = (
-        has_end_incremented_epoch
-        and transaction.epoch == 0
-        and (identity.producer_id, identity.epoch) == (transaction.previous_producer_id, MAX_EPOCH - 1)
-    )
-    if transaction.producer_id != identity.producer_id and not is_retry_with_previous_id:
+    is_retry = _is_end_retry(transaction, identity)
+    if transaction.producer_id != identity.producer_id and not is_retry:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
-    # A retry contains the epoch from before the end.
-    retry_epoch = transaction.epoch - 1 if has_end_incremented_epoch else transaction.epoch
-    is_retry = is_retry_with_previous_id or (is_end_decided and identity.epoch == retry_epoch)
     if identity.epoch != transaction.epoch and not is_retry:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:
@@ -413,3 +405,21 @@ def _find_end_txn_code(
     # No transaction has begun. A version 2 producer that aborts cannot know that, because brokers may have rejected
     # all of its batches.
     return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE
+
+
+def _is_end_retry(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
+    """Return whether EndTxn with this identity repeats the request that has ended the transaction.
+
+    A retry contains the identity from before the end.
+    """
+    is_complete = transaction.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    if not transaction.is_ending and not is_complete:
+        return False
+    has_end_incremented_epoch = transaction.version >= 2
+    # If the end used up the last epoch, it also assigned a new producer id.
+    if has_end_incremented_epoch and transaction.epoch == 0:
+        previous_identity = (transaction.previous_producer_id, MAX_EPOCH - 1)
+        if (identity.producer_id, identity.epoch) == previous_identity:
+            return True
+    previous_epoch = transaction.epoch - 1 if has_end_incremented_epoch else transaction.epoch
+    return (identity.producer_id, identity.epoch) == (transaction.producer_id, previous_epoch)

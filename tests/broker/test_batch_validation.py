@@ -63,7 +63,7 @@ def test_rejects_batch_larger_than_max_message_bytes() -> None:
 
 @pytest.mark.parametrize("check_records", [True, False])
 def test_compacted_topic_rejects_keyless_records_by_index(check_records: bool) -> None:
-    log = PartitionLog(LogConfig(compacted=True, check_records=check_records))
+    log = PartitionLog(LogConfig(is_compacted=True, check_records=check_records))
     data = encode_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
     with pytest.raises(ApiError) as raised:
         log.append(data, wall_ms=1)

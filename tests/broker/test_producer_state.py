@@ -21,7 +21,7 @@ def append(log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, 
         appended = log.append(batch(*values, sequence=sequence, producer=(7, epoch)), wall_ms=1, **options)
     except ApiError as error:
         return error.code
-    return f"duplicate of {appended.base_offset}" if appended.duplicate else str(appended.base_offset)
+    return f"duplicate of {appended.base_offset}" if appended.is_duplicate else str(appended.base_offset)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_restart_restores_sequence_numbers(tmp_path: Path) -> None:
     with OpenedCluster(tmp_path, {"t": 1}) as cluster:
         cluster.log("t", 0).append(data, wall_ms=1)
     with OpenedCluster(tmp_path) as cluster:
-        assert cluster.log("t", 0).append(data, wall_ms=1).duplicate
+        assert cluster.log("t", 0).append(data, wall_ms=1).is_duplicate
         assert cluster.log("t", 0).append(batch(b"b", sequence=1, producer=(7, 0)), wall_ms=1).base_offset == 1
         assert cluster.coordinator.allocate_producer_id() == 0
 

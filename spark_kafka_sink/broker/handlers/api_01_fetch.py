@@ -53,7 +53,7 @@ class _FetchReader:
         self._context = context
         self._remaining_bytes = min(request.max_bytes, MAX_RESPONSE_BYTES)
         self._partitions_read: set[tuple[str, UUID, int]] = set()
-        self._read_committed = request.isolation_level == READ_COMMITTED
+        self._is_read_committed = request.isolation_level == READ_COMMITTED
 
     def read_topic(self, requested_topic: FetchTopic) -> FetchableTopicResponse:
         """Read the requested partitions of a topic, except those that this request has already read."""
@@ -95,7 +95,7 @@ class _FetchReader:
             high_watermark=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if self._read_committed else None,
+            aborted_transactions=[] if self._is_read_committed else None,
             records=b"",
         )
         if not log.log_start_offset <= requested_partition.fetch_offset <= log.log_end_offset:
@@ -107,13 +107,13 @@ class _FetchReader:
         log_data = log.read(
             requested_partition.fetch_offset,
             max_bytes,
-            committed=self._read_committed,
+            committed=self._is_read_committed,
             min_one_batch=not self.size_bytes,
         )
         self.size_bytes += log_data.size_bytes
         self._remaining_bytes = max(0, self._remaining_bytes - log_data.size_bytes)
         result.records = list(log_data.batches)
-        if self._read_committed:
+        if self._is_read_committed:
             result.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted_range.producer_id, first_offset=aborted_range.first_offset)
                 for aborted_range in log_data.aborted_ranges

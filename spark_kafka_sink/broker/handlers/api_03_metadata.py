@@ -61,7 +61,7 @@ def _describe_topics(context: RequestContext, request: MetadataRequest) -> list[
     # In version 0, an empty list requests all topics. From version 1 on, it requests none.
     requests_all_topics = request.topics is None or (context.version == 0 and not request.topics)
     if requests_all_topics:
-        return [_describe_topic(context, topic) for topic in context.cluster.topics.values() if not topic.hidden]
+        return [_describe_topic(context, topic) for topic in context.cluster.topics.values() if not topic.is_hidden]
     unique_topics = {(topic.topic_id, topic.name): topic for topic in requested_topics}.values()
     may_create = request.allow_auto_topic_creation or context.version < MIN_VERSION_WITH_AUTO_CREATION_FLAG
     creation_error_codes = _create_missing(context, unique_topics) if may_create else {}
@@ -113,7 +113,7 @@ def _find_and_describe(
     cluster = context.cluster
     if requested_topic.topic_id != ZERO_UUID:
         topic_by_id = cluster.find_topic_by_id(requested_topic.topic_id)
-        if topic_by_id is None or topic_by_id.hidden:
+        if topic_by_id is None or topic_by_id.is_hidden:
             error_code = error_codes.UNKNOWN_TOPIC_ID
             return MetadataResponseTopic(name=None, topic_id=requested_topic.topic_id, error_code=error_code)
         return _describe_topic(context, topic_by_id)
@@ -121,7 +121,7 @@ def _find_and_describe(
     if not is_topic_name(name):
         return MetadataResponseTopic(name=name, error_code=error_codes.INVALID_TOPIC_EXCEPTION)
     topic = cluster.topics.get(name)
-    if topic is not None and not topic.hidden:
+    if topic is not None and not topic.is_hidden:
         return _describe_topic(context, topic)
     injected_code = context.find_injected_error_code(name)
     if injected_code:

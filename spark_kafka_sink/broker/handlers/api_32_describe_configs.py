@@ -59,7 +59,7 @@ def _find_settings(
         return injected_code, {}, {}
     with cluster.lock:
         topic = cluster.topics.get(name)
-        if topic is None or topic.hidden:
+        if topic is None or topic.is_hidden:
             return error_codes.UNKNOWN_TOPIC_OR_PARTITION, {}, {}
         defaults = {
             "cleanup.policy": "delete",
