@@ -101,15 +101,21 @@ def _execute(context: RequestContext, frame: memoryview, request: Message, now_m
         return _delay(context, frame, result.deadline_ms, change_count)
     if isinstance(result, NoResponse):
         return CLOSE_CONNECTION if result.should_close else ChannelResponse()
-    for injected_error in effects.errors:
-        if injected_error.execute_first:
-            _set_error_codes(context, result, injected_error)
-    if effects.throttle_ms and "throttle_time_ms" in get_field_specs(type(result)):
-        result.throttle_time_ms = effects.throttle_ms
+    _inject_into_message(context, result)
     response = _to_channel_response(context.header, result, effects)
     if effects.delay_after_ms:
         return DelayedRequest(now_ms + effects.delay_after_ms, lambda _: response)
     return response
+
+
+def _inject_into_message(context: RequestContext, response: Message) -> None:
+    """Set the injected error codes and the injected throttle time in a response."""
+    effects = context.effects
+    for injected_error in effects.errors:
+        if injected_error.execute_first:  # the handler has not executed requests with other injected errors
+            _set_error_codes(context, response, injected_error)
+    if effects.throttle_ms and "throttle_time_ms" in get_field_specs(type(response)):
+        response.throttle_time_ms = effects.throttle_ms  # type: ignore[attr-defined]
 
 
 def _build_error_response(request: Message, error: ApiError) -> Message | NoResponse:

@@ -53,10 +53,7 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
         ) from error
     from pyspark.sql import functions
 
-    unknown_columns = [name for name in expected.columns if name not in COLUMNS]
-    if unknown_columns or not expected.columns:
-        reason = f"has unknown columns: {', '.join(unknown_columns)}" if unknown_columns else "has no columns"
-        raise ValueError(f"The expected DataFrame {reason}. Select columns from {', '.join(COLUMNS)}.")
+    _check_column_names(expected)
     fields = expected.schema.fields
     json_fields = [field for field in fields if _is_json(field)]
     records = topic.read()
@@ -83,6 +80,14 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
         )
     except DataFramesNotEqualError as error:
         raise DataFramesNotEqualError(f"df1: records of topic {topic.name}; df2: expected rows\n{error}") from None
+
+
+def _check_column_names(expected: DataFrame) -> None:
+    """Raise ValueError if the DataFrame has no columns, or columns that a topic does not have."""
+    unknown_columns = [name for name in expected.columns if name not in COLUMNS]
+    if unknown_columns or not expected.columns:
+        reason = f"has unknown columns: {', '.join(unknown_columns)}" if unknown_columns else "has no columns"
+        raise ValueError(f"The expected DataFrame {reason}. Select columns from {', '.join(COLUMNS)}.")
 
 
 def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> None:

@@ -62,7 +62,8 @@ def set_up_security(
         raise ConfigurationError(f"mechanism must be one of {', '.join(PASSWORD_MECHANISMS)}, not {mechanism}.")
     options: dict[str, object] = {}
     with TemporaryDirectory() as directory:
-        certificate = client_ca = None
+        certificate: Path | None = None
+        client_ca: Path | None = None
         if tls:
             files = _write_certificates(Path(directory), host_names, mutual=tls == MUTUAL_TLS)
             certificate, client_ca = files.certificate, files.client_ca
@@ -73,7 +74,7 @@ def set_up_security(
         protocol = _SECURITY_PROTOCOLS[bool(tls), bool(users)]
         if protocol != "PLAINTEXT":
             options["security.protocol"] = protocol
-        yield SecuritySetup(ListenerSecurity(protocol, certificate, client_ca, users), options)
+        yield SecuritySetup(ListenerSecurity(protocol, certificate, client_ca, users), client_options=options)
 
 
 def build_jaas_config(mechanism: str, name: str, password: str) -> str:
