@@ -38,7 +38,7 @@ class RecordValidator:
     def __init__(self) -> None:
         self._decode_lock = threading.Lock()
 
-    def validate(self, header: BatchHeader, batch: memoryview, *, keys_required: bool = False) -> None:
+    def validate(self, header: BatchHeader, batch: memoryview, *, requires_keys: bool = False) -> None:
         """Raise ApiError unless the records agree with the header and, if required, all have keys."""
         try:
             with self._decode_lock:
@@ -47,7 +47,7 @@ class RecordValidator:
             raise ApiError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
         except DecodeError as error:
             raise ApiError(error_codes.INVALID_RECORD, str(error)) from error
-        if keys_required and len(keyless_indices):
+        if requires_keys and len(keyless_indices):
             message = "Records of a compacted topic must have a key."
             record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)

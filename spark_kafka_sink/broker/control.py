@@ -244,7 +244,7 @@ class FaultBuilder:
 
         def add_raw_bytes(effects: FaultEffects, _: Random) -> None:
             effects.response_fault = ResponseFault.RAW_BYTES
-            effects.raw_bytes, effects.close_after_raw_bytes = data, close
+            effects.raw_bytes, effects.should_close_after_raw_bytes = data, close
 
         return self._add_rule(add_raw_bytes)
 

@@ -54,7 +54,7 @@ class FaultEffects:
     """Whether the handler is called."""
     response_fault: ResponseFault = ResponseFault.NONE
     raw_bytes: bytes = b""
-    close_after_raw_bytes: bool = False
+    should_close_after_raw_bytes: bool = False
     cut_at: float = 0.5
     """Fraction of the response to send before closing the connection."""
     delay_before_ms: float = 0.0

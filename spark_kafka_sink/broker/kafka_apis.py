@@ -145,7 +145,7 @@ def _to_channel_response(header: RequestHeader, response: Message, effects: Faul
     if fault is ResponseFault.CUT:
         return ChannelResponse(raw_bytes=_truncate(segments, effects.cut_at), action=ChannelAction.CLOSE)
     if fault is ResponseFault.RAW_BYTES:
-        action = ChannelAction.CLOSE if effects.close_after_raw_bytes else ChannelAction.UNMUTE
+        action = ChannelAction.CLOSE if effects.should_close_after_raw_bytes else ChannelAction.UNMUTE
         return ChannelResponse(raw_bytes=effects.raw_bytes, action=action)
     if fault is ResponseFault.DROP:
         return CLOSE_CONNECTION

@@ -151,7 +151,7 @@ class PartitionLog:
         # Validate the batch without holding `_lock`: decoding may take long, and needs no state of the log.
         header, received = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.is_compacted:
-            self._record_validator.validate(header, received, keys_required=self.config.is_compacted)
+            self._record_validator.validate(header, received, requires_keys=self.config.is_compacted)
         # Copy the batch, because a view would keep the memory of the whole request alive.
         batch = memoryview(bytearray(received))
         with self._lock:

@@ -156,7 +156,7 @@ class MetadataFetch:
         self._metadata.request_update()
 
     def request_rebootstrap(self) -> None:
-        """Let `needs_rebootstrap` return True at once, if metadata.recovery.strategy allows it."""
+        """Make `needs_rebootstrap` return True from now on, if metadata.recovery.strategy allows a rebootstrap."""
         self._rebootstrap_policy.record_demand()
 
     def needs_rebootstrap(self, now_ms: float) -> bool:

@@ -240,7 +240,7 @@ class NetworkClient:
         self._selector.wakeup()
 
     def initiate_close(self) -> None:
-        """Let a waiting poll return, and every later send or poll raise DisconnectedError. Thread-safe."""
+        """End a waiting poll, and make every later send or poll raise DisconnectedError. Thread-safe."""
         with self._state_lock:
             if self._state is _State.ACTIVE:
                 self._state = _State.CLOSING

@@ -119,7 +119,7 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
 
 
 class _AbortFilter:
-    """Hides control batches and the batches of aborted transactions. It must see all batches in their order."""
+    """Hides control batches and the batches of aborted transactions. It must see all batches in order."""
 
     def __init__(self, aborted_transactions: Sequence[AbortedTransaction]) -> None:
         # A heap of (first offset, producer id), so that the transaction that begins next is at index 0.

@@ -20,11 +20,12 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4  # special values of a requested timestamp
 READ_COMMITTED = 1
+UNKNOWN_TIMESTAMP = UNKNOWN_OFFSET = -1
 MIN_VERSION_WITH_LEADER_EPOCH = 4
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
-    read_committed = request.isolation_level == READ_COMMITTED
+    is_read_committed = request.isolation_level == READ_COMMITTED
     partition_counts = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
@@ -36,14 +37,14 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResul
             if partition_counts[topic.name, index] > 1:
                 result = ListOffsetsPartitionResponse(partition_index=index, error_code=error_codes.INVALID_REQUEST)
             else:
-                result = _list_partition(context, topic.name, partition, read_committed)
+                result = _list_partition(context, topic.name, partition, is_read_committed)
             results.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 
 def _list_partition(
-    context: RequestContext, topic: str, requested_partition: ListOffsetsPartition, read_committed: bool
+    context: RequestContext, topic: str, requested_partition: ListOffsetsPartition, is_read_committed: bool
 ) -> ListOffsetsPartitionResponse:
     """Return the requested offset of a partition, or the error code."""
     partition, error_code = context.get_partition_or_error_code(
@@ -51,19 +52,21 @@ def _list_partition(
     )
     result = ListOffsetsPartitionResponse(partition_index=requested_partition.partition_index, error_code=error_code)
     if partition is not None:
-        result.timestamp, result.offset = _find_offset(partition.log, requested_partition.timestamp, read_committed)
+        result.timestamp, result.offset = _find_offset(partition.log, requested_partition.timestamp, is_read_committed)
         if result.offset >= 0 and context.version >= MIN_VERSION_WITH_LEADER_EPOCH:
             result.leader_epoch = partition.leader_epoch
     return result
 
 
-def _find_offset(log: PartitionLog, timestamp: int, read_committed: bool) -> tuple[int, int]:
-    """Return the timestamp and offset for a requested timestamp or special value. -1 means unknown."""
+def _find_offset(log: PartitionLog, timestamp: int, is_read_committed: bool) -> tuple[int, int]:
+    """Return the timestamp and offset for a requested timestamp or special value."""
     if timestamp == LATEST:
-        end_offset = log.last_stable_offset if read_committed else log.log_end_offset
-        return -1, end_offset
+        end_offset = log.last_stable_offset if is_read_committed else log.log_end_offset
+        return UNKNOWN_TIMESTAMP, end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, log.log_start_offset
+        return UNKNOWN_TIMESTAMP, log.log_start_offset
     if timestamp == MAX_TIMESTAMP:
         return log.find_max_timestamp()
-    return log.find_offset_by_timestamp(timestamp) if timestamp >= 0 else (-1, -1)
+    if timestamp < 0:  # a special value that this broker does not support
+        return UNKNOWN_TIMESTAMP, UNKNOWN_OFFSET
+    return log.find_offset_by_timestamp(timestamp)

@@ -52,7 +52,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
 
 
 def _fetch_group(
-    context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
+    context: RequestContext, group: OffsetFetchRequestGroup, requires_stable: bool
 ) -> OffsetFetchResponseGroup:
     """Return the offsets of a group: of the requested partitions, or of all partitions if the request names none."""
     error_code = context.find_coordinator_error_code(group.group_id)
@@ -63,7 +63,7 @@ def _fetch_group(
     )
     topics = [
         OffsetFetchResponseTopics(name=name, partitions=_build_partitions(OffsetFetchResponsePartitions, offsets))
-        for name, offsets in _find_offsets(context, group.group_id, requested_topics, require_stable)
+        for name, offsets in _find_offsets(context, group.group_id, requested_topics, requires_stable)
     ]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
@@ -88,7 +88,7 @@ def _find_offsets(
     context: RequestContext,
     group: str,
     requested_topics: Iterable[tuple[str, list[int]]] | None,
-    require_stable: bool,
+    requires_stable: bool,
 ) -> list[tuple[str, list[_PartitionOffset]]]:
     """Return the offsets of the requested partitions (None: all partitions), by topic. Each partition occurs once."""
     with context.cluster.lock:
@@ -102,7 +102,7 @@ def _find_offsets(
         for topic, partitions in partitions_by_topic.items():
             offsets = []
             for index in partitions:
-                is_unstable = require_stable and store.has_pending(group, (topic, index))
+                is_unstable = requires_stable and store.has_pending(group, (topic, index))
                 error_code = error_codes.UNSTABLE_OFFSET_COMMIT if is_unstable else 0
                 committed = store.get(group, (topic, index)) or NO_COMMITTED_OFFSET
                 offsets.append(_PartitionOffset(index, committed, error_code))

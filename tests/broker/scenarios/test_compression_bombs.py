@@ -150,5 +150,5 @@ def test_limits_number_of_record_errors(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(batch_validation, "MAX_RECORD_ERRORS", 3)
     data = memoryview(batch(*[b"a"] * 10))
     with pytest.raises(ApiError) as caught:
-        RecordValidator().validate(parse_header(data), data, keys_required=True)
+        RecordValidator().validate(parse_header(data), data, requires_keys=True)
     assert list(caught.value.record_errors) == [0, 1, 2]
