@@ -162,8 +162,9 @@ class EmbeddedCluster:
         # Load first, because only the topics that the store does not contain are created.
         if store is not None:
             self._load(store)
+        loaded_names = set(self.topics)
         missing_topics = [
-            TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in self.topics
+            TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in loaded_names
         ]
         if missing_topics:
             self.create_topics(missing_topics)

@@ -116,7 +116,7 @@ class NetworkClient:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
-        """Return for how long the node has not responded although a request or a connection attempt is pending.
+        """Return how long the node has not responded although a request or a connection attempt is pending.
 
         Return 0 if nothing is pending.
         """

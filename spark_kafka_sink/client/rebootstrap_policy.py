@@ -16,7 +16,7 @@ from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 
 
 class RebootstrapPolicy:
-    """Whether the client must return to the bootstrap servers. Only the sender thread may use it."""
+    """Decides whether the client must return to the bootstrap servers. Only the sender thread may use it."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.is_allowed = config.metadata_recovery_strategy == REBOOTSTRAP

@@ -43,7 +43,7 @@ class Authenticator(Protocol):
         """The peer's authenticated name; `ANONYMOUS` if this authenticator does not identify peers."""
 
     def is_reauthentication_due(self, now_ms: float) -> bool:
-        """Return whether the session expires soon. If so, call `start` before sending the next request."""
+        """Return whether the session is about to expire. If so, call `start` before sending the next request."""
 
     def start(self, now_ms: float) -> Sequence[Buffer] | None:
         """Start authentication or re-authentication.

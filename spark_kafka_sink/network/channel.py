@@ -221,7 +221,7 @@ class KafkaChannel:
         self._send = send
 
     def read(self, now_ms: float) -> NetworkReceive | None:
-        """Continue to read the current frame. Return it if it is complete now, and None otherwise.
+        """Continue reading the current frame. Return it if it is complete now, and None otherwise.
 
         Authentication frames are passed to the authenticator instead of being returned. Raise AuthenticationError if
         authentication has failed and no error response has to be written first.

@@ -131,7 +131,7 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
     connection.response_class = _Response
     parts = urllib.parse.urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    with _limited_time(connection, timeout_s):
+    with _time_limit(connection, timeout_s):
         connection.sock.settimeout(timeout_s)
         connection.request(method, target, body=body, headers=dict(headers))
         with connection.getresponse() as response:
@@ -206,7 +206,7 @@ def _compute_remaining_s(deadline_s: float) -> float:
 
 
 @contextlib.contextmanager
-def _limited_time(connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:
+def _time_limit(connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:
     """Close the connection after the block. Raise TimeoutError if the block takes longer than the timeout.
 
     A socket's timeout starts again with each read, so a server that sends single bytes would never exceed it. A timer

@@ -423,7 +423,7 @@ class Selector:
         channel.registered_events = events
 
     def _update_deadline(self, channel: KafkaChannel, now_ms: float) -> None:
-        """Check the channel's deadline in time. Call this whenever the channel's state may have changed."""
+        """Schedule a check of the channel's deadline. Call this whenever the channel's state may have changed."""
         channel.update_start_times(now_ms)
         self._next_deadline_check_ms = min(self._next_deadline_check_ms, self._timeouts.compute_deadline_ms(channel))
 

@@ -107,7 +107,7 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
     for stored_batch in iterate_stored_batches(records):
         batch = stored_batch.decode(preserve_header_keys=preserve_header_keys)
         next_offset = max(next_offset, batch.header.last_offset + 1)
-        if not abort_filter.hides(batch):
+        if not abort_filter.should_hide(batch):
             tables.append(_to_rows(batch, topic, partition, start, stop))
             chunk_bytes += tables[-1].nbytes
         del batch  # free its memory before decoding the next batch
@@ -129,7 +129,7 @@ class _AbortFilter:
         heapq.heapify(self._pending_aborts)
         self._hidden_producer_ids: set[int] = set()
 
-    def hides(self, batch: DecodedBatch) -> bool:
+    def should_hide(self, batch: DecodedBatch) -> bool:
         """Return whether a consumer may not see the records of the next batch."""
         header = batch.header
         while self._pending_aborts and self._pending_aborts[0][0] <= header.last_offset:

@@ -234,7 +234,7 @@ class PendingRequests:
         return attempts
 
     def _track_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
-        """Record since when a key's topic or partition is unknown. Fail the key after MAX_UNKNOWN_TOPIC_MS."""
+        """Record when a key's topic or partition became unknown. Fail the key after MAX_UNKNOWN_TOPIC_MS."""
         retry_state = call.retry_states[key]
         error = self.routing.find_leader_error(route) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
