@@ -147,12 +147,9 @@ class TransactionCoordinator:
             return ProducerIdentity(error_code=error_codes.INVALID_REQUEST)
         if not 0 < timeout_ms <= self.max_timeout_ms:
             return ProducerIdentity(error_code=error_codes.INVALID_TRANSACTION_TIMEOUT)
-        transaction = self.transactions.get(transactional_id)
+        transaction = self._find_or_add_transaction(transactional_id)
         if transaction is None:
-            if len(self.transactions) >= MAX_TRANSACTIONAL_IDS:
-                return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
-            transaction = TransactionMetadata(transactional_id, self.allocate_producer_id())
-            self.transactions[transactional_id] = transaction
+            return ProducerIdentity(error_code=error_codes.POLICY_VIOLATION)
         # Fence before looking at the state, so that a producer whose id was replaced cannot abort its successor's
         # transaction.
         if expected_identity is not None and not _can_request_next_epoch(transaction, expected_identity):
@@ -165,6 +162,14 @@ class TransactionCoordinator:
             self._fence_and_abort(transaction)
             return ProducerIdentity(error_code=error_codes.CONCURRENT_TRANSACTIONS)
         return self._assign_next_identity(transaction, timeout_ms, expected_identity)
+
+    def _find_or_add_transaction(self, transactional_id: str) -> TransactionMetadata | None:
+        """Return the metadata of a transactional id, added on first use. Return None if there are too many ids."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None and len(self.transactions) < MAX_TRANSACTIONAL_IDS:
+            transaction = TransactionMetadata(transactional_id, self.allocate_producer_id())
+            self.transactions[transactional_id] = transaction
+        return transaction
 
     def _assign_next_identity(
         self, transaction: TransactionMetadata, timeout_ms: int, expected_identity: ProducerIdentity | None
@@ -311,7 +316,7 @@ class TransactionCoordinator:
         """
         epoch = transaction.epoch
         self._write_or_defer_markers(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
-        transaction.previous_epoch = epoch if self.version >= 2 else NO_EPOCH
+        transaction.previous_epoch = epoch if _increments_epoch(self.version) else NO_EPOCH
         transaction.version = self.version
 
     def _commit_or_abort(self, transaction: TransactionMetadata, *, commit: bool, version: int) -> None:
@@ -320,10 +325,10 @@ class TransactionCoordinator:
         Version 2 increments the epoch, and assigns a new producer id after the highest epoch.
         """
         epoch = transaction.epoch
-        end_epoch = epoch + 1 if version >= 2 else epoch
+        end_epoch = epoch + 1 if _increments_epoch(version) else epoch
         self._write_or_defer_markers(transaction, end_epoch, commit=commit)
         transaction.version = version
-        if version >= 2:
+        if _increments_epoch(version):
             transaction.previous_epoch = epoch
             if transaction.epoch >= MAX_EPOCH:
                 transaction.previous_producer_id = transaction.producer_id
@@ -371,6 +376,11 @@ class TransactionCoordinator:
         return transaction, 0
 
 
+def _increments_epoch(version: int) -> bool:
+    """Return whether EndTxn increments the epoch in this transaction version (KIP-890)."""
+    return version >= 2
+
+
 def _can_request_next_epoch(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
     """Return whether a producer with this identity may request the next epoch. Its epoch is checked separately."""
     return (
@@ -415,7 +425,7 @@ def _is_end_retry(transaction: TransactionMetadata, identity: ProducerIdentity) 
     is_complete = transaction.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     if not transaction.is_ending and not is_complete:
         return False
-    has_end_incremented_epoch = transaction.version >= 2
+    has_end_incremented_epoch = _increments_epoch(transaction.version)
     # If the end used up the last epoch, it also assigned a new producer id.
     if has_end_incremented_epoch and transaction.epoch == 0:
         previous_identity = (transaction.previous_producer_id, MAX_EPOCH - 1)

@@ -39,9 +39,8 @@ class BootstrapLookup:
         self._retry_backoff_ms = config.retry_backoff_ms
         self._wakeup = wakeup
         self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
-        self._deadline_ms: float | None = None  # set by the first call of `try_resolve`
-        self._next_attempt_ms: float | None = -math.inf
-        """When the next attempt is due: -inf (immediately) for the first one, None if the deadline comes first."""
+        self._deadline_ms = math.inf  # until the first call of `try_resolve`, which starts the timeout
+        self._next_attempt_ms = -math.inf  # the first attempt is due immediately
         self._has_attempted = False
         self.failure_text = "the lookup has not finished"
         """The names that the last attempt could not resolve, each with the reason.
@@ -56,11 +55,11 @@ class BootstrapLookup:
         due. Raise ConfigurationError once the timeout has passed, without trying again.
         """
         now_ms = self._system.now()
-        if self._deadline_ms is None:
+        if self._deadline_ms == math.inf:
             self._deadline_ms = now_ms + self._timeout_ms
         if now_ms < self._due_ms():
             return ()
-        if self._next_attempt_ms is None:  # the deadline has passed without another attempt being due
+        if self._next_attempt_ms >= self._deadline_ms:  # the deadline has passed before the next attempt was due
             raise self._build_timeout_error()
         result = self._resolve_servers()
         if result is None:  # the attempt is still running
@@ -68,8 +67,7 @@ class BootstrapLookup:
         nodes, self.failure_text = result
         self._has_attempted = True
         now_ms = self._system.now()
-        retry_at_ms = now_ms + self._retry_backoff_ms
-        self._next_attempt_ms = retry_at_ms if retry_at_ms < self._deadline_ms else None
+        self._next_attempt_ms = now_ms + self._retry_backoff_ms
         if not nodes and now_ms >= self._deadline_ms:
             raise self._build_timeout_error()
         return nodes
@@ -90,10 +88,7 @@ class BootstrapLookup:
 
     def _due_ms(self) -> float:
         """Return the time of the next attempt or, if the deadline comes first, the deadline."""
-        if self._next_attempt_ms is not None:
-            return self._next_attempt_ms
-        assert self._deadline_ms is not None
-        return self._deadline_ms
+        return min(self._next_attempt_ms, self._deadline_ms)
 
     def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
         """Return the current attempt's nodes and `failure_text`, or None while the attempt is running."""

@@ -30,6 +30,8 @@ from spark_kafka_sink.formats.binary_arrays import (
 )
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
+_MIN_PLAIN, _PLAIN_LIMIT = 1e-3, 1e7
+"""Magnitudes from _MIN_PLAIN to below _PLAIN_LIMIT are written as plain decimals, all others in scientific notation."""
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
 """Numbers below this magnitude have fewer than two digits of precision. The key is the type's size in bytes."""
 _MAX_DIGITS = 32
@@ -37,13 +39,10 @@ _MAX_DIGITS = 32
 
 
 def format_floats(array: pa.Array) -> pa.Array:
-    """Format a float32 or float64 column like Java since JDK 19. Nulls stay null.
-
-    Magnitudes from 1e-3 to below 1e7 are written as plain decimals, all others in scientific notation.
-    """
+    """Format a float32 or float64 column like Java since JDK 19. Nulls stay null."""
     values = floats_to_numpy(array)
     magnitudes = np.abs(values)
-    is_plain = ((magnitudes >= 1e-3) & (magnitudes < 1e7)) | (magnitudes == 0)
+    is_plain = ((magnitudes >= _MIN_PLAIN) & (magnitudes < _PLAIN_LIMIT)) | (magnitudes == 0)
     if is_plain.all():
         return copy_nulls(_format_plain(values), array)
     is_finite = np.isfinite(values)

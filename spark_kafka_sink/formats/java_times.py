@@ -26,6 +26,8 @@ from spark_kafka_sink.records.arrays import integers_to_numpy
 
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_PER_DAY = 86_400
+_MAX_UNSIGNED_YEAR = 9_999
+"""Later years have five digits or more, and a sign, as in Java."""
 
 
 def format_dates(array: pa.Array) -> pa.Array:
@@ -112,12 +114,13 @@ def _write_digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
 
 def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> pa.Array:
     """Convert a byte table to an array. If any year needs a sign, replace the first four columns with `years`."""
-    is_every_year_unsigned = not len(years) or (years.min() >= 0 and years.max() <= 9_999)
+    is_every_year_unsigned = not len(years) or (years.min() >= 0 and years.max() <= _MAX_UNSIGNED_YEAR)
     if is_every_year_unsigned:
         return from_byte_table(table)
     distinct_years, year_indices = np.unique(years, return_inverse=True)
     signed_years = [
-        b"+%d" % year if year > 9_999 else b"%05d" % year if year < 0 else b"%04d" % year for year in distinct_years
+        b"+%d" % year if year > _MAX_UNSIGNED_YEAR else b"%05d" % year if year < 0 else b"%04d" % year
+        for year in distinct_years
     ]
     return join(choose(year_indices, signed_years), from_byte_table(table[:, 4:]))
 

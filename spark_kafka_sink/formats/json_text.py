@@ -58,7 +58,8 @@ _ESCAPES = {
     ord("\f"): b"\\f",
     ord("\r"): b"\\r",
 }
-_ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESCAPES}
+_FIRST_PRINTABLE_BYTE = 0x20
+_ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(_FIRST_PRINTABLE_BYTE) if byte not in _ESCAPES}
 """Escape sequence of each byte that cannot be written in a JSON string as it is."""
 
 
@@ -271,7 +272,7 @@ def _escape(text: pa.Array) -> pa.Array:
         return text
     offsets = view_offsets(text)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
-    needs_escape = (data_bytes < 0x20) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
+    needs_escape = (data_bytes < _FIRST_PRINTABLE_BYTE) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
     if not needs_escape.any():
         return text
     # Escape the backslash first, because all other escape sequences contain one.

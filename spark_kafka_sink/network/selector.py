@@ -277,12 +277,7 @@ class Selector:
         except FATAL_ERRORS:
             raise
         except Exception as error:
-            # Unlike after an OSError, do not read from the channel again: it may have stopped inside a frame.
-            channel.state = ChannelState(channel.state.kind, log_unexpected_error(str(channel.address), error))
-            if channel.id in self.connected:
-                self.connected.remove(channel.id)
-            self._remove(channel)
-            self._finish_close(channel)
+            self._close_after_unexpected_error(channel, error)
         else:
             self._set_interest(channel, channel.interest_events)
             if channel.has_buffered_input:
@@ -330,6 +325,14 @@ class Selector:
                 self._mark_ready(channel, EVENT_READ)
 
     # --- closing a channel
+
+    def _close_after_unexpected_error(self, channel: KafkaChannel, error: Exception) -> None:
+        # Unlike after an OSError, do not read from the channel again: it may have stopped inside a frame.
+        channel.state = ChannelState(channel.state.kind, log_unexpected_error(str(channel.address), error))
+        if channel.id in self.connected:
+            self.connected.remove(channel.id)
+        self._remove(channel)
+        self._finish_close(channel)
 
     def _begin_close(self, channel: KafkaChannel, now_ms: float) -> None:
         """Close a channel whose connection has ended.

@@ -54,6 +54,8 @@ _SINGLE_TOKEN_SOURCE_MESSAGE = (
     "{sasl.oauthbearer.token}, {sasl.oauthbearer.token.callback}, or unsecuredLoginStringClaim_sub in "
     "{sasl.jaas.config} (for tests)."
 )
+_MAX_NUMBER = 1e9
+"""All numbers, which are seconds, milliseconds or a factor, must be less. This also rejects infinity and NaN."""
 # package.module:function, or package.module:Class.method
 _FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
@@ -393,9 +395,9 @@ def _parse_number(options: Mapping[str, str], name: str, faults: OptionFaults) -
 
 
 def _parse_positive(value: str | float) -> float | None:
-    """Return a number that is positive and less than 1e9. Return None for anything else."""
+    """Return a number that is positive and less than _MAX_NUMBER. Return None for anything else."""
     try:
         number = float(value)
     except ValueError:
         return None
-    return number if 0 < number < 1e9 else None
+    return number if 0 < number < _MAX_NUMBER else None
