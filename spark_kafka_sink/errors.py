@@ -209,7 +209,7 @@ class ConfigurationError(KafkaSinkError, ValueError):
         return type(self)(self.unrendered_faults.with_prefix(prefix))
 
     def for_option(self, option: str, text: str, **values: object) -> ConfigurationError:
-        """Return the same problem as an error about an option, for an error that was raised where the option is unknown.
+        """Return this error as one about an option. Meant for an error that was raised where the option is unknown.
 
         `text`: the text of an OptionFault, in which `{problem}` stands for the message of this error.
         `values`: the values of the OptionFault.

@@ -180,8 +180,9 @@ def _check_keys_have_prefix(
         counterpart = _REGISTRY_COUNTERPARTS.get(format_name, "avro-confluent")
         parsed_options.faults.add(
             "partitionerIgnoreSchemaId",
-            f"has no effect, because {{keyFormat}} {reason}. Set {{keyFormat}} to '{counterpart}', or remove the "
-            "option.",
+            "has no effect, because {keyFormat} {reason}. Set {keyFormat} to '{counterpart}', or remove the option.",
+            reason=reason,
+            counterpart=counterpart,
         )
     if registry.has_id_in_header:
         parsed_options.faults.add(
@@ -198,8 +199,9 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     if topic is None and registry.subject_name_strategy != "record":
         faults.add(
             subject_option,
-            f"must be set, because the subject of the {options.record_part} schema depends on the topic, and {{topic}} "
-            "is not set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
+            "must be set, because the subject of the {record_part} schema depends on the topic, and {topic} is not "
+            "set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
+            record_part=options.record_part,
         )
     # The latest schema is fetched by its subject, so its record name cannot be taken from the schema.
     needs_record_name = registry.schema_source == "latest" and registry.subject_name_strategy != "topic"

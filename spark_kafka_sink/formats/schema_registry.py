@@ -419,8 +419,9 @@ def parse_registry_urls(text: str) -> tuple[str, ...]:
     for url in urls:
         problem = find_url_error(url) or ("must have no query ('?...') in it" if "?" in url else None)
         if problem is not None:
-            remedy = "; set {schema.registry.basic.auth.user.info}" if "password" in problem else ""
-            raise ConfigurationError(OptionFault("schema.registry.url", f"{{problem}}{remedy}.", {"problem": problem}))
+            has_password = "password" in problem
+            text = "{problem}; set {schema.registry.basic.auth.user.info}." if has_password else "{problem}."
+            raise ConfigurationError(OptionFault("schema.registry.url", text, {"problem": problem}))
     if not urls:
         raise ConfigurationError(
             OptionFault("schema.registry.url", "is not set, but formats that end in '-confluent' require it.")

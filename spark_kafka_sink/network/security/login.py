@@ -154,8 +154,8 @@ def _parse_jaas_options(options: Mapping[str, str], mechanism: str, faults: Opti
     if module is None:
         return {}
     if mechanism not in module.mechanisms:
-        text = f"names {module.name}, which is not for {{sasl.mechanism}} {mechanism}."
-        faults.add("sasl.jaas.config", text)
+        text = "names {module}, which is not for {sasl.mechanism} {mechanism}."
+        faults.add("sasl.jaas.config", text, module=module.name, mechanism=mechanism)
     return module.options
 
 
@@ -166,7 +166,8 @@ def _parse_password_login(options: Mapping[str, str], mechanism: str, faults: Op
     username, password = jaas_options.get("username", ""), jaas_options.get("password", "")
     # If the login module is invalid or for another mechanism, the missing credentials are only a consequence.
     if not (username and password) and not module_faults:
-        faults.add("sasl.jaas.config", f"must contain a username and a password for {{sasl.mechanism}} {mechanism}.")
+        text = "must contain a username and a password for {sasl.mechanism} {mechanism}."
+        faults.add("sasl.jaas.config", text, mechanism=mechanism)
     elif "\0" in username + password:
         faults.add("sasl.jaas.config", "has a NUL character in a username or password.")
     faults += module_faults
@@ -263,10 +264,11 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
             "tokens from another source, set {sasl.oauthbearer.token.callback} to a function.",
         )
     elif retriever != _DEFAULT_RETRIEVER and not url:
-        faults.add(_RETRIEVER_OPTION, f"{retriever} requires {{sasl.oauthbearer.token.endpoint.url}}.")
+        text = "{retriever} requires {sasl.oauthbearer.token.endpoint.url}."
+        faults.add(_RETRIEVER_OPTION, text, retriever=retriever)
     elif retriever != _DEFAULT_RETRIEVER and not supports_url:
-        text = f"{retriever} does not support the URL in {{sasl.oauthbearer.token.endpoint.url}}."
-        faults.add(_RETRIEVER_OPTION, text)
+        text = "{retriever} does not support the URL in {sasl.oauthbearer.token.endpoint.url}."
+        faults.add(_RETRIEVER_OPTION, text, retriever=retriever)
     return retriever
 
 
