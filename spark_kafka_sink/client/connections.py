@@ -18,13 +18,14 @@ from random import Random
 
 from spark_kafka_sink.client.client_request import ConnectionLoss
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
-from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.host_lookups import BackgroundLookup, HostLookups
 from spark_kafka_sink.client.versions import (
     MIN_VERSION_WITH_ROUTING_CHECK,
     FinalizedFeatures,
     NodeApiVersions,
+    build_api_versions_request,
     build_node_api_versions,
     choose_lower_api_versions_version,
     has_routing_check,
@@ -73,6 +74,7 @@ class Connections:
         self._config = config
         self._pending_api_versions: dict[int, int] = {}  # node id -> version of ApiVersions to send
         self._first_api_versions_version = MIN_VERSION_WITH_ROUTING_CHECK - 1  # sent first on each new connection
+        self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._nodes_without_routing_check: set[int] = set()
         """Connected nodes that have rejected the ApiVersions version with the routing check."""
         self._nodes: dict[int, Node] = {}  # by node id, as of each node's last connection attempt
@@ -143,6 +145,12 @@ class Connections:
             # Change the state only now, because the connection setup timeout applies until the channel is ready.
             self.states.mark_checking_api_versions(node_id)
         return versions_by_node
+
+    def build_api_versions_request(self, node_id: int, cluster_id: str | None) -> ApiVersionsRequest:
+        """Build the request, with the cluster and node if both are known and a rejection can lead to a rebootstrap."""
+        if self._checks_routing and cluster_id is not None and node_id >= 0:
+            return build_api_versions_request(cluster_id, node_id)
+        return build_api_versions_request()
 
     def handle_api_versions(
         self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float

@@ -3,13 +3,13 @@
 The backoff starts at retry.backoff.ms, and grows exponentially while attempts fail or while responses bring nothing
 new. A new reason for an update resets it:
 
-| event                                      | failures | unchanged responses | wait                             |
-|--------------------------------------------|----------|---------------------|----------------------------------|
-| `after_failure`: no usable response        | + 1      | 0                   | grows with the failures          |
-| `after_response`: a response was applied   | 0        | + 1, or 0           | grows with unchanged responses   |
-| `restart`: the update has a new reason     | kept     | 0                   | grows with the failures          |
-| `skip`: a topic was added                  | kept     | 0                   | none before the next attempt     |
-| `reset`: the bootstrap servers are known   | 0        | 0                   | none before the next attempt     |
+| event                                              | failures | unchanged | wait before the next attempt   |
+|----------------------------------------------------|----------|-----------|--------------------------------|
+| `after_failure`: no response could be applied      | + 1      | 0         | grows with the failures        |
+| `after_response`: a response was applied           | 0        | + 1 or 0  | grows with unchanged responses |
+| `restart`: a new reason for the update             | kept     | 0         | grows with the failures        |
+| `skip`: a reason not to wait, such as a new topic  | kept     | 0         | none                           |
+| `reset`: the bootstrap servers have been resolved  | 0        | 0         | none                           |
 """
 
 from __future__ import annotations

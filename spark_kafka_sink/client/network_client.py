@@ -18,18 +18,13 @@ from random import Random
 
 from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse, ConnectionLoss
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch, get_metadata_query
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS, NodeChoice, choose_node
-from spark_kafka_sink.client.versions import (
-    FinalizedFeatures,
-    NodeApiVersions,
-    build_api_versions_request,
-    compute_throttle_ms,
-)
+from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, compute_throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,
     DecodeError,
@@ -80,7 +75,6 @@ class NetworkClient:
         self._selector = selector
         self._metadata = metadata
         self._config = config
-        self._checks_routing = config.metadata_cluster_check_enable and config.metadata_recovery_strategy == REBOOTSTRAP
         self._system = system
         self._random = random if random is not None else Random()
         self._fetch = MetadataFetch(metadata, config, system, selector.wakeup)
@@ -266,13 +260,22 @@ class NetworkClient:
         if wait_ms > 0:
             return wait_ms
         self._fetch.record_due_update(now_ms)
-        choice = self._choose_node(now_ms, self._fetch.is_awaiting_response)
-        if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now_ms):
-            choice = self._choose_node(now_ms)
-        if (node := choice.node) is None:
+        node = self._choose_metadata_node(now_ms)
+        if node is None:
             return min(self._states.poll_delay_ms(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.is_awaiting_response(node.id):
             return UNRESPONSIVE_AFTER_MS  # the query was already sent to the best choice
+        return self._request_metadata_or_connect(node, now_ms)
+
+    def _choose_metadata_node(self, now_ms: float) -> Node | None:
+        """Choose a node for a metadata request. If no node is reachable, return to the bootstrap servers first."""
+        choice = self._choose_node(now_ms, self._fetch.is_awaiting_response)
+        if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now_ms):
+            choice = self._choose_node(now_ms)
+        return choice.node
+
+    def _request_metadata_or_connect(self, node: Node, now_ms: float) -> float:
+        """Send a metadata request to the node, or connect to it. Return the delay until the next attempt."""
         if self._can_send(node.id, now_ms):
             self._send_metadata_request(node, now_ms)
         elif self._states.can_connect(node.id, now_ms):
@@ -334,7 +337,8 @@ class NetworkClient:
 
     def _send_api_versions_requests(self, now_ms: float) -> None:
         for node_id, version in self._connections.take_nodes_ready_for_api_versions().items():
-            request = self.new_client_request(node_id, self._build_api_versions_request(node_id), now_ms)
+            message = self._connections.build_api_versions_request(node_id, self._metadata.snapshot.cluster_id)
+            request = self.new_client_request(node_id, message, now_ms)
             self._send(request, version, now_ms, is_internal=True)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: float) -> None:
@@ -398,13 +402,6 @@ class NetworkClient:
         in_flight = InFlightRequest(request, version, is_internal, now_ms)
         self._in_flight.add(in_flight)
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
-
-    def _build_api_versions_request(self, node_id: int) -> ApiVersionsRequest:
-        """Build the request, with the cluster and node if both are known and a rejection can lead to a rebootstrap."""
-        cluster_id = self._metadata.snapshot.cluster_id
-        if self._checks_routing and cluster_id is not None and node_id >= 0:
-            return build_api_versions_request(cluster_id, node_id)
-        return build_api_versions_request()
 
     def _handle_api_versions(
         self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now_ms: float
