@@ -208,8 +208,8 @@ class ConfigurationError(KafkaSinkError, ValueError):
         """Return a copy of the error in which the option names have a prefix."""
         return type(self)(self.unrendered_faults.with_prefix(prefix))
 
-    def for_option(self, option: str, text: str, **values: object) -> ConfigurationError:
-        """Return this error as one about an option. Meant for an error that was raised where the option is unknown.
+    def with_option(self, option: str, text: str, **values: object) -> ConfigurationError:
+        """Return an error of the same type that is about an option, for an error raised where the option is unknown.
 
         `text`: the text of an OptionFault, in which `{problem}` stands for the message of this error.
         `values`: the values of the OptionFault.

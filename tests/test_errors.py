@@ -54,7 +54,7 @@ def test_spells_options_of_another_namespace_with_its_prefix() -> None:
 
 @pytest.mark.parametrize("kind", [ConfigurationError, MissingDependencyError])
 def test_error_about_an_option_keeps_its_type_and_its_message_literally(kind: type[ConfigurationError]) -> None:
-    error = kind("it has a {brace}").for_option("ssl.keystore.key", "is {file}: {problem}.", file="a.p12")
+    error = kind("it has a {brace}").with_option("ssl.keystore.key", "is {file}: {problem}.", file="a.p12")
     assert type(error) is kind
     assert error.render(IN_SPARK) == ("kafka.ssl.keystore.key is a.p12: it has a {brace}.",)
 

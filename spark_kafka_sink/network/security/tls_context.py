@@ -62,7 +62,7 @@ class StoreConfig:
                 OptionFault(option, "is {file}, which cannot be read: {reason}.", values)
             ) from error
         except ConfigurationError as error:
-            raise error.for_option(
+            raise error.with_option(
                 option, "is {file}, which cannot be used: {problem}.", file=self.store_path or "PEM text"
             ) from error
 
