@@ -401,12 +401,11 @@ class Selector:
         except BaseException:
             sock.close()
             raise
-        # Nothing below can fail. The channel is counted only here, because a channel that could not be registered with
-        # the poller is never closed and counted as such.
+        self._channels[channel_id] = channel
+        # Count the channel only now: one that cannot be registered with the poller is never counted as closed.
         channel.set_counts(self.counts)
         if self._frame_memory is not None:
             channel.set_frame_memory(self._frame_memory)
-        self._channels[channel_id] = channel
         now_ms = self._system.now()
         channel.last_active_ms = now_ms
         self._update_deadline(channel, now_ms)
