@@ -44,7 +44,7 @@ _MARKER_RECORD = struct.Struct(">bbbbbhhbhib")
 _MARKER_KEY = struct.Struct(">hh")
 """Layout of a marker's key: its version and the marker's type."""
 _BYTES_BEFORE_MARKER_KEY = 5
-"""Five fields of one byte each precede the key in a record: length, attributes, two deltas and the key's length."""
+"""Five fields of one byte each precede a marker's key: length, attributes, two deltas and the key's length."""
 _ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE = 0, 1
 
 

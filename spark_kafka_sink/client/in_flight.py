@@ -136,10 +136,10 @@ class InFlightRequests:
             in_flight.deadline_ms += throttle_ms
 
     def next_deadline_check_ms(self) -> float:
-        """Return the time of the next `check_deadlines` that may find anything; inf if no request is in flight.
+        """Return the time of the next `check_deadlines` that may find anything; inf if no check is scheduled.
 
-        No request times out before this time. It is not always the earliest deadline, because it is not updated when
-        requests complete or deadlines are extended.
+        No request times out before this time. It may be earlier than the earliest deadline, because it is not updated
+        when requests complete or deadlines are extended.
         """
         return self._next_deadline_check_ms
 

@@ -4,7 +4,7 @@ All known brokers may be gone, because they were replaced or because their names
 the bootstrap servers can help then (KIP-899). The client returns to them if:
 
 - no known broker can be reached,
-- an update has been overdue for metadata.recovery.rebootstrap.trigger.ms, or
+- an update has been due without a response for metadata.recovery.rebootstrap.trigger.ms, or
 - a broker demands it (KIP-1102).
 
 The policy decides the last two cases. The client itself notices the first one, when it looks for a broker.

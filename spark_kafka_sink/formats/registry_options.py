@@ -1,7 +1,8 @@
 """Options of the schema registry: `schema.registry.*`, named as in Confluent's serializers, and options of the sink.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in {keyFormat},
-enclose option names, which are replaced when the fault is shown to the user. In f-strings, these braces are doubled.
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
+as in {keyFormat}, or the names of values. They are replaced when the fault is shown to the user. In f-strings, these
+braces are doubled.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class RegistryConfig:
 
 
 class _Operation(Enum):
-    """What a query does. The values name the operations in the registry's API documentation."""
+    """What a query does."""
 
     REGISTER = "register"
     """Register the given schema, unless the subject already has it."""

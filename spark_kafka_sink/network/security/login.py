@@ -1,8 +1,8 @@
 """Parser of the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in
-{sasl.mechanism}, enclose option names, which are replaced when the fault is shown to the user. In f-strings, these
-braces are doubled.
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
+as in {sasl.mechanism}, or the names of values. They are replaced when the fault is shown to the user. In f-strings,
+these braces are doubled.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _check_default_mechanism(options: Mapping[str, str], token_callback: object,
         has_service_name = bool(options.get("sasl.kerberos.service.name"))
         is_gssapi_intended = has_service_name and not token_options and not jaas_faults
     if is_gssapi_intended:
-        return True  # _parse_kerberos_login parses sasl.jaas.config again, and reports its faults
+        return True  # sasl.jaas.config has no faults then
     suggestion = _suggest_mechanism(login_module, token_options)
     faults.add("sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {suggestion}.")
     faults += jaas_faults
@@ -255,7 +255,7 @@ def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults)
     """
     class_name = get_option(options, _RETRIEVER_OPTION)
     retriever = class_name.rpartition(".")[2]
-    # FileJwtRetriever reads only file URLs, and the other classes read none.
+    # FileJwtRetriever reads only file URLs, and the other classes except the default read none.
     supports_url = (retriever == "FileJwtRetriever") == url.startswith("file:")
     if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
         faults.add(

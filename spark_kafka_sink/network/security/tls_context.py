@@ -4,8 +4,8 @@ TLS versions before 1.2 are not supported. The broker's certificate is always ve
 the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
 descriptor whose file has no name in any directory.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in
-{ssl.key.password}, enclose option names, which are replaced when the fault is shown to the user.
+The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
+as in {ssl.key.password}, or the names of values. They are replaced when the fault is shown to the user.
 """
 
 from __future__ import annotations
