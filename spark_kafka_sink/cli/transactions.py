@@ -128,14 +128,14 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
-    for transactional_id, error in finish_result.lost_rejections.items():
+    for transactional_id, error in finish_result.errors_by_lost_id.items():
         print(f"Lost: {transactional_id}: {error}")
-    if finish_result.lost_rejections and action == FINISH:
+    if finish_result.errors_by_lost_id and action == FINISH:
         print(
             "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
             "accept the loss, run give-up."
         )
-    return 1 if finish_result.lost_rejections else 0
+    return 1 if finish_result.errors_by_lost_id else 0
 
 
 def _print_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
 
 
 def describe_missing_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
-    """Describe a transactional id that no longer has the expected open transaction."""
+    """Describe the state of a transactional id that no longer has the expected open transaction."""
     producer_id, epoch = description.id_and_epoch
     return (
         f"{transaction.transactional_id}: {description.state}, epoch {epoch} of producer id {producer_id}, expected "
@@ -69,7 +69,7 @@ def _build_doubt_remedy(entry: Entry) -> str:
     return (
         "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
         "each run. If the log says below that its transactions were aborted, nothing of it is visible: run it again. "
-        f"Otherwise run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which "
+        f"Otherwise, run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which "
         f"aborts the job if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
     )
 
@@ -101,16 +101,16 @@ def is_lost(error: BrokerError) -> bool:
     return error.code in _LOST_ERRORS
 
 
-def build_not_committed_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
+def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Build the error for a decided batch if some of its commits were rejected.
 
     The error is a CommitLostError if any of the rejected transactions is lost.
 
-    `rejections`: errors by transactional id.
+    `errors_by_id`: the errors of the rejected commits, by transactional id.
     """
-    has_lost_transactions = any(is_lost(error) for error in rejections.values())
+    has_lost_transactions = any(is_lost(error) for error in errors_by_id.values())
     build_error = _build_commit_lost_error if has_lost_transactions else build_uncommitted_batch_error
-    return build_error(entry, rejections)
+    return build_error(entry, errors_by_id)
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
@@ -118,42 +118,43 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
             f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet.",
-            _build_finish_remedy(entry),
+            _describe_how_to_finish(entry),
             describe_unknown_writer(entry),
         )
     )
 
 
-def build_uncommitted_batch_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> ExactlyOnceError:
+def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Build the error for a batch whose commit has been decided, but some of whose transactions are still uncommitted.
 
-    Some of the rejected transactions may be lost. The others must be committed before the user gives up the lost ones.
+    Some of the rejected transactions may be lost. The others must be committed before the user abandons the lost ones
+    with `pykafka transactions give-up`.
     """
-    lost_errors, open_errors = _split_by_loss(rejections)
-    open_lines = [f"{transactional_id}: {error}" for transactional_id, error in open_errors.items()]
+    errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
+    open_lines = [f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()]
     loss_sentence = "Nothing is lost."
-    if lost_errors:
-        loss_sentence = f"Permanently lost: {', '.join(lost_errors)}. None has been given up."
+    if errors_by_lost_id:
+        loss_sentence = f"Permanently lost: {', '.join(errors_by_lost_id)}. None of them has been abandoned yet."
     return ExactlyOnceError(
         join_sentences(
-            f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_errors)} of its "
+            f"{entry.batch} is decided (prefix {entry.prefix}), but {len(errors_by_open_id)} of its "
             f"{len(entry.transactions)} transactions could not be committed yet:\n{_format_list(open_lines)}\n"
-            "They are still open.",
+            "These transactions are still open.",
             loss_sentence,
-            _build_finish_remedy(entry),
+            _describe_how_to_finish(entry),
             describe_unknown_writer(entry),
         )
     )
 
 
-def _split_by_loss(rejections: Mapping[str, BrokerError]) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
-    """Return the errors of lost and of open transactions, each by transactional id and sorted by it."""
-    sorted_rejections = dict(sorted(rejections.items()))
-    lost_errors = {transactional_id: error for transactional_id, error in sorted_rejections.items() if is_lost(error)}
-    open_errors = {
-        transactional_id: error for transactional_id, error in sorted_rejections.items() if not is_lost(error)
+def _split_by_loss(errors_by_id: Mapping[str, BrokerError]) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
+    """Split the errors into those of lost and those of open transactions. Both are sorted by transactional id."""
+    sorted_errors = dict(sorted(errors_by_id.items()))
+    errors_by_lost_id = {transactional_id: error for transactional_id, error in sorted_errors.items() if is_lost(error)}
+    errors_by_open_id = {
+        transactional_id: error for transactional_id, error in sorted_errors.items() if not is_lost(error)
     }
-    return lost_errors, open_errors
+    return errors_by_lost_id, errors_by_open_id
 
 
 def build_unknown_outcome_remedy(entry: Entry) -> str:
@@ -173,7 +174,7 @@ def _describe_finish_deadline(entry: Entry) -> str:
     return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
 
 
-def _build_finish_remedy(entry: Entry) -> str:
+def _describe_how_to_finish(entry: Entry) -> str:
     if entry.batch.is_idempotent:
         return (
             "Remove the cause and start again, or commit the open transactions with `pykafka transactions finish` "
@@ -186,12 +187,12 @@ def _build_finish_remedy(entry: Entry) -> str:
     )
 
 
-def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]) -> CommitLostError:
-    lost_errors, open_errors = _split_by_loss(rejections)
-    lost_count_text = f"{len(lost_errors)} of its {len(entry.transactions)} transactions"
-    lost_list = _format_lost_transactions(entry, lost_errors)
-    other_outcome = _describe_other_transactions(open_errors)
-    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_errors.values()):
+def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> CommitLostError:
+    errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
+    lost_count_text = f"{len(errors_by_lost_id)} of its {len(entry.transactions)} transactions"
+    lost_list = _format_lost_transactions(entry, errors_by_lost_id)
+    other_outcome = _describe_other_transactions(errors_by_open_id)
+    if all(error.code in _FORGOTTEN_ID_ERRORS for error in errors_by_lost_id.values()):
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know {lost_count_text}:\n"
             f"{lost_list}\nBrokers forget an id that is not used for a week (transactional.id.expiration.ms). "
@@ -208,14 +209,14 @@ def _build_commit_lost_error(entry: Entry, rejections: Mapping[str, BrokerError]
             "automatically, because that would duplicate the committed rows. If you need the missing rows, first write "
             "them with a job of your own."
         )
-    return CommitLostError(join_sentences(explanation, _build_give_up_remedy(entry), describe_unknown_writer(entry)))
+    return CommitLostError(join_sentences(explanation, _describe_how_to_give_up(entry), describe_unknown_writer(entry)))
 
 
-def _format_lost_transactions(entry: Entry, lost_errors: Mapping[str, BrokerError]) -> str:
+def _format_lost_transactions(entry: Entry, errors_by_lost_id: Mapping[str, BrokerError]) -> str:
     """List the lost transactions with what a user needs to find their rows and to look them up in a broker's log."""
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
     lines = []
-    for transactional_id, error in lost_errors.items():
+    for transactional_id, error in errors_by_lost_id.items():
         transaction = transactions_by_id[transactional_id]
         task_id = parse_task_id(transactional_id)
         details = [] if task_id is None else [f"rows of Spark's partition {task_id.task_attempt.partition}"]
@@ -224,15 +225,15 @@ def _format_lost_transactions(entry: Entry, lost_errors: Mapping[str, BrokerErro
     return _format_list(lines)
 
 
-def _describe_other_transactions(open_errors: Mapping[str, BrokerError]) -> str:
+def _describe_other_transactions(errors_by_open_id: Mapping[str, BrokerError]) -> str:
     """Say what became of the transactions that are not lost. The text continues a sentence about the lost ones."""
-    if not open_errors:
+    if not errors_by_open_id:
         return "those of the others are committed"
-    open_list = _format_list([f"{transactional_id}: {error}" for transactional_id, error in open_errors.items()])
+    open_list = _format_list([f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()])
     return f"these could not be committed yet, and are still open:\n{open_list}\nThe others are committed"
 
 
-def _build_give_up_remedy(entry: Entry) -> str:
+def _describe_how_to_give_up(entry: Entry) -> str:
     return (
         f"Then record the batch as done with `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
         f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "

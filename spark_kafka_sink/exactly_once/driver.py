@@ -1,14 +1,18 @@
 """Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once-design.md.
 
-    begin    fences older drivers, reads the log, finishes a batch that is decided but not done, claims the prefix, and
-             aborts open transactions. If its own claim is still valid, it only reads the log and, in version 1, fences
-    commit   if each task's transaction is open and has enough time left, decides the batch, commits all of the
-             transactions, and records that the batch is done
-    abort    writes a claim, after which the batch can no longer be decided, and aborts the tasks' transactions
-
 A decision is a single record that the driver writes to the decision log in its own transaction. The batch is decided
-when that transaction is committed. Before that, no row of the batch becomes visible. After that, all rows will become
-visible, even if another process has to commit the tasks' transactions.
+when that transaction is committed. Until then, no row of the batch is visible. From then on, all rows will become
+visible, even if another process has to commit the tasks' transactions. When these are committed, the driver records in
+the log that the batch is done.
+
+A claim is a record by which a driver takes over a prefix. An earlier driver of the prefix can then decide nothing more.
+
+    begin    Takes over from older drivers: fences them, reads the log, commits the transactions of a batch that was
+             decided but not recorded as done, claims the prefix, and aborts all other open transactions. A driver
+             whose own claim is still valid only reads the log. In transaction version 1, it also requests a new epoch.
+    commit   Checks that each task's transaction is open and has enough time left, decides the batch, commits the tasks'
+             transactions, and records that the batch is done.
+    abort    Claims the prefix again, so that the batch can no longer be decided, and aborts the tasks' transactions.
 
 A driver may be suspended between any two requests while other drivers act. Therefore, whatever a driver read before it
 obtained its epoch may be stale. Every later request carries that epoch, so brokers reject it once a newer one exists,
@@ -30,7 +34,7 @@ from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms, compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
-from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeout_ms, is_log_lost, is_unused_since
+from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeout_ms, has_been_idle_since, is_log_lost
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
@@ -44,10 +48,10 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 _log = logging.getLogger(__name__)
 
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""The time without progress after which the driver gives up the abort of superseded attempts.
+"""The time without progress after which the driver gives up on aborting superseded attempts.
 
-At this point the batch is already committed, and the next batch is waiting. The next batch or the transaction timeout
-ends the transactions that are left.
+At this point the batch is already committed, and the next batch is waiting. Any remaining transactions are ended by the
+next batch or by the transaction timeout.
 """
 _MAY_STAY_OPEN_MESSAGE = (
     "transactions of superseded task attempts may still be open. They end when they time out; until then, "
@@ -127,7 +131,7 @@ class Driver:
         is_continuing = (
             possibly_stale_entry.driver_name == driver_name
             and description is not None
-            and is_unused_since(possibly_stale_entry, description, version)
+            and has_been_idle_since(possibly_stale_entry, description, version)
         )
         has_user_prefix = self._delivery.has_user_prefix
         if is_continuing and description is not None and _can_keep_epoch(description, version):
@@ -357,7 +361,7 @@ class Driver:
     def _find_timeout_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
-        """Return an error if an open transaction has less time left than the commit margin, otherwise None.
+        """Return an error if an open transaction has less time left than the commit margin. Otherwise, return None.
 
         The time left is computed from the start time by the brokers' clocks and the current time by this machine's.
         """
@@ -371,15 +375,15 @@ class Driver:
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> None:
-        """Commit a decided batch. Raise ProducerFencedError if a newer driver took over, else ExactlyOnceError."""
+        """Commit a decided batch. Raise ProducerFencedError if a newer driver took over, or ExactlyOnceError."""
         try:
-            rejections = self._transactions.commit(entry, identity, prefetch_listing=prefetch_listing)
+            errors_by_id = self._transactions.commit(entry, identity, prefetch_listing=prefetch_listing)
         except ProducerFencedError:
             raise
         except KafkaSinkError as error:
             raise commit_errors.build_unfinished_commit_error(entry, error) from error
-        if rejections:
-            raise commit_errors.build_not_committed_error(entry, rejections)
+        if errors_by_id:
+            raise commit_errors.build_not_committed_error(entry, errors_by_id)
 
     # --- abort
 
@@ -435,20 +439,21 @@ class Driver:
         `own_claims`: claims written by earlier tries that were fenced afterwards. This try appends its own claim.
         """
         if not is_ours(possibly_stale_entry):
-            return False  # before requesting an epoch, which would fence the other driver
+            return False  # without requesting an epoch, which would fence the other driver
         # Once the brokers grant the next epoch, no new task attempt of the batch can start.
         candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
         identity = self._transactions.fence(description, candidate_timeouts_ms).identity
-        entry = self._transactions.read_entry()  # again, because another driver may have written in the meantime
+        # Read the entry again, because another driver may have written one in the meantime.
+        entry = self._transactions.read_entry()
         if not is_ours(entry):
             return False
         claim = entry.with_claim(
             entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
         )
-        own_claims.append(claim)  # before it is written, so that the next try recognizes it if this one is fenced
+        own_claims.append(claim)  # The next try must recognize the claim even if this one is fenced while writing it.
         new_identity = self._transactions.take_over(identity, entry, claim).identity
         if self._delivery.is_single_use:
-            # Last, because the job's open transactions can be found only through its entry.
+            # This is the last step, because the job's open transactions can be found only through its entry.
             self._transactions.delete_entry(WriterState(new_identity))
         return True
 

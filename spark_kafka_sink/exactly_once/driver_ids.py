@@ -55,7 +55,7 @@ This is only a hint that saves a request. A stale number costs one more descript
 """
 
 
-def recall_driver_number(log_key: LogKey) -> int:
+def get_remembered_driver_number(log_key: LogKey) -> int:
     return _remembered_numbers.get(log_key, FIRST_DRIVER_NUMBER)
 
 
@@ -150,7 +150,7 @@ def is_log_lost(entry: Entry, description: TransactionDescription | None) -> boo
     return has_written and not has_entry
 
 
-def is_unused_since(entry: Entry, description: TransactionDescription, transaction_version: int) -> bool:
+def has_been_idle_since(entry: Entry, description: TransactionDescription, transaction_version: int) -> bool:
     """Return whether the entry records its batch as done and nothing has happened under the driver id since.
 
     In that case, the driver id still has the epoch that it had right after the entry's transaction. In version 2 this

@@ -1,6 +1,6 @@
 """The JSON format of record values in the decision log.
 
-The record key is the prefix for a decision and `build_claim_key` for a claim. Any producer that uses exactly-once
+A decision's record key is the prefix, and a claim's is `build_claim_key(prefix)`. Any producer that uses exactly-once
 delivery may write to the log, so decoding checks all types and sizes.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
@@ -34,6 +34,8 @@ from spark_kafka_sink.exactly_once.transaction_names import (
     parse_task_attempt,
 )
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+
+ValueT = TypeVar("ValueT")
 
 FORMAT_VERSION = 3
 MAX_VALUE_BYTES = 8 << 20
@@ -98,7 +100,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
         if not _FIELDS.issuperset(fields):
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
-        return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
+        return _entry_from_json(_require_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
     except (ValueError, KeyError, RecursionError) as error:  # does not catch the DecodeErrors above
         raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 
@@ -124,27 +126,34 @@ def _decode_integer_field(value: bytes, field: str, *, default: int | None) -> i
 
 
 def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
-    state = EntryState(_check_string(fields["state"]))
+    """Convert a JSON object to an entry. Raise ValueError or KeyError if a field is invalid or missing.
+
+    Fields that `encode_entry` omits have their default values. Of an overlong list of drivers or keyed jobs, only the
+    newest ones are kept, as in `Entry.with_claim` and `Entry.as_done`.
+    """
+    state = EntryState(_require_string(fields["state"]))
     return Entry(
         prefix=prefix,
         state=state,
         batch=Batch(
-            _check_optional(fields["query"], _check_string),
-            _check_optional(fields["batch"], _check_integer),
-            _check_optional(fields["key"], _check_string),
-            _check_string(fields["scope"]),
+            query_id=_require_if_present(fields["query"], _require_string),
+            batch_id=_require_if_present(fields["batch"], _require_integer),
+            key=_require_if_present(fields["key"], _require_string),
+            scope=_require_string(fields["scope"]),
         ),
         content=None if state is EntryState.OPEN else _content_from_json(fields["content"]),
         is_unproven=_unproven_from_json(fields),
-        transactions=tuple(_transaction_from_json(prefix, numbers) for numbers in _check_array(fields["transactions"])),
-        generation=_check_integer(fields["generation"], MAX_GENERATION),
-        driver_names=tuple(_check_string(name) for name in _check_array(fields["drivers"])[-MAX_DRIVER_NAMES:]),
-        checkpoint=_check_string(fields["checkpoint"]),
-        timeout_ms=_check_integer(fields["timeoutMs"], _MAX_INT),
-        keyed_jobs=tuple(_keyed_job_from_json(job) for job in _check_array(fields["keys"])[-MAX_KEYED_JOBS:]),
+        transactions=tuple(
+            _transaction_from_json(prefix, transaction) for transaction in _require_array(fields["transactions"])
+        ),
+        generation=_require_integer(fields["generation"], MAX_GENERATION),
+        driver_names=tuple(_require_string(name) for name in _require_array(fields["drivers"])[-MAX_DRIVER_NAMES:]),
+        checkpoint=_require_string(fields["checkpoint"]),
+        timeout_ms=_require_integer(fields["timeoutMs"], _MAX_INT),
+        keyed_jobs=tuple(_keyed_job_from_json(job) for job in _require_array(fields["keys"])[-MAX_KEYED_JOBS:]),
         claim_identity=_claim_identity_from_json(fields["claimed"]),
-        writer_kind=WriterKind(_check_string(fields["writer"])) if "writer" in fields else None,
-        driver_number=_check_integer(fields.get("driverNumber", FIRST_DRIVER_NUMBER), MAX_DRIVER_NUMBER),
+        writer_kind=WriterKind(_require_string(fields["writer"])) if "writer" in fields else None,
+        driver_number=_require_integer(fields.get("driverNumber", FIRST_DRIVER_NUMBER), MAX_DRIVER_NUMBER),
     )
 
 
@@ -156,22 +165,27 @@ def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Seque
 
 
 def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
-    numbers = _check_array(value, length=6)
-    task_attempt = TaskAttempt(*(_check_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
-    return TransactionIdentity(build_task_id(prefix, task_attempt), *(_check_integer(number) for number in numbers[3:]))
+    numbers = _require_array(value, length=6)  # in the order of `_transaction_to_json`
+    task_attempt = TaskAttempt(*(_require_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
+    producer_id, epoch, version = (_require_integer(number) for number in numbers[3:])
+    return TransactionIdentity(build_task_id(prefix, task_attempt), producer_id, epoch, version)
 
 
 def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:
     if value is None:
         return NO_PRODUCER_ID
-    producer_id, epoch = _check_array(value, length=2)
-    return ProducerIdAndEpoch(_check_integer(producer_id), _check_integer(epoch, _MAX_INT))
+    producer_id, epoch = _require_array(value, length=2)
+    return ProducerIdAndEpoch(_require_integer(producer_id), _require_integer(epoch, _MAX_INT))
 
 
 def _keyed_job_from_json(value: object) -> KeyedJob:
-    fields = _check_object(value)
-    key, scope = _check_string(fields["key"]), _check_string(fields["scope"])
-    return KeyedJob(key, scope, _content_from_json(fields["content"]), _unproven_from_json(fields))
+    fields = _require_object(value)
+    return KeyedJob(
+        key=_require_string(fields["key"]),
+        scope=_require_string(fields["scope"]),
+        content=_content_from_json(fields["content"]),
+        is_unproven=_unproven_from_json(fields),
+    )
 
 
 def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
@@ -184,51 +198,53 @@ def _unproven_to_json(is_unproven: bool) -> Mapping[str, bool]:
 
 
 def _unproven_from_json(fields: Mapping[str, Any]) -> bool:
-    return _check_boolean(fields.get("unproven", False))
+    return _require_boolean(fields.get("unproven", False))
 
 
 def _content_from_json(value: object) -> BatchContent:
-    fields = _check_object(value)
-    pairs = (_check_array(pair, length=2) for pair in _check_array(fields["topics"]))
-    topics = tuple((_check_string(name), _check_integer(rows)) for name, rows in pairs)
+    fields = _require_object(value)
+    pairs = (_require_array(pair, length=2) for pair in _require_array(fields["topics"]))
     return BatchContent(
-        _check_integer(fields["rows"]), _check_integer(fields["payload_bytes"]), topics, _check_string(fields["digest"])
+        rows=_require_integer(fields["rows"]),
+        payload_bytes=_require_integer(fields["payload_bytes"]),
+        topics=tuple((_require_string(name), _require_integer(row_count)) for name, row_count in pairs),
+        digest=_require_string(fields["digest"]),
     )
 
 
-# --- type checks; each returns the value, or raises ValueError with the offending value
+# --- type checks. Each returns the value, or raises ValueError with the offending value
 
 
-def _check_string(value: object, max_characters: int = _MAX_STRING_CHARACTERS) -> str:
+def _require_string(value: object, max_characters: int = _MAX_STRING_CHARACTERS) -> str:
     if not isinstance(value, str) or len(value) > max_characters:
         raise ValueError(f"expected a string of at most {max_characters} characters, not {value!r:.40}")
     return value
 
 
-def _check_integer(value: object, max_value: int = _MAX_LONG) -> int:
+def _require_integer(value: object, max_value: int = _MAX_LONG) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= max_value:
         raise ValueError(f"expected an integer from 0 to {max_value}, not {value!r:.40}")
     return value
 
 
-def _check_boolean(value: object) -> bool:
+def _require_boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, not {value!r:.40}")
     return value
 
 
-def _check_array(value: object, length: int | None = None) -> Sequence[Any]:
+def _require_array(value: object, length: int | None = None) -> Sequence[Any]:
     if not isinstance(value, list) or length not in (None, len(value)):
         raise ValueError(f"expected an array{'' if length is None else f' of {length} values'}, not {value!r:.40}")
     return value
 
 
-def _check_object(value: object) -> Mapping[str, Any]:
+def _require_object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, not {value!r:.40}")
     return value
 
 
-def _check_optional(value: object, check_value: Any) -> Any:
-    """Return None for None, and the result of `check_value` for any other value."""
-    return None if value is None else check_value(value)
+def _require_if_present(value: object, require_type: Callable[[object], ValueT]) -> ValueT | None:
+    """Return None for None, and the result of `require_type` for any other value."""
+    return None if value is None else require_type(value)

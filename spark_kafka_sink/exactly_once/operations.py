@@ -93,7 +93,7 @@ class FinishResult:
 
     entry: Entry
     committed_ids: tuple[str, ...]
-    lost_rejections: Mapping[str, BrokerError]
+    errors_by_lost_id: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
 
 
@@ -243,17 +243,17 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
             epoch, entry = _fence_driver(query, _require_decision)
         except _NothingDecidedError:
             return None
-        rejections = query.commit(entry, epoch.identity)  # errors by transactional id
-        if not all(commit_errors.is_lost(error) for error in rejections.values()):
-            raise commit_errors.build_uncommitted_batch_error(entry, rejections)
-        if give_up or not rejections:
+        errors_by_id = query.commit(entry, epoch.identity)
+        if not all(commit_errors.is_lost(error) for error in errors_by_id.values()):
+            raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
+        if give_up or not errors_by_id:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             _record_outcome(query, epoch, entry, final_entry)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
-            transactional_id for transactional_id in decided_ids if transactional_id not in rejections
+            transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id
         )
-        return FinishResult(entry, committed_ids, rejections)
+        return FinishResult(entry, committed_ids, errors_by_id)
 
 
 def _record_outcome(query: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry) -> None:
@@ -294,7 +294,11 @@ def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) 
     list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))
-    driver_ids = DriverIds(prefix, lambda ids: describe_transactions(client, ids), list_ids_by_producer)
+    driver_ids = DriverIds(
+        prefix,
+        describe_transactions=lambda ids: describe_transactions(client, ids),
+        list_ids_by_producer=list_ids_by_producer,
+    )
     driver_ids.describe_missing([FIRST_DRIVER_NUMBER])
     entry = log.read_entry(driver_ids)
     return {} if entry is None else {prefix: entry}
@@ -329,7 +333,11 @@ def _describe_driver_ids(
         )
         descriptions = describe_transactions(client, prefixes_by_driver_id)
     ids_by_prefix = {
-        prefix: DriverIds(prefix, lambda ids: describe_transactions(client, ids), list_ids_by_producer)
+        prefix: DriverIds(
+            prefix,
+            describe_transactions=lambda ids: describe_transactions(client, ids),
+            list_ids_by_producer=list_ids_by_producer,
+        )
         for prefix in dict.fromkeys(prefixes_by_driver_id.values())
     }
     for prefix, driver_ids in ids_by_prefix.items():

@@ -57,8 +57,8 @@ from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
     GrantedEpoch,
     choose_timeout_ms,
+    get_remembered_driver_number,
     has_claimed,
-    recall_driver_number,
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
@@ -112,8 +112,8 @@ class QueryTransactions:
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
         self._log_key = (config.bootstrap_servers, topic, prefix)
-        self.driver_number = recall_driver_number(self._log_key)
-        # The listing that was requested in advance; None if there is none, or once it has been used.
+        self.driver_number = get_remembered_driver_number(self._log_key)
+        # A transaction listing requested ahead of time; None if none was requested or it has already been used.
         self._listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
@@ -121,10 +121,10 @@ class QueryTransactions:
             self._writer = LogWriter(self.client)
             self._driver_ids = DriverIds(
                 prefix,
-                lambda ids: describe_transactions(self.client, ids),
-                lambda: fetch_ids_by_producer(self.client),
+                describe_transactions=lambda ids: describe_transactions(self.client, ids),
+                list_ids_by_producer=lambda: fetch_ids_by_producer(self.client),
             )
-            # Keep the client open. The context closes it only if the construction fails.
+            # Keep the client open. The context closes it only if the constructor fails.
             self._resources = resources.pop_all()
 
     def __enter__(self) -> QueryTransactions:
@@ -377,7 +377,7 @@ class QueryTransactions:
         self, description: TransactionDescription | None, possibly_stale_entry: Entry, own_entries: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
         if not any(map(possibly_stale_entry.is_same_except_identity, own_entries)):
-            return None  # before requesting an epoch, which would fence the other driver
+            return None  # without requesting an epoch, which would fence the other driver
         candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
         identity = self.fence(description, candidate_timeouts_ms).identity
         previous_entry = self.read_entry()
@@ -413,14 +413,14 @@ class QueryTransactions:
     def list_task_transactions(self, committed_ids: Collection[str] = ()) -> list[TransactionDescription]:
         """List the task ids that have an open transaction or under which a task may still begin one.
 
-        `committed_ids`: ids to omit, which `commit` has just committed. If given, use the list that it has requested.
+        `committed_ids`: ids to omit, which `commit` has just committed. If any, use the list that it has requested.
         """
-        # In all other cases, the list must be requested now, so that no transaction is missing.
-        prefetched, self._listing = self._listing, None
-        listing = (prefetched if committed_ids else None) or TransactionListing(self.client, ONGOING, EMPTY)
+        # A prefetched list is complete only right after `commit`. In all other cases, request the list now.
+        prefetched_listing, self._listing = self._listing, None
+        listing = (prefetched_listing if committed_ids else None) or TransactionListing(self.client, ONGOING, EMPTY)
         listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()}
         uncommitted_ids = sorted(listed_ids.difference(committed_ids))
-        task_ids = [name for name in uncommitted_ids if parse_task_attempt(self.prefix, name) is not None]
+        task_ids = [task_id for task_id in uncommitted_ids if parse_task_attempt(self.prefix, task_id) is not None]
         descriptions = describe_transactions(self.client, task_ids).values()
         return [description for description in descriptions if can_write(description)]
 
@@ -441,10 +441,10 @@ class QueryTransactions:
         call = self.client.begin(requests)
         if prefetch_listing:
             self._listing = TransactionListing(self.client, ONGOING, EMPTY)
-        rejections = collect_rejection_errors(requests, self.client.finish(call))
-        if rejections and self._is_superseded(identity):
+        errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
+        if errors_by_id and self._is_superseded(identity):
             raise precommit_errors.build_fenced_error(self.driver_id)
-        return rejections
+        return errors_by_id
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
         """Return whether the driver id no longer has this identity. Return False if the brokers do not respond.

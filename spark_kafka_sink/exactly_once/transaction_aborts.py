@@ -89,9 +89,9 @@ def _send_aborts(
         TransactionIdentity(description.transactional_id, *description.id_and_epoch, version)
         for description in descriptions
     ]
-    rejections = end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
-    _log_rejections("Could not abort a transaction", rejections.values())
-    return rejections.keys()
+    errors_by_id = end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
+    _log_rejections("Could not abort a transaction", errors_by_id.values())
+    return errors_by_id.keys()
 
 
 def _refresh_partitions(

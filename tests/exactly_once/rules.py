@@ -227,10 +227,10 @@ def skip_wait_for_ending_transaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_last_entry_epoch(patch: pytest.MonkeyPatch) -> None:
-    def is_unused_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
+    def has_been_idle_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
         return entry.state is EntryState.DONE and description.state == COMPLETE_COMMIT
 
-    patch.setattr(driver_module, "is_unused_since", is_unused_since)
+    patch.setattr(driver_module, "has_been_idle_since", has_been_idle_since)
 
 
 def abort_despite_fencing(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from spark_kafka_sink.exactly_once import driver_ids
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
     choose_timeout_ms,
+    get_remembered_driver_number,
+    has_been_idle_since,
     is_log_lost,
-    is_unused_since,
-    recall_driver_number,
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
@@ -98,13 +98,13 @@ def test_driver_id_is_unused_while_it_has_the_epoch_after_the_entry(version: int
     writer_identity = ProducerIdAndEpoch(70, 2)
     entry = Entry("p", EntryState.DONE, timeout_ms=60_000, writer_identity=writer_identity)
     unused = TransactionDescription("p-driver", COMPLETE_COMMIT, ProducerIdAndEpoch(70, epoch))
-    assert is_unused_since(entry, unused, version)
+    assert has_been_idle_since(entry, unused, version)
     used = TransactionDescription("p-driver", COMPLETE_COMMIT, ProducerIdAndEpoch(70, epoch + 1))
     aborted = TransactionDescription("p-driver", COMPLETE_ABORT, unused.id_and_epoch)
     decided = Entry("p", EntryState.DECIDED, timeout_ms=60_000, writer_identity=writer_identity)
     timeout_unknown = Entry("p", EntryState.DONE, writer_identity=writer_identity)
-    assert not any(is_unused_since(entry, description, version) for description in (used, aborted))
-    assert not any(is_unused_since(other, unused, version) for other in (decided, timeout_unknown))
+    assert not any(has_been_idle_since(entry, description, version) for description in (used, aborted))
+    assert not any(has_been_idle_since(other, unused, version) for other in (decided, timeout_unknown))
 
 
 def test_next_epoch_keeps_the_timeout_of_a_used_id_and_marks_a_new_id_as_claimed() -> None:
@@ -122,4 +122,4 @@ def test_remembers_numbers_of_prefixes_after_the_first_within_a_limit(monkeypatc
     assert remembered == {}
     for name in "abc":
         remember_driver_number((name,), 3)
-    assert [recall_driver_number((name,)) for name in "abc"] == [1, 1, 3]
+    assert [get_remembered_driver_number((name,)) for name in "abc"] == [1, 1, 3]

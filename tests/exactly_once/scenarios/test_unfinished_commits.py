@@ -87,7 +87,9 @@ def test_error_separates_lost_from_rejected_transactions() -> None:
     assert "these could not be committed yet, and are still open:\n- p-1-1-0" in str(lost)
     waiting = str(commit_errors.build_uncommitted_batch_error(entry, rejections))
     assert "1 of its 3 transactions could not be committed yet:\n- p-1-1-0" in waiting
-    assert "They are still open. Permanently lost: p-1-0-0. None has been given up." in waiting
+    assert (
+        "These transactions are still open. Permanently lost: p-1-0-0. None of them has been abandoned yet." in waiting
+    )
 
 
 def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
