@@ -154,7 +154,7 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
             only_connectivity_failed = all(
                 check.is_connectivity_failure for check in checks if check.outcome is Outcome.FAILED
             )
-            can_skip_check = only_connectivity_failed and options.exactly_once is None
+            can_skip_check = only_connectivity_failed and options.exactly_once_options is None
             remedy = f"\n{_UNREACHABLE_REMEDY}" if can_skip_check else ""
             raise PreflightError(add_kafka_prefix(f"{error}{remedy}"))
     return checks
@@ -167,11 +167,11 @@ def build_write_target(options: SinkOptions) -> Target:
     topic_options = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
     transactional_id = None
     prefix = ""
-    if options.exactly_once is not None:
+    if options.exactly_once_options is not None:
         # If the user sets no prefix, the check uses a prefix that begins like the generated prefixes, because
         # permissions are granted for prefixes.
-        transactional_id = build_driver_id(options.exactly_once.prefix or derive_prefix("check", ""))
-        prefix = options.exactly_once.prefix or GENERATED_PREFIX
+        transactional_id = build_driver_id(options.exactly_once_options.prefix or derive_prefix("check", ""))
+        prefix = options.exactly_once_options.prefix or GENERATED_PREFIX
     return Target(
         topics,
         topic_option_names=tuple(
@@ -182,5 +182,5 @@ def build_write_target(options: SinkOptions) -> Target:
         idempotent=options.producer_config().enable_idempotence,
         transactional_id=transactional_id,
         transactional_id_prefix=prefix,
-        exactly_once=options.exactly_once is not None,
+        exactly_once=options.exactly_once_options is not None,
     )

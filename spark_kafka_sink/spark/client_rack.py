@@ -17,14 +17,14 @@ def build_task_producer_options(options: SinkOptions) -> Mapping[str, str]:
     If the environment variable is not set, log a warning. The task then writes rows without a key to partitions of all
     racks. This is not an error, because rows without a key are valid in any partition.
     """
-    if options.client_rack_env is None:
+    if options.rack_env_variable is None:
         return options.producer_options
-    rack = os.environ.get(options.client_rack_env, "").strip()
+    rack = os.environ.get(options.rack_env_variable, "").strip()
     if not rack:
         LOGGER.warning(
             "The environment variable %s, which clientRackEnv names, is not set on %s. Rows without a key go to "
             "partitions of all racks. Set the variable in the environment of the executors.",
-            options.client_rack_env,
+            options.rack_env_variable,
             platform.node(),
         )
         return options.producer_options

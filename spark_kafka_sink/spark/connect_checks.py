@@ -34,7 +34,7 @@ def run_checks_on_driver(
     if the rows stay in their tasks.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
-    # `run_checks_for_client` on the driver returns its result as the name of the schema's only field.
+    # `run_checks_and_encode_result` on the driver returns its result as the name of the schema's only field.
     (result_json,) = reader.load().schema.fieldNames()
     result = json.loads(result_json)
     if "error" in result:
@@ -44,12 +44,14 @@ def run_checks_on_driver(
     return result["columns"], Distribution.from_json(distribution) if distribution else None
 
 
-def run_checks_for_client(options: Mapping[str, str]) -> StructType:
-    """Run all checks on the driver for a client, and return their result as the schema of a DataFrame.
+def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
+    """Run all checks on the driver for a Spark Connect client, and encode their result as a schema.
 
-    Before Spark runs a job, the client receives nothing from the driver but a schema. The result is therefore the name
-    of the schema's only field: a JSON object, which `run_checks_on_driver` parses. It contains the column positions and
-    the distribution if the checks pass, and otherwise the error's class and message.
+    Until a job runs, a schema is all that the driver can send to the client. The result is therefore the name of the
+    schema's only field: a JSON object, which `run_checks_on_driver` parses in the client. It contains the column
+    positions and the distribution or, if a check fails, the error's class and message.
+
+    `options`: the options of the read, which must include CHECK_OPTION.
     """
     write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
     schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)

@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import to_struct_type
 from spark_kafka_sink.spark.checks import check_and_plan_write
-from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, run_checks_for_client
+from spark_kafka_sink.spark.connect_checks import CHECK_OPTION, run_checks_and_encode_result
 from spark_kafka_sink.spark.constants import (
     BATCH_ID_OPTION,
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
@@ -66,7 +66,7 @@ class KafkaDataSource(DataSource):
         For any other caller, raise ConfigurationError, because this data source cannot read.
         """
         if CHECK_OPTION in self.options:
-            return run_checks_for_client(self.options)
+            return run_checks_and_encode_result(self.options)
         raise ConfigurationError(
             f"'{FORMAT_NAME}' writes to Kafka and cannot read from it. Read with Spark's own format('kafka')."
         )
@@ -87,7 +87,7 @@ class KafkaDataSource(DataSource):
         stream_start = self.options.get(STREAM_START_OPTION)
         # To the checks, None means a batch write. An empty string means a stream that was started without `register`.
         options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
-        if options.exactly_once is None or not self._is_planning:
+        if options.exactly_once_options is None or not self._is_planning:
             return KafkaStreamWriter(options, plan, stream_start)
         # This module is needed only for exactly-once delivery.
         from spark_kafka_sink.spark.exactly_once import begin_micro_batch
@@ -140,16 +140,16 @@ def begin_batch_write(
     `driver_process_id`: None in a planning worker, which looks up its driver.
     """
     micro_batch = _find_micro_batch(internal_options)
-    if options.exactly_once is None:
+    if options.exactly_once_options is None:
         return KafkaBatchWriter(options, plan, micro_batch=micro_batch)
     # This module is needed only for exactly-once delivery.
     from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
 
     if MICRO_BATCH_OPTION in internal_options:
-        exactly_once = begin_micro_batch(options, internal_options.get(STREAM_START_OPTION), micro_batch)
+        exactly_once_write = begin_micro_batch(options, internal_options.get(STREAM_START_OPTION), micro_batch)
     else:
-        exactly_once = begin_job(options, driver_process_id)
-    return KafkaBatchWriter(options, plan, exactly_once, micro_batch)
+        exactly_once_write = begin_job(options, driver_process_id)
+    return KafkaBatchWriter(options, plan, exactly_once_write, micro_batch)
 
 
 def _find_micro_batch(internal_options: Mapping[str, str]) -> MicroBatchId | None:

@@ -1,14 +1,15 @@
-"""The `distribution` option: before the write, move each row to the task that writes its partition or key.
+"""The `distribution` option: before the write, moves each row to the task that writes its partition or key.
 
 If each of a thousand tasks has rows for all partitions, each task connects to all brokers and its batches are small.
 After a shuffle, each task has all rows of a few partitions.
 
-    partition  A row gets the same partition as without the option: the one in its `partition` column or, if there is
-               none, the murmur2 hash of its key, as in the Java client. A row without a key is partitioned by a hash of
-               its content, so that it goes to the same task if Spark reruns a lost one. The partition travels with the
-               row in an extra last column, because the `partition` column may be part of the value and must not change.
-    key        The JVM hashes the key, so this mode needs no Python UDF. Rows without a key are spread by the hash of
-               their content.
+    partition  Rows of the same partition go to the same task. A row gets the same partition as without the option: the
+               one in its `partition` column or, if there is none, the one that the Java client would compute from the
+               murmur2 hash of the key. A row without a key is partitioned by a hash of its content, so that it goes to
+               the same task again if Spark reruns a task that was lost. The computed partition is carried in an extra
+               last column rather than in `partition`, which may be part of the value and must not change.
+    key        Rows with the same key go to the same task. Spark hashes the keys in the JVM, so no Python UDF is needed.
+               Rows without a key are spread by a hash of their content.
 
 With `orderBy`, the rows of a task are sorted by partition or key, and then by the `orderBy` columns. Without it, a
 partition's rows are written in the order in which the shuffle delivers them from several tasks.
@@ -63,7 +64,7 @@ _cached_clients: Leases[BlockingClient] = Leases(close=BlockingClient.close, max
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of a DataFrame. Columns are given by their positions in the DataFrame.
+    """The distribution of a DataFrame. Columns are identified by their positions in the DataFrame.
 
     The driver builds the distribution. With Spark Connect, the client applies it.
     """

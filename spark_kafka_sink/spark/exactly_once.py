@@ -319,8 +319,8 @@ def _build_delivery(
 
 def _require_delivery_options(options: SinkOptions) -> DeliveryOptions:
     """Return the options of exactly-once delivery. The caller must have checked that it is enabled."""
-    assert options.exactly_once is not None
-    return options.exactly_once
+    assert options.exactly_once_options is not None
+    return options.exactly_once_options
 
 
 # --- in the committing worker of a stream

@@ -88,7 +88,7 @@ class LineageWrite:
         self.end()
 
     def start_query(self, start: Callable[[], Any]) -> Any:
-        """Start a streaming query and a thread that sends its events until it ends."""
+        """Start a streaming query, and a thread that sends the query's events until the query ends."""
         try:
             self._send(START)
             query = start()
@@ -96,12 +96,17 @@ class LineageWrite:
             self.end(error)
             raise
         watcher = threading.Thread(target=self.watch, args=(query,), name="pykafka-lineage-query", daemon=True)
-        # Add the entry before the thread starts, because the thread removes it when the query ends.
+        # Add the entry before the thread starts, because the thread removes it when the query ends. If the thread
+        # cannot start, the entry stays, and `finish_at_exit` ends the run.
         _queries[self] = query, watcher
         try:
             watcher.start()
         except RuntimeError as error:  # no more threads can be started
-            LOGGER.warning("The end of a query will be reported to OpenLineage when the program ends: %s", error)
+            LOGGER.warning(
+                "Could not start a thread to watch the query, so its end will not be reported to OpenLineage until the "
+                "program exits: %s",
+                error,
+            )
         return query
 
     def watch(self, query: Any) -> None:

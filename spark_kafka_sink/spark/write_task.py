@@ -70,14 +70,14 @@ def write_rows(
     plan: ColumnPlan,
     batches: Iterator[pa.RecordBatch],
     pool: ProducerPool = PRODUCER_POOL,
-    exactly_once: ExactlyOnceWrite | None = None,
+    exactly_once_write: ExactlyOnceWrite | None = None,
 ) -> TaskReport:
     """Write all batches, wait for every acknowledgement and return the task's report. Called once in each task.
 
     Raise DeliveryError if any record has failed. If an exactly-once batch is already committed, count its rows instead
     of writing them.
 
-    `exactly_once`: None for at-least-once delivery.
+    `exactly_once_write`: None for at-least-once delivery.
     """
     # Log to the executor's stderr, and tune this Python process for small writes. Spark reuses the process for many
     # tasks, and any of them may be the first one, so every task does this.
@@ -87,9 +87,9 @@ def write_rows(
     monotonic_start_s = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_build_task_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
-    if exactly_once is not None:
-        exactly_once.add_start_to(report)
-        if exactly_once.is_committed(report.task):
+    if exactly_once_write is not None:
+        exactly_once_write.add_start_to(report)
+        if exactly_once_write.is_committed(report.task):
             _skip_rows(plan, batches, report)
             return report  # its duration remains 0, because nothing was written
     with contextlib.ExitStack() as stack:
@@ -99,9 +99,9 @@ def write_rows(
                 continue
             if writer is None:
                 # Lease the producer only at the first row, because a Spark partition without rows needs no broker.
-                producer = stack.enter_context(_lease_task_producer(pool, options, context, exactly_once))
-                if exactly_once is not None:
-                    stack.enter_context(exactly_once.transaction(producer, report))
+                producer = stack.enter_context(_lease_task_producer(pool, options, context, exactly_once_write))
+                if exactly_once_write is not None:
+                    stack.enter_context(exactly_once_write.transaction(producer, report))
                 writer = TaskWriter(producer, plan, options, report)
             writer.write(batch)
         if writer is not None:
@@ -111,12 +111,12 @@ def write_rows(
 
 
 def _lease_task_producer(
-    pool: ProducerPool, options: SinkOptions, context: TaskContext | None, exactly_once: ExactlyOnceWrite | None
+    pool: ProducerPool, options: SinkOptions, context: TaskContext | None, exactly_once_write: ExactlyOnceWrite | None
 ) -> contextlib.AbstractContextManager[KafkaProducer]:
     """Lease a producer for this task, with its executor's rack and, for exactly-once delivery, with transactions."""
     producer_options = build_task_producer_options(options)
-    if exactly_once is not None:
-        producer_options = exactly_once.build_producer_options(producer_options)
+    if exactly_once_write is not None:
+        producer_options = exactly_once_write.build_producer_options(producer_options)
     return lease_producer(pool, producer_options, find_idle_timeout_seconds(context))
 
 
@@ -153,11 +153,11 @@ class TaskWriter:
         self._options = options
         self._report = report
         self._columns_writer: ColumnsWriter[_SentRows] = ColumnsWriter(
-            producer, plan, keep_row_indices=options.has_receipt
+            producer, plan, keep_row_indices=options.include_digests
         )
         self._rate_limiter = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
         self._offset_collector = OffsetRangeCollector()
-        self._digests = _create_digest_collector() if options.has_receipt else None
+        self._digests = _create_digest_collector() if options.include_digests else None
         self._failures = Failures(report.task)
         # WriteTotals is frozen, so the task counts in a mutable copy.
         self._counts = SimpleNamespace(**vars(WriteTotals()))

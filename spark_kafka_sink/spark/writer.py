@@ -48,37 +48,39 @@ CONTINUOUS_TRIGGER_MESSAGE = (
 
 
 class _TaskWriter:
-    """The base class of both writers: the part that runs in the tasks.
+    """The base class of both writers, with the part that runs in the tasks.
 
-    `exactly_once`: None for at-least-once delivery.
+    `exactly_once_write`: None for at-least-once delivery.
     """
 
-    def __init__(self, options: SinkOptions, plan: ColumnPlan, exactly_once: ExactlyOnceWrite | None = None) -> None:
+    def __init__(
+        self, options: SinkOptions, plan: ColumnPlan, exactly_once_write: ExactlyOnceWrite | None = None
+    ) -> None:
         self._options = options
         self._plan = plan
-        self._exactly_once = exactly_once
+        self._exactly_once_write = exactly_once_write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task and return the task's report."""
-        if self._options.exactly_once is not None and self._exactly_once is None:
+        if self._options.exactly_once_options is not None and self._exactly_once_write is None:
             raise IllegalStateError("A task of an exactly-once write has no transaction to write in.")
-        return write_rows(self._options, self._plan, iterator, exactly_once=self._exactly_once)
+        return write_rows(self._options, self._plan, iterator, exactly_once_write=self._exactly_once_write)
 
 
 class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
     """The writer of a batch job, or of a micro-batch that runs as a batch job (`micro_batch`).
 
-    Spark commits with a pickled copy of the writer that began the write, so `exactly_once` is still set.
+    Spark commits with a pickled copy of the writer that began the write, so `exactly_once_write` is still set.
     """
 
     def __init__(
         self,
         options: SinkOptions,
         plan: ColumnPlan,
-        exactly_once: ExactlyOnceWrite | None = None,
+        exactly_once_write: ExactlyOnceWrite | None = None,
         micro_batch: MicroBatchId | None = None,
     ) -> None:
-        super().__init__(options, plan, exactly_once)
+        super().__init__(options, plan, exactly_once_write)
         self._batch_name = BATCH_JOB_LABEL if micro_batch is None else str(micro_batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -92,14 +94,14 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
 
     def commit_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the write. Raise DeliveryError if the report of a task is missing or duplicated."""
-        commit(self._options, validate_reports(messages), self._batch_name, self._exactly_once)
+        commit_and_report(self._options, validate_reports(messages), self._batch_name, self._exactly_once_write)
 
     def abort_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the write.
 
         `messages`: the reports of the tasks that finished, and None for each task that did not.
         """
-        abort(self._options, messages, self._batch_name, self._exactly_once)
+        abort_and_report(self._options, messages, self._batch_name, self._exactly_once_write)
 
     def write_in_map(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of a mapInArrow task, and yield the task's pickled report as its only row."""
@@ -108,7 +110,9 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
-    """The writer of a stream. In the process that commits, `exactly_once` is None and is restored from the reports.
+    """The writer of a stream.
+
+    In the process that commits, `exactly_once_write` is None, and is restored from the task reports.
 
     `stream_start`: identifies the start of the query; None if `register` was not called.
     """
@@ -118,9 +122,9 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
         options: SinkOptions,
         plan: ColumnPlan,
         stream_start: str | None,
-        exactly_once: ExactlyOnceWrite | None = None,
+        exactly_once_write: ExactlyOnceWrite | None = None,
     ) -> None:
-        super().__init__(options, plan, exactly_once)
+        super().__init__(options, plan, exactly_once_write)
         self._stream_start = stream_start
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -129,17 +133,17 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
             raise ConfigurationError(f"No task has written anything. {CONTINUOUS_TRIGGER_MESSAGE}")
         install_stderr_handler()
         reports = validate_reports(messages)
-        commit(self._options, reports, f"batch {batchId}", self._restore_exactly_once(messages))
+        commit_and_report(self._options, reports, f"batch {batchId}", self._restore_exactly_once_write(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         install_stderr_handler()
-        abort(self._options, messages, f"batch {batchId}", self._restore_exactly_once(messages))
+        abort_and_report(self._options, messages, f"batch {batchId}", self._restore_exactly_once_write(messages))
 
-    def _restore_exactly_once(
+    def _restore_exactly_once_write(
         self, messages: Sequence[WriterCommitMessage | None]
     ) -> ExactlyOnceWrite | UnreportedBatch | None:
         """Restore the exactly-once state from the task reports. Return None for at-least-once delivery."""
-        if self._options.exactly_once is None:
+        if self._options.exactly_once_options is None:
             return None
         from spark_kafka_sink.spark.exactly_once import restore_from_reports  # needed only for exactly-once delivery
 
@@ -168,11 +172,11 @@ def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Tas
     return reports
 
 
-def commit(
+def commit_and_report(
     options: SinkOptions,
     reports: Sequence[TaskReport],
     default_batch_name: str = BATCH_JOB_LABEL,
-    exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
+    exactly_once_write: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
     """Commit the tasks' transactions, if any, then log and publish the write's report.
 
@@ -180,8 +184,8 @@ def commit(
     """
     from spark_kafka_sink.spark.report_publishing import publish_report  # needed only on the driver
 
-    if exactly_once is not None:
-        exactly_once.commit(reports)
+    if exactly_once_write is not None:
+        exactly_once_write.commit(reports)
     report = build_write_report(reports, None if reports else default_batch_name)
     # Dead letters deserve a warning, because readers of the topic do not find these rows there.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
@@ -190,11 +194,11 @@ def commit(
     publish_report(options, report)
 
 
-def abort(
+def abort_and_report(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
     default_batch_name: str = BATCH_JOB_LABEL,
-    exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
+    exactly_once_write: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
     """Abort the tasks' transactions, if any, then log which rows are in Kafka and publish the report.
 
@@ -204,8 +208,8 @@ def abort(
 
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else default_batch_name, "failed")
-    if exactly_once is not None:
-        result = exactly_once.abort(reports)
+    if exactly_once_write is not None:
+        result = exactly_once_write.abort(reports)
         LOGGER.warning("The write failed: %s [%s]", result.outcome, report.batch)
         if result.was_aborted:
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})

@@ -286,7 +286,7 @@ def test_decided_job_without_key_names_the_command_that_finishes_it(
     with patch.object(Driver, "_commit_transactions", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         writer.commit([message])
     writer.abort([message])
-    prefix = writer._exactly_once.start.prefix
+    prefix = writer._exactly_once_write.start.prefix
     assert "The write failed: it is already decided" in caplog.text
     command = f"pykafka transactions finish --bootstrap-server HOST:PORT --prefix {prefix}"
     assert f"commit the open transactions with `{command}`" in caplog.text

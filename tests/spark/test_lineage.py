@@ -17,7 +17,7 @@ from spark_kafka_sink.spark.constants import LINEAGE_DIRECTORY_OPTION, MICRO_BAT
 from spark_kafka_sink.spark.lineage import finish_at_exit
 from spark_kafka_sink.spark.lineage_events import PRODUCER
 from spark_kafka_sink.spark.patches.lineage_hooks import trace_query, trace_save
-from spark_kafka_sink.spark.writer import abort, commit
+from spark_kafka_sink.spark.writer import abort_and_report, commit_and_report
 from tests.spark.lineage_cases import (
     API_KEY,
     OPTIONS,
@@ -75,7 +75,7 @@ def test_batch_write_sends_start_and_complete_with_rows(server: LineageServer) -
         server, {"job.tags": "team:orders;nightly", "run.tags": "try:1", "job.owners.team": "Orders"}
     )
     with write.trace_save():
-        commit(create_report_options(write), [task()])
+        commit_and_report(create_report_options(write), [task()])
     start, complete = collect_events(server)
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
     assert start["run"]["runId"] == complete["run"]["runId"]
@@ -97,7 +97,7 @@ def test_batch_write_sends_start_and_complete_with_rows(server: LineageServer) -
 
 def test_failed_batch_write_sends_fail_with_its_error(server: LineageServer) -> None:
     write = plan_lineage_write(server, {"transport.auth.type": "api_key", "transport.auth.apiKey": API_KEY})
-    abort(create_report_options(write), [task(), None])
+    abort_and_report(create_report_options(write), [task(), None])
     with pytest.raises(RuntimeError), write.trace_save():
         raise RuntimeError(f"rejected: {API_KEY} and key-password\n\nJVM stacktrace:\n\tat org.apache")
     fail = collect_events(server)[-1]
@@ -119,7 +119,7 @@ def test_interrupted_batch_write_sends_abort(server: LineageServer, error: BaseE
 
 def test_committed_batch_write_is_complete_even_if_interrupted(server: LineageServer) -> None:
     write = plan_lineage_write(server)
-    commit(create_report_options(write), [task()])
+    commit_and_report(create_report_options(write), [task()])
     with pytest.raises(KeyboardInterrupt), write.trace_save():
         raise KeyboardInterrupt
     assert [event["eventType"] for event in collect_events(server)] == ["START", "COMPLETE"]
@@ -128,7 +128,7 @@ def test_committed_batch_write_is_complete_even_if_interrupted(server: LineageSe
 def test_stream_sends_start_running_and_complete_with_all_rows(server: LineageServer) -> None:
     write = plan_lineage_write(server, is_stream=True)
     query = FakeQuery()
-    commit(create_report_options(write), [task()], "batch 1")
+    commit_and_report(create_report_options(write), [task()], "batch 1")
     write.watch(query)
     running, complete = collect_events(server)
     assert (running["eventType"], complete["eventType"]) == ("RUNNING", "COMPLETE")
@@ -143,7 +143,7 @@ def test_abort_after_the_end_of_a_run_does_not_recreate_its_directory(server: Li
     with pytest.raises(KeyboardInterrupt), write.trace_save():
         raise KeyboardInterrupt
     options = create_report_options(write)
-    abort(options, [task()])
+    abort_and_report(options, [task()])
     assert options.lineage_directory is not None
     assert not Path(options.lineage_directory).exists()
 
@@ -160,7 +160,7 @@ def test_stream_recreates_directory_that_the_system_deleted(server: LineageServe
         def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
             has_ended = super().awaitTermination(timeout)
             if has_ended:
-                commit(options, [task()], "batch 1")
+                commit_and_report(options, [task()], "batch 1")
             return has_ended
 
     write.watch(CommittingQuery())

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.spark.lineage_events import SparkWrite, build_run, normalize_name
-from spark_kafka_sink.spark.writer import commit
+from spark_kafka_sink.spark.writer import commit_and_report
 from tests.spark.lineage_cases import (
     APP_ID,
     OPTIONS,
@@ -142,7 +142,7 @@ def test_error_of_a_task_is_the_message_of_fail(server: LineageServer) -> None:
 def test_topics_of_rows_are_outputs(server: LineageServer) -> None:
     write = plan_lineage_write(server, options={"kafka.bootstrap.servers": "one:9092"})
     with write.trace_save():
-        commit(create_report_options(write), [task()])
+        commit_and_report(create_report_options(write), [task()])
     start, complete = collect_events(server)
     assert start["outputs"] == []
     assert [

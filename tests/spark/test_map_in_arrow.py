@@ -309,7 +309,7 @@ def test_failed_job_warns_that_tasks_may_have_written(
 
 def test_job_without_name_names_this_process_as_driver(sink_options: dict[str, str]) -> None:
     writer = plan_batch_write(sink_options | {"deliveryguarantee": "exactly-once"}, SCHEMA)
-    exactly_once = writer._exactly_once
+    exactly_once = writer._exactly_once_write
     assert exactly_once is not None
     assert f"driver process {os.getpid()} on" in describe_job(exactly_once.start.prefix)
 

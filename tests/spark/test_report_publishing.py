@@ -17,7 +17,7 @@ from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import report_publishing
 from spark_kafka_sink.spark.checks import check_options_and_schema, run_server_checks
 from spark_kafka_sink.spark.pool import PRODUCER_POOL
-from spark_kafka_sink.spark.writer import abort, commit
+from spark_kafka_sink.spark.writer import abort_and_report, commit_and_report
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.spark.task_reports import sink_options, task
 
@@ -53,19 +53,19 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def test_callback_gets_report() -> None:
-    commit(sink_options(reportCallback="callbacks_of_a_job:receive"), [task()], "batch 12")
+    commit_and_report(sink_options(reportCallback="callbacks_of_a_job:receive"), [task()], "batch 12")
     assert [(report.batch, report.rows, report.status) for report in RECEIVED_REPORTS] == [
         ("query/12", 10, "committed")
     ]
 
 
 def test_report_of_failed_write_has_successful_tasks() -> None:
-    abort(sink_options(reportCallback="callbacks_of_a_job:receive"), [task(), None], "batch 12")
+    abort_and_report(sink_options(reportCallback="callbacks_of_a_job:receive"), [task(), None], "batch 12")
     assert [(report.tasks, report.rows, report.status) for report in RECEIVED_REPORTS] == [(1, 10, "failed")]
 
 
 def test_report_topic_gets_report_as_record(broker: EmbeddedBroker) -> None:
-    commit(sink_options(broker, reportTopic="reports"), [task()], "batch 12")
+    commit_and_report(sink_options(broker, reportTopic="reports"), [task()], "batch 12")
     records = read_topic(broker.bootstrap_servers, "reports")
     assert records.column("key").to_pylist() == [b"query"]
     assert json.loads(records.column("value").to_pylist()[0])["rows"] == 10
@@ -74,7 +74,7 @@ def test_report_topic_gets_report_as_record(broker: EmbeddedBroker) -> None:
 def test_publishes_report_to_file_topic_and_callback(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:receive")
-    commit(options, [task()], "batch 12")
+    commit_and_report(options, [task()], "batch 12")
     assert len(RECEIVED_REPORTS) == len(read_reports(path)) == len(read_topic(broker.bootstrap_servers, "reports")) == 1
 
 
@@ -83,14 +83,14 @@ def test_write_succeeds_when_publishing_the_report_fails(
 ) -> None:
     """The rows are already in Kafka. If the write failed, Spark would run it again and duplicate them."""
     path = str(tmp_path / "missing" / "reports.jsonl")
-    commit(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], "batch 12")
+    commit_and_report(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], "batch 12")
     assert f"The report could not be stored in {path}" in caplog.text
     assert "The report could not be passed to callbacks_of_a_job:fail" in caplog.text
     assert "the user's own" in caplog.text
 
 
 def test_callback_that_calls_exit_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
-    commit(sink_options(reportCallback="callbacks_of_a_job:exit_process"), [task()], "batch 12")
+    commit_and_report(sink_options(reportCallback="callbacks_of_a_job:exit_process"), [task()], "batch 12")
     assert "The report could not be passed to callbacks_of_a_job:exit_process" in caplog.text
 
 
@@ -107,7 +107,7 @@ def test_rejects_callback_module_that_fails_to_import(
 
 def test_report_without_tasks_has_time_of_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
-    commit(sink_options(reportPath=path), [], "batch 4")
+    commit_and_report(sink_options(reportPath=path), [], "batch 4")
     assert read_reports(path)[0].started_ms > 1_700_000_000_000
 
 

@@ -13,13 +13,13 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, commit, validate_reports
+from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort_and_report, commit_and_report, validate_reports
 from tests.spark.task_reports import OPTIONS, create_task_report
 
 
 def test_reports_write_without_tasks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        commit(OPTIONS, [], "batch 4")
+        commit_and_report(OPTIONS, [], "batch 4")
     assert "wrote 0 rows (0 B); 0 tasks" in caplog.text
 
 
@@ -30,7 +30,7 @@ def test_logs_commit_with_dead_letters_as_warning(
     one = create_task_report(0)
     one.totals = WriteTotals(dead_letters=dead_letters)
     with caplog.at_level("INFO"):
-        commit(OPTIONS, [one])
+        commit_and_report(OPTIONS, [one])
     (line,) = [record for record in caplog.records if record.getMessage().startswith("wrote")]
     assert line.levelname == level
 
@@ -52,7 +52,7 @@ def test_does_not_commit_a_partition_twice() -> None:
 
 
 def test_abort_logs_rows_that_remain_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
-    abort(OPTIONS, [create_task_report(0), None, None], "batch 7")
+    abort_and_report(OPTIONS, [create_task_report(0), None, None], "batch 7")
     logged = caplog.text
     assert "after 1 of 3 tasks had finished. The rows of finished tasks remain in Kafka" in logged
     assert "wrote 10 rows" in logged
@@ -62,7 +62,7 @@ def test_abort_mentions_no_rows_of_finished_tasks_when_there_are_none(caplog: py
     empty = dataclasses.replace(create_task_report(0), totals=WriteTotals(), partitions={})
     for messages in ([None, None], [empty, None]):
         caplog.clear()
-        abort(OPTIONS, messages, "batch 7")
+        abort_and_report(OPTIONS, messages, "batch 7")
         (line,) = caplog.messages
         assert line.startswith("The write failed, and no finished task had written a row (")
         assert f"({len(messages) - messages.count(None)} of 2 tasks had finished)" in line
@@ -73,7 +73,7 @@ def test_abort_mentions_no_rows_of_finished_tasks_when_there_are_none(caplog: py
 
 def test_abort_mentions_rows_that_became_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
     refused = dataclasses.replace(create_task_report(0), totals=WriteTotals(dead_letters=3), partitions={})
-    abort(OPTIONS, [refused, None], "batch 7")
+    abort_and_report(OPTIONS, [refused, None], "batch 7")
     assert "The rows of finished tasks remain in Kafka" in caplog.text
     assert "3 dead letters" in caplog.text
 
@@ -81,8 +81,8 @@ def test_abort_mentions_rows_that_became_dead_letters(caplog: pytest.LogCaptureF
 def test_logs_rows_with_acks_0_as_sent(caplog: pytest.LogCaptureFixture) -> None:
     unacknowledged = dataclasses.replace(create_task_report(0), is_acknowledged=False)
     with caplog.at_level("INFO"):
-        commit(OPTIONS, [unacknowledged, create_task_report(1)])
-        abort(OPTIONS, [unacknowledged, None])
+        commit_and_report(OPTIONS, [unacknowledged, create_task_report(1)])
+        abort_and_report(OPTIONS, [unacknowledged, None])
     assert caplog.text.count("sent, not acknowledged (acks=0): ") == 2
     assert "The rows of finished tasks may be in Kafka" in caplog.text
     assert "wrote" not in caplog.text
@@ -91,8 +91,8 @@ def test_logs_rows_with_acks_0_as_sent(caplog: pytest.LogCaptureFixture) -> None
 def test_report_path_collects_one_line_for_each_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     options = SinkOptions(producer_options={}, report_path=path)
-    commit(options, [create_task_report(0)], "batch 12")
-    commit(options, [create_task_report(0, first=10)], "batch 13")
+    commit_and_report(options, [create_task_report(0)], "batch 12")
+    commit_and_report(options, [create_task_report(0, first=10)], "batch 13")
     assert [report.partitions["orders"][0] for report in read_reports(path)] == [
         OffsetRange(0, 9, 10),
         OffsetRange(10, 19, 10),

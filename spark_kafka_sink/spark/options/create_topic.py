@@ -39,6 +39,10 @@ CREATE_TOPIC_OPTIONS = (
         "topic settings, for example `createTopic.config.cleanup.policy`",
     ),
 )
+_DEPENDENT_OPTIONS = CREATE_TOPIC_OPTIONS[1:]
+"""The options that have no effect unless createTopic is true."""
+_ENABLED_CONDITION_TEMPLATE = "{createTopic} is 'true'"
+"""Part of a fault's text. When the fault is rendered, `{createTopic}` is replaced by the option's name."""
 _TOPIC_REQUIRED_MESSAGE = (
     "requires the option {topic}: the topics that a column names are unknown before the rows are read."
 )
@@ -59,11 +63,11 @@ def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: M
     if not values["createTopic"]:
         # After an invalid value, it is unknown whether the other options have an effect.
         if "createTopic" not in parsed_options.invalid_fields:
-            condition = "{createTopic} is 'true'"
-            _, *dependent_options = CREATE_TOPIC_OPTIONS
-            parsed_options.reject_unused(dependent_options, condition)
+            parsed_options.reject_unused(_DEPENDENT_OPTIONS, _ENABLED_CONDITION_TEMPLATE)
             for name in configs:
-                parsed_options.faults.add(f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {condition}.")
+                parsed_options.faults.add(
+                    f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {_ENABLED_CONDITION_TEMPLATE}."
+                )
         return None
     for name in configs:
         if not _CONFIG_NAME_PATTERN.fullmatch(name):

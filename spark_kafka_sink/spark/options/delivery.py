@@ -66,6 +66,8 @@ DELIVERY_OPTIONS = (
         "replication factor with which the sink creates the decision log; -1 for the brokers' default",
     ),
 )
+_DEPENDENT_OPTIONS = DELIVERY_OPTIONS[1:]
+"""The options that have no effect unless deliveryGuarantee is `exactly-once`."""
 CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "Spark's own option for streams")
 
 
@@ -81,8 +83,7 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
         # After an invalid value, it is unknown whether the other options have an effect.
         if "deliveryGuarantee" not in parsed_options.invalid_fields:
-            _, *dependent_options = DELIVERY_OPTIONS
-            parsed_options.reject_unused(dependent_options, f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
+            parsed_options.reject_unused(_DEPENDENT_OPTIONS, f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
     has_timeout = (
         TRANSACTION_TIMEOUT_OPTION in parsed_producer_options.raw_values

@@ -47,10 +47,14 @@ DISTRIBUTION_OPTIONS = (
         "with `partition` at most one for each partition",
     ),
 )
+_DEPENDENT_OPTIONS = DISTRIBUTION_OPTIONS[1:]
+"""The options that have no effect without a distribution."""
 
 
 @dataclass(frozen=True)
 class DistributionOptions:
+    """The parsed options of a distribution."""
+
     by: str
     """BY_PARTITION or BY_KEY."""
     order_by: tuple[SortColumn, ...] = ()
@@ -67,6 +71,5 @@ def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | N
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])
     # After an invalid value, it is unknown whether the other options have an effect.
     if "distribution" not in parsed_options.invalid_fields:
-        _, *dependent_options = DISTRIBUTION_OPTIONS
-        parsed_options.reject_unused(dependent_options, f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
+        parsed_options.reject_unused(_DEPENDENT_OPTIONS, f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
     return None

@@ -131,13 +131,13 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_topic=report_topic,
         report_callback=values["reportCallback"],
         lineage_directory=options_by_lowercase.get(LINEAGE_DIRECTORY_OPTION),
-        has_receipt=values["receipt"],
+        include_digests=values["receipt"],
         bytes_per_second=bytes_per_second,
-        client_rack_env=values["clientRackEnv"],
+        rack_env_variable=values["clientRackEnv"],
         formats=formats,
         registry=registry,
         write_method=values["writeMethod"],
-        exactly_once=delivery,
+        exactly_once_options=delivery,
     )
 
 

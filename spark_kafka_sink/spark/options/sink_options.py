@@ -35,21 +35,28 @@ class SinkOptions:
     report_topic: str | None = None
     report_callback: str | None = None
     lineage_directory: str | None = None
-    """The directory for reports if the program that called save() or start() sends OpenLineage events."""
-    has_receipt: bool = False
-    """Whether the report should contain digests of the written rows."""
+    """The directory for reports from which the calling program builds OpenLineage events; None if it sends none."""
+    include_digests: bool = False
+    """Whether to include digests of the written rows in the report."""
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond; None for no limit."""
-    client_rack_env: str | None = None
-    """The environment variable that holds a task's rack. If set, `producer_options` lacks partitioner.rack.aware."""
+    rack_env_variable: str | None = None
+    """The environment variable that contains a task's rack; None if `client.rack` does not come from one.
+
+    If it is set, partitioner.rack.aware has been removed from `producer_options`.
+    """
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
-    """The schema registry's options. They are not pickled to the tasks, because only the driver needs their secrets."""
+    """The schema registry's options; None if no format needs them.
+
+    The data source removes them before the options are pickled to the tasks, because only the driver needs their
+    secrets.
+    """
 
     write_method: str | None = None
     """DATA_SOURCE or MAP_IN_ARROW; None if the user has not set the option."""
 
-    exactly_once: DeliveryOptions | None = None
+    exactly_once_options: DeliveryOptions | None = None
     """The options of exactly-once delivery; None for at-least-once delivery."""
 
     def producer_config(self) -> ProducerConfig:

@@ -78,7 +78,7 @@ _OPTIONS = (
     ),
     Option(
         "receipt",
-        SinkOptions.has_receipt,
+        SinkOptions.include_digests,
         parse_boolean,
         "add a digest of the rows of each partition to the report of each commit, so that `pykafka verify` can later "
         "[check the topic](receipts.md)",

@@ -75,6 +75,7 @@ _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
 _STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
 _TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
+"""Methods that have no effect on Kafka, so the rebuilt writer does not repeat their calls."""
 _CHECKPOINT_LOCATION_CONF = "spark.sql.streaming.checkpointLocation"
 _MAX_TASKS_OPTION = "maxtasks"
 _MAX_BYTES_PER_SECOND_OPTION = "maxbytespersecond"
@@ -145,7 +146,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataFrameWriter.saveAsTable`, so that the write is checked before Spark plans it.
 
-    Unlike `save`, keep all columns, because they become the table's columns.
+    `save` keeps only the columns that the sink uses. This method keeps all, because they become the table's columns.
     """
 
     @functools.wraps(original)
@@ -161,7 +162,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             original(self, name, format, mode, partitionBy, **options)
             return
-        self.options(**options)
+        self.options(**options)  # becomes a recorded call, so it must precede the checks
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         _check_save_mode(recorded_calls)
         _check_table_write(self, recorded_calls)
@@ -227,7 +228,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataStreamWriter.toTable`, so that the write is checked before the query starts.
 
-    Unlike `start`, keep all columns, because they become the table's columns.
+    `start` keeps only the columns that the sink uses. This method keeps all, because they become the table's columns.
     """
 
     @functools.wraps(original)
@@ -349,7 +350,7 @@ def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
         columns = ", ".join(repr(name) for name in (*call.args, *call.kwargs.values()))
         _log.warning(
             "Ignored %s(%s), which has no effect on Kafka. A row is written to the partition in its column "
-            "'partition', or else to the partition of its key.",
+            "'partition' or, if there is none, to the partition of its key.",
             call.method,
             columns,
         )

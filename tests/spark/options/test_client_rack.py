@@ -21,13 +21,13 @@ def faults(**options: str) -> tuple[str, ...]:
 
 def test_driver_producers_are_not_rack_aware_with_rack_of_executors() -> None:
     options = parse_options(NEEDED | RACK_AWARE | {"clientRackEnv": "ZONE"})
-    assert options.client_rack_env == "ZONE"
+    assert options.rack_env_variable == "ZONE"
     assert not options.producer_config().partitioner_rack_aware
 
 
 def test_fixed_rack_needs_no_variable() -> None:
     options = parse_options(NEEDED | RACK_AWARE | {"kafka.client.rack": "a"})
-    assert options.client_rack_env is None
+    assert options.rack_env_variable is None
     assert options.producer_config().client_rack == "a"
 
 

@@ -24,12 +24,14 @@ def faults(**text: str) -> tuple[str, ...]:
 
 
 def test_returns_no_delivery_options_by_default() -> None:
-    assert parse().exactly_once is None
-    assert parse(deliveryGuarantee=" At-Least-Once ").exactly_once is None
+    assert parse().exactly_once_options is None
+    assert parse(deliveryGuarantee=" At-Least-Once ").exactly_once_options is None
 
 
 def test_unset_options_have_defaults() -> None:
-    assert parse(**ONCE).exactly_once == DeliveryOptions(None, None, "pykafka-decisions", -1, None, "/checkpoint")
+    assert parse(**ONCE).exactly_once_options == DeliveryOptions(
+        None, None, "pykafka-decisions", -1, None, "/checkpoint"
+    )
 
 
 def test_uses_options_that_are_set() -> None:
@@ -40,12 +42,14 @@ def test_uses_options_that_are_set() -> None:
         "decisionLogReplication": "3",
         "kafka.transaction.timeout.ms": "70000",
     }
-    assert parse(**ONCE, **options).exactly_once == DeliveryOptions("orders", "today", "log", 3, 70_000, "/checkpoint")
+    assert parse(**ONCE, **options).exactly_once_options == DeliveryOptions(
+        "orders", "today", "log", 3, 70_000, "/checkpoint"
+    )
 
 
 @pytest.mark.parametrize("text", ["5000", "+5000", " 5000 ", "05000"])
 def test_uses_transaction_timeout_of_user_in_any_notation(text: str) -> None:
-    delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": text}).exactly_once
+    delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": text}).exactly_once_options
     assert delivery is not None
     assert delivery.timeout_ms == 5000
 
