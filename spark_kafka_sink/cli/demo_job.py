@@ -71,15 +71,15 @@ class Demo:
                 self._write_stream(spark, directory, options)
             reports = read_reports(options["reportPath"])
         print_step("4/4", "read everything back")
-        is_complete = self._has_each_row_once(self._row_count + STREAM_BATCH_COUNT * ROWS_PER_STREAM_BATCH)
+        is_complete = self._verify_each_row_occurs_once(self._row_count + STREAM_BATCH_COUNT * ROWS_PER_STREAM_BATCH)
         print_summary(reports, batch_seconds)
         return is_complete
 
     def _write_batch(self, spark: SparkSession, options: dict[str, str]) -> float:
         frame = select_key_and_value(spark.range(0, self._row_count, step=1, numPartitions=TASK_COUNT))
-        started_s = time.perf_counter()
+        start_time_s = time.perf_counter()
         self._run_with_progress(lambda: frame.write.format("pykafka").options(**options).save())
-        return time.perf_counter() - started_s
+        return time.perf_counter() - start_time_s
 
     def _run_with_progress(self, write: Callable[[], None]) -> None:
         """Run `write` in a thread, and show how many rows the brokers have stored. Raise the error of `write`."""
@@ -119,20 +119,20 @@ class Demo:
                     last_batch_id = progress.batchId
                     print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
 
-    def _has_each_row_once(self, expected_count: int) -> bool:
-        """Read the topic, print the result and return whether each key from 0 to `expected_count` - 1 occurs once."""
-        started_s = time.perf_counter()
-        counts_by_id = np.zeros(expected_count, np.int64)
+    def _verify_each_row_occurs_once(self, expected_count: int) -> bool:
+        """Read the topic, print the counts, and return whether each key from 0 to `expected_count` - 1 occurs once."""
+        start_time_s = time.perf_counter()
+        counts_by_key = np.zeros(expected_count, np.int64)
         row_count = 0
         with TopicReader(self._client_config) as reader:
             for table in reader.batches(self.topic):
-                ids = pc.cast(pc.cast(table.column("key"), "string"), "int64").to_numpy()
-                np.add.at(counts_by_id, ids, 1)
-                row_count += len(ids)
-        missing_count = int((counts_by_id == 0).sum())
-        duplicate_count = int((counts_by_id > 1).sum())
+                keys = pc.cast(pc.cast(table.column("key"), "string"), "int64").to_numpy()
+                np.add.at(counts_by_key, keys, 1)
+                row_count += len(keys)
+        missing_count = int((counts_by_key == 0).sum())
+        duplicate_count = int((counts_by_key > 1).sum())
         print_note(
-            f"{row_count:,} rows in {time.perf_counter() - started_s:.1f} s: {missing_count} missing, "
+            f"{row_count:,} rows in {time.perf_counter() - start_time_s:.1f} s: {missing_count} missing, "
             f"{duplicate_count} duplicated"
         )
         if missing_count or duplicate_count:

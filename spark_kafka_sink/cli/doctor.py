@@ -21,7 +21,7 @@ from spark_kafka_sink.cli.client_options import (
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.preflight import Check, Target
+    from spark_kafka_sink.preflight import CheckResult, Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
 COMMAND_HELP = "check whether this machine can write to a cluster, and suggest remedies"
@@ -119,12 +119,13 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
     return sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path
 
 
-def _check_task_skew(report_path: str) -> Check:
+def _check_task_skew(report_path: str) -> CheckResult:
     """Check whether the rows of the latest reported write were evenly distributed over its tasks.
 
     The check is skipped if the reports cannot be read or list no tasks.
     """
-    from spark_kafka_sink.preflight import Check, Outcome
+    # Other commands and --help do not need these modules, so they are not imported at the top.
+    from spark_kafka_sink.preflight import CheckResult, Outcome
     from spark_kafka_sink.reports.skew import (
         SKEW_THRESHOLD,
         compute_mean_task_rows,
@@ -136,17 +137,16 @@ def _check_task_skew(report_path: str) -> Check:
     from spark_kafka_sink.reports.store import read_reports
 
     try:
-        reports = [report for report in read_reports(report_path, max_reports=1) if report.task_list]
+        latest_report = next(iter(read_reports(report_path, max_reports=1)), None)
     except ConfigurationError as error:
-        return Check(ROWS_BY_TASK, Outcome.SKIPPED, f"no report to check: {error}")
-    if not reports:
-        return Check(ROWS_BY_TASK, Outcome.SKIPPED, "there is no report, or the latest one lists no tasks")
-    latest_report = reports[-1]
+        return CheckResult(ROWS_BY_TASK, Outcome.SKIPPED, f"no report to check: {error}")
+    if latest_report is None or not latest_report.task_list:
+        return CheckResult(ROWS_BY_TASK, Outcome.SKIPPED, "there is no report, or the latest one lists no tasks")
     detail = f"latest write: {describe_task_skew(latest_report)} {describe_largest_partition(latest_report)}".rstrip()
     skew = compute_skew(count_task_rows(latest_report).values(), compute_mean_task_rows(latest_report))
     if skew < SKEW_THRESHOLD:
-        return Check(ROWS_BY_TASK, Outcome.PASSED, detail)
-    return Check(ROWS_BY_TASK, Outcome.WARNING, detail, _SKEW_REMEDY)
+        return CheckResult(ROWS_BY_TASK, Outcome.PASSED, detail)
+    return CheckResult(ROWS_BY_TASK, Outcome.WARNING, detail, _SKEW_REMEDY)
 
 
 def _parse_spark_conf(text: str) -> Mapping[str, str]:
@@ -165,11 +165,11 @@ def _to_spark_string(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _check_to_json(check: Check) -> dict[str, str]:
+def _check_to_json(check: CheckResult) -> dict[str, str]:
     return {"name": check.name, "outcome": check.outcome.value, "detail": check.detail, "remedy": check.remedy}
 
 
-def _print_checks(checks: Sequence[Check], failed_count: int) -> None:
+def _print_checks(checks: Sequence[CheckResult], failed_count: int) -> None:
     marks = MARKS if _is_encodable("".join(MARKS.values())) else PLAIN_MARKS
     for check in checks:
         print(f"{marks[check.outcome.value]:2} {check.name}: {check.detail}")

@@ -81,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
     # As in Kafka's tool, requests are not retried unless the options say otherwise, because tests count the failures.
     options = {"acks": args.acks, "retries": 0, **parse_client_options(args)}
     events = EventWriter(args.topic)
-    started_s = time.monotonic()
+    start_time_s = time.monotonic()
     with SignalWait() as signals:
         with KafkaProducer(options) as producer:
             events.print("startup_complete")
             sent_count = _send_until_stopped(args, producer, events, signals)
         events.print("shutdown_complete")
-    elapsed_s = time.monotonic() - started_s
+    elapsed_s = time.monotonic() - start_time_s
     events.print(
         "tool_data",
         sent=sent_count,
@@ -139,11 +139,11 @@ def _send_until_stopped(
     args: argparse.Namespace, producer: KafkaProducer, events: EventWriter, signals: SignalWait
 ) -> int:
     """Send records until a signal arrives or --max-messages is reached. Return the number of records sent."""
-    started_s = time.monotonic()
+    start_time_s = time.monotonic()
     keys = _repeat_keys(args.repeating_keys)
     for sent_count in itertools.count():
         due_s = sent_count / args.throughput if args.throughput > 0 else 0.0  # when to send the next record
-        elapsed_s = time.monotonic() - started_s
+        elapsed_s = time.monotonic() - start_time_s
         if sent_count == args.max_messages or signals.wait(max(0.0, due_s - elapsed_s)):
             return sent_count
         key = next(keys)

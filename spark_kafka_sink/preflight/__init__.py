@@ -20,7 +20,7 @@ The driver runs these checks before a write. `pykafka doctor` runs the same chec
 
 from spark_kafka_sink.preflight.checks import (
     INTERACTIVE_TIMEOUTS,
-    Check,
+    CheckResult,
     Outcome,
     PreflightTimeouts,
     Target,
@@ -30,7 +30,7 @@ from spark_kafka_sink.preflight.run import preflight
 
 __all__ = [
     "INTERACTIVE_TIMEOUTS",
-    "Check",
+    "CheckResult",
     "Outcome",
     "PreflightTimeouts",
     "Target",

@@ -12,7 +12,7 @@ from spark_kafka_sink.client.host_lookups import resolve_advertised
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.preflight.checks import MAX_LISTED_RESULTS, Check, Outcome, end_sentence
+from spark_kafka_sink.preflight.checks import MAX_LISTED_RESULTS, CheckResult, Outcome, end_sentence
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
@@ -24,7 +24,7 @@ _DAY_S = 86_400
 
 def check_certificates(
     config: ClientConfig, nodes: Iterable[Node], system: System, timeout_ms: float
-) -> Iterator[Check]:
+) -> Iterator[CheckResult]:
     """Connect to the first MAX_LISTED_RESULTS nodes, at one address each, and check their certificates.
 
     A certificate that cannot be fetched gives a skipped check. Without TLS, yield nothing.
@@ -41,12 +41,12 @@ def check_certificates(
             addresses = resolve_advertised(system, host, port)
             certificate = fetch_peer_certificate(tls, addresses[0], system, system.now() + timeout_ms)
         except (NetworkError, TlsError, ConfigurationError) as error:
-            yield Check(name, Outcome.SKIPPED, str(error))
+            yield CheckResult(name, Outcome.SKIPPED, str(error))
             continue
         yield build_certificate_check(name, certificate, system.wall_ms() / 1000)
 
 
-def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s: float) -> Check:
+def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s: float) -> CheckResult:
     """Build the check for a certificate.
 
     `wall_time_s`: the current time as a Unix timestamp, in seconds.
@@ -65,15 +65,15 @@ def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s
     detail = f"{subject}; issued by {certificate.issuer}; {validity}; {certificate.tls_version}"
     error = certificate.verification_error
     if error:
-        return Check(name, Outcome.FAILED, detail, end_sentence(error[0].upper() + error[1:]))
+        return CheckResult(name, Outcome.FAILED, detail, end_sentence(error[0].upper() + error[1:]))
     if days_left < MIN_DAYS_LEFT:
         remedy = "Renew the certificate soon. Clients cannot connect after it expires."
-        return Check(name, Outcome.WARNING, detail, remedy)
-    return Check(name, Outcome.PASSED, detail)
+        return CheckResult(name, Outcome.WARNING, detail, remedy)
+    return CheckResult(name, Outcome.PASSED, detail)
 
 
 def _format_age(age_s: float) -> str:
-    """Format an age in whole hours if it is less than two days, and otherwise in whole days."""
+    """Format an age in whole hours, or in whole days from two days on."""
     if age_s < _HOUR_S:
         return "less than 1 hour"
     if age_s < 2 * _DAY_S:

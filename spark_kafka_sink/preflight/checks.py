@@ -1,4 +1,4 @@
-"""Defines the targets, time limits and results of preflight checks."""
+"""The targets, time limits and results of preflight checks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Check:
-    """The result of a check. The remedy may be empty."""
+class CheckResult:
+    """The outcome of a check, with a detail and a remedy, which may be empty."""
 
     name: str
     outcome: Outcome
@@ -38,8 +38,8 @@ class Check:
 
     Another machine may still be able to do so.
     """
-    logged_by_driver: bool = False
-    """Whether the driver logs this check if it is a warning, because it concerns a feature that the options request."""
+    should_driver_log_warning: bool = False
+    """Whether the driver should log the result if it is a warning. True for features that the options request."""
 
     def __str__(self) -> str:
         sentence = end_sentence(f"{self.name}: {self.detail}")
@@ -56,7 +56,7 @@ class Target:
     connect_all_brokers: bool = False
     """Whether to connect to all brokers rather than to the topics' leaders, because each row names its own topic."""
     allow_auto_topic_creation: bool = True
-    """Whether brokers may create missing topics when they are asked for metadata, as they do for a producer."""
+    """Whether brokers may create missing topics when metadata is requested, as they do for a producer."""
     new_topic: NewTopic | None = None
     """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False
@@ -88,7 +88,7 @@ INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
 
 
 def build_preflight_error(
-    checks: Iterable[Check], heading: str = "Kafka cannot be written to, and nothing was written"
+    checks: Iterable[CheckResult], heading: str = "Kafka cannot be written to, and nothing was written"
 ) -> PreflightError | None:
     """Build an error whose first line describes the first failed check, and whose other lines list the rest.
 

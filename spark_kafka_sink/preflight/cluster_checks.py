@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY
-from spark_kafka_sink.preflight.checks import Check, Outcome, Target
+from spark_kafka_sink.preflight.checks import CheckResult, Outcome, Target
 from spark_kafka_sink.preflight.creation_check import check_topic_creation
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
@@ -80,19 +80,19 @@ def check_idempotent_write(target: Target, topics: Sequence[MetadataResponseTopi
         yield RequestCheck(IDEMPOTENT_WRITE, InitProducerId(transactional_id=None), _evaluate_idempotent_write)
 
 
-def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Check:
+def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> CheckResult:
     code = exchange.response.error_code
     if code == error_codes.NONE:
-        return Check(IDEMPOTENT_WRITE, Outcome.PASSED, "the broker allocated a producer id")
+        return CheckResult(IDEMPOTENT_WRITE, Outcome.PASSED, "the broker allocated a producer id")
     error = lookup_error_code(code)
     if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         remedy = (
             "Grant this user the Write permission on the topic (before Kafka 2.8, IdempotentWrite on the cluster), or "
             "set enable.idempotence=false and accept duplicates."
         )
-        return Check(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user is not authorized ({error.name})", remedy)
+        return CheckResult(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user is not authorized ({error.name})", remedy)
     outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
-    return Check(IDEMPOTENT_WRITE, outcome, error.name, error.advice)
+    return CheckResult(IDEMPOTENT_WRITE, outcome, error.name, error.advice)
 
 
 def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
@@ -103,17 +103,17 @@ def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) 
         yield RequestCheck(TRANSACTIONS, request, partial(_evaluate_transactions, target))
 
 
-def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -> Check:
+def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -> CheckResult:
     error = lookup_error_code(exchange.response.error_code)
     if error.code in _AUTHORIZED_ERRORS:
-        return Check(TRANSACTIONS, Outcome.PASSED, "this user is authorized to use transactions")
+        return CheckResult(TRANSACTIONS, Outcome.PASSED, "this user is authorized to use transactions")
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         prefix = target.transactional_id_prefix
         required_ids = f"all transactional ids with the prefix {prefix}" if prefix else "this transactional id"
         detail = f"this user is not authorized to use the transactional id {target.transactional_id}"
         remedy = f"Grant this user the Write and Describe permissions on {required_ids}."
-        return Check(TRANSACTIONS, Outcome.FAILED, detail, remedy)
-    return Check(TRANSACTIONS, Outcome.WARNING, error.name, error.advice)
+        return CheckResult(TRANSACTIONS, Outcome.FAILED, detail, remedy)
+    return CheckResult(TRANSACTIONS, Outcome.WARNING, error.name, error.advice)
 
 
 def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
@@ -129,28 +129,28 @@ def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic])
 
 def _evaluate_message_size(
     name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
-) -> Check:
+) -> CheckResult:
     code = request.classify(exchange.response).code
     # If the response has no result for the topic, the code was set by `classify` and not by the broker.
     if exchange.response.results and code != error_codes.NONE:
         detail = f"{lookup_error_code(code).name}: this check requires the DescribeConfigs permission on the topic"
-        return Check(name, Outcome.SKIPPED, detail)
+        return CheckResult(name, Outcome.SKIPPED, detail)
     max_batch_bytes = request.parse_values(exchange.response).get(_MAX_MESSAGE_BYTES_CONFIG, "")
     if not max_batch_bytes.isdecimal():
-        return Check(name, Outcome.SKIPPED, f"the broker did not return {_MAX_MESSAGE_BYTES_CONFIG}")
+        return CheckResult(name, Outcome.SKIPPED, f"the broker did not return {_MAX_MESSAGE_BYTES_CONFIG}")
     return _compare_message_size(name, int(max_batch_bytes), max_record_bytes)
 
 
-def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int | None) -> Check:
+def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int | None) -> CheckResult:
     detail = f"the topic accepts batches of {max_batch_bytes} bytes ({_MAX_MESSAGE_BYTES_CONFIG})"
     if max_record_bytes is None or max_record_bytes <= max_batch_bytes:
-        return Check(name, Outcome.PASSED, detail)
+        return CheckResult(name, Outcome.PASSED, detail)
     detail += f", and max.request.size is {max_record_bytes}"
     remedy = (
         f"The broker rejects records between the two sizes. Increase {_MAX_MESSAGE_BYTES_CONFIG} of the topic, or "
         "decrease max.request.size."
     )
-    return Check(name, Outcome.WARNING, detail, remedy)
+    return CheckResult(name, Outcome.WARNING, detail, remedy)
 
 
 def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
@@ -165,7 +165,7 @@ def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -
         yield RequestCheck(FIRST_EPOCH, request, _evaluate_first_epoch)
 
 
-def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> Check:
+def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> CheckResult:
     error = lookup_error_code(exchange.response.error_code)
     # Apache Kafka fences this request if the transactional id already has an epoch, from a previous run of this check.
     # Requests before v4 receive INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
@@ -175,7 +175,7 @@ def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> Check:
         error_codes.INVALID_PRODUCER_EPOCH,
     )
     if is_granted_or_fenced:
-        return Check(FIRST_EPOCH, Outcome.PASSED, "the brokers grant a first epoch, as Apache Kafka does")
+        return CheckResult(FIRST_EPOCH, Outcome.PASSED, "the brokers grant a first epoch, as Apache Kafka does")
     if error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
         detail = (
             f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id "
@@ -184,10 +184,10 @@ def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> Check:
         remedy = (
             "Exactly-once delivery is not possible with this cluster. Remove deliveryGuarantee, or use other brokers."
         )
-        return Check(FIRST_EPOCH, Outcome.FAILED, detail, remedy)
+        return CheckResult(FIRST_EPOCH, Outcome.FAILED, detail, remedy)
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return Check(FIRST_EPOCH, Outcome.SKIPPED, f"{error.name}: see {TRANSACTIONS}")
-    return Check(FIRST_EPOCH, Outcome.WARNING, error.name, error.advice)
+        return CheckResult(FIRST_EPOCH, Outcome.SKIPPED, f"{error.name}: see {TRANSACTIONS}")
+    return CheckResult(FIRST_EPOCH, Outcome.WARNING, error.name, error.advice)
 
 
 def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
@@ -195,12 +195,12 @@ def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iter
     yield RequestCheck(CLOCK, DescribeQuorum(), _evaluate_clock)
 
 
-def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
+def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> CheckResult:
     if exchange.response.error_code != error_codes.NONE:
         error_name = lookup_error_code(exchange.response.error_code).name
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         reason = "; this check requires the Describe permission on the cluster" if is_unauthorized else ""
-        return Check(CLOCK, Outcome.SKIPPED, f"{error_name}{reason}")
+        return CheckResult(CLOCK, Outcome.SKIPPED, f"{error_name}{reason}")
     # The active controller leads the metadata partition. Among the voters, the timestamp of the leader itself is the
     # leader's current time.
     controller_times_ms = (
@@ -213,18 +213,18 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
     # Brokers send -1 if they do not know the time, so use -1 also if the response does not contain the leader.
     controller_time_ms = next(controller_times_ms, -1)
     if controller_time_ms < 0:
-        return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
+        return CheckResult(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
     skew_ms = controller_time_ms - exchange.wall_ms
     direction = "ahead of" if skew_ms >= 0 else "behind"
     detail = f"the controller's clock is {abs(skew_ms) / 1000:.1f} s {direction} the clock of this machine"
     if abs(skew_ms) <= MAX_CLOCK_SKEW_MS:
-        return Check(CLOCK, Outcome.PASSED, detail)
+        return CheckResult(CLOCK, Outcome.PASSED, detail)
     remedy = "Synchronize both clocks with NTP. Tokens, certificates and record timestamps depend on them."
-    return Check(CLOCK, Outcome.WARNING, detail, remedy)
+    return CheckResult(CLOCK, Outcome.WARNING, detail, remedy)
 
 
-_CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | Check]]
-"""Yields the checks for a target. Its arguments are the target and the topics in the metadata response."""
+_CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | CheckResult]]
+"""Yields checks, or results that need no request, for a target and the topics in its metadata response."""
 
 CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
 """The checks that run before each write, in order."""

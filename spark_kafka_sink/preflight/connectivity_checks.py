@@ -27,7 +27,7 @@ from spark_kafka_sink.preflight.checks import (
     MAX_LISTED_RESULTS,
     METADATA,
     SECURITY,
-    Check,
+    CheckResult,
     Outcome,
     PreflightTimeouts,
     Target,
@@ -77,7 +77,7 @@ _WRITE_BIT = 1 << 4
 _DESCRIBE_BIT = 1 << 8
 
 
-def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
+def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[CheckResult]:
     """Build the checks in the order in which a producer connects. `probe` must have run."""
     no_response_text = f"no response within {timeouts.response_ms / 1000:g} s"
     return [
@@ -90,7 +90,7 @@ def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: Pref
     ]
 
 
-def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
+def check_name_resolution(nodes: Iterable[Node], system: System) -> CheckResult:
     """Resolve the nodes' host names on this machine and list the addresses.
 
     If a host name does not resolve, this check only warns, because the check of the connection to that node fails.
@@ -108,7 +108,7 @@ def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
     ]
     unlisted_count = len(results) - MAX_LISTED_RESULTS
     remainder = f"; and {unlisted_count} more" if unlisted_count > 0 else ""
-    return Check(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + remainder)
+    return CheckResult(NAME_RESOLUTION, outcome, "; ".join(results[:MAX_LISTED_RESULTS]) + remainder)
 
 
 def _describe_resolution(host: str, addresses: list[str]) -> str:
@@ -120,7 +120,7 @@ def _describe_resolution(host: str, addresses: list[str]) -> str:
     return f"resolves to {', '.join(distinct_addresses)}"
 
 
-def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
+def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
     """Fail if no bootstrap server is reachable, and warn if some are not.
 
     A server that rejects the login counts as reachable. `_check_security` reports the rejection.
@@ -137,27 +137,29 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> Check:
     )
     summary = f"{len(probe.bootstrap_nodes) - len(unreachable_nodes)} of {len(probe.bootstrap_nodes)} reachable"
     if not unreachable_nodes:
-        return Check(BOOTSTRAP, Outcome.PASSED, summary)
+        return CheckResult(BOOTSTRAP, Outcome.PASSED, summary)
     if len(unreachable_nodes) < len(probe.bootstrap_nodes):
-        return Check(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
+        return CheckResult(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
     remedy = (
         "Check the host and port, that a broker listens there, that no firewall blocks the connection, and that "
         "security.protocol matches the broker's listener."
     )
-    return Check(BOOTSTRAP, Outcome.FAILED, failures, remedy, is_connectivity_failure=True)
+    return CheckResult(BOOTSTRAP, Outcome.FAILED, failures, remedy, is_connectivity_failure=True)
 
 
-def _check_security(probe: Probe, config: ClientConfig) -> Check:
+def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
     """Pass if any broker has accepted the login; otherwise, report the first rejection."""
     security = config.security
     detail = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
     if probe.connected_nodes:
-        return Check(SECURITY, Outcome.PASSED, detail)
+        return CheckResult(SECURITY, Outcome.PASSED, detail)
     for node in probe.bootstrap_nodes:
         error = probe.client.authentication_exception(node.id)
         if error is not None:
-            return Check(SECURITY, Outcome.FAILED, f"{detail}: {error}", _suggest_authentication_remedy(config, error))
-    return Check(SECURITY, Outcome.SKIPPED, "no connection")
+            return CheckResult(
+                SECURITY, Outcome.FAILED, f"{detail}: {error}", _suggest_authentication_remedy(config, error)
+            )
+    return CheckResult(SECURITY, Outcome.SKIPPED, "no connection")
 
 
 def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
@@ -171,18 +173,18 @@ def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationEr
     return _AUTHENTICATION_REMEDIES[config.security.login.mechanism]
 
 
-def _check_metadata(probe: Probe, no_response_text: str) -> Check:
+def _check_metadata(probe: Probe, no_response_text: str) -> CheckResult:
     response = probe.metadata_response
     if response is not None:
         detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
-        return Check(METADATA, Outcome.PASSED, detail)
+        return CheckResult(METADATA, Outcome.PASSED, detail)
     if not probe.connected_nodes:
-        return Check(METADATA, Outcome.SKIPPED, "no connection")
+        return CheckResult(METADATA, Outcome.SKIPPED, "no connection")
     remedy = "If the broker closed the connection, its listener may expect another security.protocol: SASL or TLS."
-    return Check(METADATA, Outcome.FAILED, probe.metadata_failure or no_response_text, remedy)
+    return CheckResult(METADATA, Outcome.FAILED, probe.metadata_failure or no_response_text, remedy)
 
 
-def _check_versions(probe: Probe) -> list[Check]:
+def _check_versions(probe: Probe) -> list[CheckResult]:
     """Return one check for all connected brokers, or an empty list if no broker is connected."""
     versions_by_broker = [
         versions for node_id in probe.connected_nodes if (versions := probe.client.versions(node_id)) is not None
@@ -192,11 +194,11 @@ def _check_versions(probe: Probe) -> list[Check]:
     for apis, remedy in _list_required_apis(probe.target):
         error = _find_version_error(apis, versions_by_broker)
         if error is not None:
-            return [Check(VERSIONS, Outcome.FAILED, str(error), remedy)]
+            return [CheckResult(VERSIONS, Outcome.FAILED, str(error), remedy)]
     produce_version = min(versions.latest_usable_version(ApiKey.PRODUCE) for versions in versions_by_broker)
     feature_levels = probe.client.finalized_features.levels
     features = "".join(f", {name} {level}" for name, level in sorted(feature_levels.items()) if name in _SHOWN_FEATURES)
-    return [Check(VERSIONS, Outcome.PASSED, f"Produce version {produce_version}{features}")]
+    return [CheckResult(VERSIONS, Outcome.PASSED, f"Produce version {produce_version}{features}")]
 
 
 def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
@@ -223,21 +225,21 @@ def _find_version_error(apis: Sequence[ApiKey], brokers: Sequence[NodeApiVersion
     return None
 
 
-def _check_topic(probe: Probe, topic: str) -> Check:
+def _check_topic(probe: Probe, topic: str) -> CheckResult:
     """Check one of the target's topics. A missing topic that the writer will create passes."""
     topics = probe.metadata_response.topics if probe.metadata_response is not None else []
     metadata = next((metadata for metadata in topics if metadata.name == topic), None)
     if metadata is None:
-        return Check(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
+        return CheckResult(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
     if probe.should_create(metadata):
-        return Check(format_topic_check_name(topic), Outcome.PASSED, _WILL_BE_CREATED_DETAIL)
+        return CheckResult(format_topic_check_name(topic), Outcome.PASSED, _WILL_BE_CREATED_DETAIL)
     check = check_topic_metadata(metadata, probe.brokers)
     option = dict(probe.target.topic_option_names).get(topic)
     is_missing = metadata.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
     return _mention_option(check, option) if is_missing and option else check
 
 
-def _mention_option(check: Check, option: str) -> Check:
+def _mention_option(check: CheckResult, option: str) -> CheckResult:
     """Add the option that names a missing topic to the topic's check."""
     return replace(
         check,
@@ -246,21 +248,21 @@ def _mention_option(check: Check, option: str) -> Check:
     )
 
 
-def _check_leader(probe: Probe, node: Node, no_response_text: str) -> Check:
+def _check_leader(probe: Probe, node: Node, no_response_text: str) -> CheckResult:
     """Check that a broker can be reached at the address that it advertises."""
     if node.id in probe.connected_nodes:
         topics = probe.metadata_response.topics if probe.metadata_response is not None else []
         partition_count = sum(partition.leader_id == node.id for topic in topics for partition in topic.partitions)
         leadership = f", leads {format_count(partition_count, 'partition')}" if partition_count else ""
-        return Check(str(node), Outcome.PASSED, f"reachable{leadership}")
+        return CheckResult(str(node), Outcome.PASSED, f"reachable{leadership}")
     # The probe may end while connections are still being opened, for example because access to a topic is denied.
     if probe.is_conclusive and node.id not in probe.client.connection_losses:
-        return Check(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
+        return CheckResult(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
     remedy = (
         "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
         "machine and from every executor. If it does, check that the broker is running."
     )
-    return Check(
+    return CheckResult(
         str(node),
         Outcome.FAILED,
         _describe_failure(probe, node, no_response_text),
@@ -275,7 +277,7 @@ def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
     return no_response_text if loss is None else loss.detail
 
 
-def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> Check:
+def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
     """Check a topic's metadata for errors, missing permissions and missing leaders.
 
     `broker_ids`: the ids of the cluster's brokers. A partition with any other leader id counts as leaderless.
@@ -288,28 +290,28 @@ def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]
     # The user may describe every topic that gets here, so without the describe bit, the operations are unknown.
     if can_describe and not can_write:
         detail = "this user is not authorized to write to the topic"
-        return Check(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
+        return CheckResult(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
     return _check_partition_leaders(name, topic, broker_ids)
 
 
-def _build_topic_error_check(name: str, code: int) -> Check:
+def _build_topic_error_check(name: str, code: int) -> CheckResult:
     """Build the check of a topic whose metadata has this error code."""
     if code in error_codes.UNKNOWN_TOPIC_ERRORS:
         remedy = (
             "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
             "true, and only for users with the Create permission."
         )
-        return Check(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
+        return CheckResult(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
     if code == error_codes.TOPIC_AUTHORIZATION_FAILED:
         remedy = "Grant this user the Write and Describe permissions on the topic."
         detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
-        return Check(name, Outcome.FAILED, detail, remedy)
+        return CheckResult(name, Outcome.FAILED, detail, remedy)
     error = lookup_error_code(code)
     outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
-    return Check(name, outcome, error.name, error.advice)
+    return CheckResult(name, outcome, error.name, error.advice)
 
 
-def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> Check:
+def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
     leaderless_indexes = [
         partition.partition_index for partition in topic.partitions if partition.leader_id not in broker_ids
     ]
@@ -318,5 +320,5 @@ def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids
         listed_indexes = ", ".join(str(index) for index in leaderless_indexes[:MAX_LISTED_RESULTS])
         detail = f"{len(leaderless_indexes):,} of {partitions_text} without a leader: {listed_indexes}"
         remedy = "Rows for these partitions wait for a leader, for at most delivery.timeout.ms."
-        return Check(name, Outcome.WARNING, detail, remedy)
-    return Check(name, Outcome.PASSED, partitions_text)
+        return CheckResult(name, Outcome.WARNING, detail, remedy)
+    return CheckResult(name, Outcome.PASSED, partitions_text)

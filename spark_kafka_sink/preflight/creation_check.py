@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from spark_kafka_sink.client.new_topic import NewTopic, find_remedy, format_broker_message
-from spark_kafka_sink.preflight.checks import Check, Outcome, Target, format_topic_check_name
+from spark_kafka_sink.preflight.checks import CheckResult, Outcome, Target, format_topic_check_name
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
@@ -32,7 +32,7 @@ _CONFIGS_NOT_VISIBLE_REMEDY = (
 
 def check_topic_creation(
     target: Target, topics: Sequence[MetadataResponseTopic]
-) -> Iterator[RequestCheck[Any] | Check]:
+) -> Iterator[RequestCheck[Any] | CheckResult]:
     """Yield the check for the topic that the writer creates if it is missing. Yield nothing if the target has none.
 
     The check sends a request only if the topic is missing, or if the topic's settings must be fetched and compared.
@@ -58,41 +58,43 @@ def _build_check_name(new_topic: NewTopic) -> str:
     return f"creation of {format_topic_check_name(new_topic.name)}"
 
 
-def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> Check:
+def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> CheckResult:
     name = _build_check_name(new_topic)
     for result in exchange.response.topics:
         if result.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-            return Check(name, Outcome.PASSED, f"possible: {new_topic}")
+            return CheckResult(name, Outcome.PASSED, f"possible: {new_topic}")
         if result.error_code == error_codes.NOT_CONTROLLER:
-            return Check(name, Outcome.SKIPPED, "only the controller can validate the topic")
+            return CheckResult(name, Outcome.SKIPPED, "only the controller can validate the topic")
         detail = f"{lookup_error_code(result.error_code).name}{format_broker_message(result)}: {new_topic}"
-        return Check(name, Outcome.FAILED, detail, find_remedy(result.error_code))
-    return Check(name, Outcome.SKIPPED, "the response of the broker does not contain the topic")
+        return CheckResult(name, Outcome.FAILED, detail, find_remedy(result.error_code))
+    return CheckResult(name, Outcome.SKIPPED, "the response of the broker does not contain the topic")
 
 
 def _evaluate_configs(
     new_topic: NewTopic, metadata: MetadataResponseTopic, exchange: Exchange[DescribeConfigsResponse]
-) -> Check:
+) -> CheckResult:
     return _compare_topic(new_topic, metadata, DescribeTopicConfigs.parse_values(exchange.response))
 
 
-def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, config_values: Mapping[str, str]) -> Check:
+def _compare_topic(
+    new_topic: NewTopic, metadata: MetadataResponseTopic, config_values: Mapping[str, str]
+) -> CheckResult:
     """Compare the existing topic with the requested one.
 
     `config_values`: the existing topic's settings by name.
     """
     name = _build_check_name(new_topic)
     if metadata.error_code:
-        return Check(
+        return CheckResult(
             name, Outcome.SKIPPED, "the metadata of the topic contains an error, so the topic was not compared"
         )
     replication_factor = min((len(partition.replica_nodes) for partition in metadata.partitions), default=0)
     differences = list(new_topic.find_differences(len(metadata.partitions), replication_factor, config_values))
     if differences:
         detail = f"the topic exists and has {'; '.join(differences)}"
-        return Check(name, Outcome.WARNING, detail, _DIFFERENCES_REMEDY, logged_by_driver=True)
+        return CheckResult(name, Outcome.WARNING, detail, _DIFFERENCES_REMEDY, should_driver_log_warning=True)
     invisible_configs = [config_name for config_name, _ in new_topic.configs if config_name not in config_values]
     if invisible_configs:
         detail = f"the topic exists; this user cannot see these settings: {', '.join(invisible_configs)}"
-        return Check(name, Outcome.WARNING, detail, _CONFIGS_NOT_VISIBLE_REMEDY, logged_by_driver=True)
-    return Check(name, Outcome.PASSED, "the topic exists and matches the options")
+        return CheckResult(name, Outcome.WARNING, detail, _CONFIGS_NOT_VISIBLE_REMEDY, should_driver_log_warning=True)
+    return CheckResult(name, Outcome.PASSED, "the topic exists and matches the options")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from spark_kafka_sink.errors import NetworkError, UnsupportedVersionError
-from spark_kafka_sink.preflight.checks import Check, Outcome
+from spark_kafka_sink.preflight.checks import CheckResult, Outcome
 from spark_kafka_sink.preflight.probe import Exchange, Probe
 from spark_kafka_sink.requests.request import Request, ResponseT
 
@@ -18,9 +18,9 @@ class RequestCheck(Generic[ResponseT]):
 
     name: str
     request: Request[ResponseT]
-    evaluate: Callable[[Exchange[ResponseT]], Check]
+    evaluate: Callable[[Exchange[ResponseT]], CheckResult]
 
-    def run(self, probe: Probe) -> Check:
+    def run(self, probe: Probe) -> CheckResult:
         """Send the request and evaluate the response.
 
         If the brokers do not support the request or do not respond, the check is skipped.
@@ -28,6 +28,6 @@ class RequestCheck(Generic[ResponseT]):
         try:
             return self.evaluate(probe.send(self.request))
         except UnsupportedVersionError as error:
-            return Check(self.name, Outcome.SKIPPED, str(error))
+            return CheckResult(self.name, Outcome.SKIPPED, str(error))
         except NetworkError as error:
-            return Check(self.name, Outcome.SKIPPED, f"no response: {error}")
+            return CheckResult(self.name, Outcome.SKIPPED, f"no response: {error}")

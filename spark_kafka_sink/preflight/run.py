@@ -16,7 +16,7 @@ from spark_kafka_sink.preflight.checks import (
     BOOTSTRAP,
     METADATA,
     SECURITY,
-    Check,
+    CheckResult,
     Outcome,
     PreflightTimeouts,
     Target,
@@ -36,7 +36,7 @@ def preflight(
     timeouts: PreflightTimeouts | None = None,
     thorough: bool = False,
     system: System | None = None,
-) -> list[Check]:
+) -> list[CheckResult]:
     """Run all checks for the target and return their results, in order. A failed check is a result, not an exception.
 
     `thorough`: also run the checks that only help a person who reads the results, such as name resolution,
@@ -48,13 +48,13 @@ def preflight(
         nodes = _resolve_bootstrap_servers(config, system)
     except ConfigurationError as error:
         remedy = "Correct the host names in bootstrap.servers, or the name resolution of this machine."
-        check = Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, is_connectivity_failure=True)
+        check = CheckResult(BOOTSTRAP, Outcome.FAILED, str(error), remedy, is_connectivity_failure=True)
         return _skip_remaining_checks(check, target)
     try:
         probe = Probe(config, nodes, target, timeouts, system)
     except ConfigurationError as error:
         remedy = "Correct the option. The file must exist at this path on every machine that connects to Kafka."
-        return _skip_remaining_checks(Check(SECURITY, Outcome.FAILED, str(error), remedy), target)
+        return _skip_remaining_checks(CheckResult(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):
         probe.run()
         checks = build_connectivity_checks(probe, config, timeouts)
@@ -80,19 +80,20 @@ def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[No
     return nodes
 
 
-def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:
+def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[CheckResult]:
     """Run the cluster checks that the target requires, one after the other.
 
-    `topics`: those in the metadata.
+    `topics`: the topics in the metadata.
     """
     factories = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
-    checks = [check for factory in factories for check in factory(probe.target, topics)]
-    return [check if isinstance(check, Check) else check.run(probe) for check in checks]
+    checks_or_results = [item for factory in factories for item in factory(probe.target, topics)]
+    return [item if isinstance(item, CheckResult) else item.run(probe) for item in checks_or_results]
 
 
-def _skip_remaining_checks(failed_check: Check, target: Target) -> list[Check]:
+def _skip_remaining_checks(failed_check: CheckResult, target: Target) -> list[CheckResult]:
     """Return the connectivity checks, with the failed check in its place and all others skipped."""
     names = [BOOTSTRAP, SECURITY, METADATA, *map(format_topic_check_name, target.topics)]
     return [
-        failed_check if name == failed_check.name else Check(name, Outcome.SKIPPED, "not checked") for name in names
+        failed_check if name == failed_check.name else CheckResult(name, Outcome.SKIPPED, "not checked")
+        for name in names
     ]

@@ -7,14 +7,16 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from spark_kafka_sink.errors import NetworkError
-from spark_kafka_sink.preflight.checks import Check, format_topic_check_name
+from spark_kafka_sink.preflight.checks import CheckResult, format_topic_check_name
 from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 from spark_kafka_sink.requests.topics import DescribeTopics
 
 
-def suggest_topics(checks: Sequence[Check], probe: Probe, topics: Sequence[MetadataResponseTopic]) -> list[Check]:
+def suggest_topics(
+    checks: Sequence[CheckResult], probe: Probe, topics: Sequence[MetadataResponseTopic]
+) -> list[CheckResult]:
     """Add the most similar existing topic name, if there is one, to the check of each missing topic.
 
     One request fetches the names of all topics that the user may describe. If the request fails, the checks are
@@ -47,6 +49,6 @@ def suggest_topics(checks: Sequence[Check], probe: Probe, topics: Sequence[Metad
     ]
 
 
-def _suggest_topic(check: Check, missing_topic: str, existing_names: Sequence[str]) -> Check:
+def _suggest_topic(check: CheckResult, missing_topic: str, existing_names: Sequence[str]) -> CheckResult:
     similar_names = get_close_matches(missing_topic, existing_names, n=1)
     return replace(check, remedy=f"Did you mean '{similar_names[0]}'? {check.remedy}") if similar_names else check

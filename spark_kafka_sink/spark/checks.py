@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX, bu
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import build_encoders
 from spark_kafka_sink.formats.options import find_encoded_parts
-from spark_kafka_sink.preflight import Check, Outcome, Target, build_preflight_error, preflight
+from spark_kafka_sink.preflight import CheckResult, Outcome, Target, build_preflight_error, preflight
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
 from spark_kafka_sink.spark.constants import DISTRIBUTED_BY_OPTION
@@ -137,7 +137,7 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
     _checked_connections.add(connection_key)
 
 
-def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
+def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
     """Run the preflight checks and return their results, or an empty list if checkConnection is false.
 
     Raise PreflightError if a check fails.

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
-from spark_kafka_sink.preflight import Check, Outcome
+from spark_kafka_sink.preflight import CheckResult, Outcome
 from spark_kafka_sink.requests import topic_admin
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
@@ -42,8 +42,8 @@ def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
     return was_missing
 
 
-def log_warnings(checks: Iterable[Check]) -> None:
+def log_warnings(checks: Iterable[CheckResult]) -> None:
     """Log the preflight warnings that concern the options of the write."""
     for check in checks:
-        if check.logged_by_driver and check.outcome is Outcome.WARNING:
+        if check.should_driver_log_warning and check.outcome is Outcome.WARNING:
             warn_once(_log, str(check))

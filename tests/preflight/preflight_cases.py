@@ -7,7 +7,7 @@ from typing import Any
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
-    Check,
+    CheckResult,
     Target,
     build_preflight_error,
     preflight,
@@ -25,7 +25,7 @@ def create_cluster(nodes: int = 2, **options: Any) -> SimulatedCluster:
 
 def run_checks(
     cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True, **options: object
-) -> dict[str, Check]:
+) -> dict[str, CheckResult]:
     kafka_options = {name.replace("_", "."): value for name, value in options.items()}
     config = parse_client_config({"bootstrap.servers": servers or cluster.bootstrap_servers, **kafka_options})
     target = Target(topics, connect_all_brokers=not topics, allow_auto_topic_creation=create)
@@ -34,11 +34,11 @@ def run_checks(
     return {check.name: check for check in results}
 
 
-def collect_outcomes(checks: dict[str, Check]) -> dict[str, str]:
+def collect_outcomes(checks: dict[str, CheckResult]) -> dict[str, str]:
     return {name: check.outcome.value for name, check in checks.items()}
 
 
-def build_error_message(checks: dict[str, Check]) -> str:
+def build_error_message(checks: dict[str, CheckResult]) -> str:
     error = build_preflight_error(checks.values())
     assert error is not None
     return str(error)
@@ -54,7 +54,9 @@ def build_secured_options(servers: str, password: str = SECRET, protocol: str = 
     }
 
 
-def run_interactive_checks(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
+def run_interactive_checks(
+    cluster: SimulatedCluster, target: Target, *, thorough: bool = False
+) -> dict[str, CheckResult]:
     config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=thorough, system=cluster.system)
     assert not cluster.system.open_sockets, "checks close their connections"

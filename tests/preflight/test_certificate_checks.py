@@ -12,7 +12,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
-from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Check, Outcome, Target, preflight
+from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, CheckResult, Outcome, Target, preflight
 from spark_kafka_sink.preflight.certificate_checks import build_certificate_check, check_certificates
 from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
@@ -48,7 +48,7 @@ class TlsBroker:
         self._broker.close()
 
 
-def run_checks(servers: str, authority: Path) -> dict[str, Check]:
+def run_checks(servers: str, authority: Path) -> dict[str, CheckResult]:
     options = {
         "bootstrap.servers": servers,
         "security.protocol": "SSL",

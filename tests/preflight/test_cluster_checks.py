@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.preflight import (
     INTERACTIVE_TIMEOUTS,
-    Check,
+    CheckResult,
     Outcome,
     Target,
     cluster_checks,
@@ -116,8 +116,8 @@ def test_compares_clock_with_middle_of_successful_exchange() -> None:
 def test_new_check_needs_one_function_and_table_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Follow the recipe of docs/developing.md."""
 
-    def evaluate(exchange: Exchange[MetadataResponse]) -> Check:
-        return Check("cluster size", Outcome.PASSED, f"{len(exchange.response.brokers)} brokers")
+    def evaluate(exchange: Exchange[MetadataResponse]) -> CheckResult:
+        return CheckResult("cluster size", Outcome.PASSED, f"{len(exchange.response.brokers)} brokers")
 
     def cluster_size(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
         yield RequestCheck("cluster size", DescribeTopics([]), evaluate)

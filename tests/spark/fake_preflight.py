@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_kafka_sink.preflight import Check, Outcome, Target
+from spark_kafka_sink.preflight import CheckResult, Outcome, Target
 
 
 class Preflights:
@@ -16,7 +16,7 @@ class Preflights:
         self.remedy = ""
         self.is_connectivity_failure = True
 
-    def __call__(self, config: object, target: Target) -> list[Check]:
+    def __call__(self, config: object, target: Target) -> list[CheckResult]:
         self.targets.append(target)
-        check = Check("bootstrap servers", self.outcome, "connection refused", self.remedy)
+        check = CheckResult("bootstrap servers", self.outcome, "connection refused", self.remedy)
         return [replace(check, is_connectivity_failure=self.is_connectivity_failure)]
