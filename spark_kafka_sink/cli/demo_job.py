@@ -178,7 +178,7 @@ def select_key_and_value(frame: DataFrame) -> DataFrame:
 
 
 class ProgressBar:
-    """A progress bar for stored rows: a single line on a terminal, otherwise a line for every tenth of the rows."""
+    """A progress bar for stored rows: a single line on a terminal, or else a line for every tenth of the rows."""
 
     def __init__(self, total: int) -> None:
         self.shown_count = -1

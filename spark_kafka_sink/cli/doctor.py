@@ -33,7 +33,7 @@ PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
 ROWS_BY_TASK = "rows by task"
 _SKEW_REMEDY = (
     "The write is as slow as its task with the most rows. If one partition or key has most rows (option distribution), "
-    "use a more selective key or write without distribution. Otherwise use more tasks: df.repartition(n)."
+    "use a more selective key or write without distribution. Otherwise, use more tasks: df.repartition(n)."
 )
 
 

@@ -89,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Kafka from Python: inspect topics, write to them, and run a broker for tests.",
         epilog="Start with: pykafka doctor --bootstrap-server HOST:PORT. Each command has --help.",
     )
-    parser.set_defaults(parser=parser)  # for pykafka completion
+    parser.set_defaults(parser=parser)  # `pykafka completion` needs it
     parser.add_argument("--version", action="version", version=f"pykafka {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

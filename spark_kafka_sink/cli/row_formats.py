@@ -116,7 +116,7 @@ def _fit_cell(cell: str, width: int) -> str:
 
 
 def _bytes_to_json(data: bytes | None) -> object:
-    """Decode bytes to a string if they are UTF-8; otherwise return {"base64": ...}."""
+    """Decode bytes to a string if they are UTF-8. Otherwise, return {"base64": ...}."""
     if data is None:
         return None
     try:

@@ -29,8 +29,8 @@ class SignalWait:
     def __enter__(self) -> SignalWait:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        # The wakeup socket must be set before the handlers. Otherwise a signal that arrives in between would be handled
-        # without writing its byte, and the wait would never end.
+        # The wakeup socket must be set before the handlers. Otherwise, a signal that arrives between them would be
+        # handled without writing its byte, and the wait would never end.
         self._previous_wakeup_fd = signal.set_wakeup_fd(self._writer.fileno())
         self._previous_handlers = [signal.signal(number, _do_nothing) for number in _SIGNALS]
         return self

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == LIST:
         _print_list(statuses, as_json=args.json)
         return 0
-    (status,) = statuses  # list_prefixes returns exactly one status if it is given a prefix
+    (status,) = statuses  # `list_prefixes` returns exactly one status for a prefix
     if status.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
     affected_ids = _list_affected_ids(status, args.action)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_affected_ids(status: PrefixStatus, action: str) -> Sequence[str]:
-    """Return the transactional ids that the action affects: undecided ones for ABORT, decided ones otherwise."""
+    """Return the transactional ids that the action affects: undecided ones for ABORT, and decided ones for others."""
     if action == ABORT:
         return [transaction.transactional_id for transaction in status.undecided_transactions]
     return status.decided_ids

@@ -198,7 +198,7 @@ class Entry:
         return dataclasses.replace(self, is_unproven=False).as_done()
 
     def has_decided(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is decided, so that its rows must not be written again."""
+        """Return whether a batch with this name is decided, in which case its rows must not be written again."""
         if batch.query_id is not None:
             return self.state is not EntryState.OPEN and batch == self.batch
         return batch.key is not None and (self._find_keyed_job(batch) is not None or self._is_last_keyed_job(batch))

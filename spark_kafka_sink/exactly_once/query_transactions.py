@@ -345,7 +345,7 @@ class QueryTransactions:
         the module's docstring). If fenced, claim the prefix again, and write `entry` again if `previous_entry` is still
         the newest entry. Raise ProducerFencedError if the newest entry is neither of the two, or after MAX_TRIES tries.
         """
-        # test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim shows what happens otherwise.
+        # test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim shows why this is necessary.
         tries_left = MAX_TRIES
         while True:
             tries_left -= 1

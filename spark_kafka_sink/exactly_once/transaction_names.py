@@ -143,7 +143,7 @@ def find_prefix_error(prefix: str) -> str | None:
 
 
 def validate_prefix(prefix: str) -> str:
-    """Return the prefix if it is valid, otherwise raise ConfigurationError."""
+    """Return the prefix if it is valid. Otherwise, raise ConfigurationError."""
     reason = find_prefix_error(prefix)
     if reason is not None:
         raise ConfigurationError(

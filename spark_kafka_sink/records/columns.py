@@ -88,7 +88,7 @@ class RecordColumns:
                 )
         self.value = _convert_byte_column("value", value)
         self.key = None if key is None or pa.types.is_null(key.type) else _convert_byte_column("key", key)
-        self.headers = None if headers is None else _convert_header_column(headers)
+        self.headers = None if headers is None else _validate_header_column(headers)
         self.timestamp = None if timestamp is None else _convert_timestamp_column(timestamp)
         self.num_rows = len(value)
         self._cached_nbytes: int | None = None
@@ -271,7 +271,7 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
-        if _has_offsets(data_type) or _is_view(data_type):  # any other dictionary is rejected below
+        if _is_string_or_binary(data_type) or _is_view(data_type):  # any other dictionary is rejected below
             column = _decode_dictionary(column)
             data_type = column.type
     if pa.types.is_null(data_type):
@@ -304,10 +304,10 @@ def _find_max_byte_size(values: pa.Array) -> int:
     return int(np.maximum.reduce(compute_byte_sizes(values), initial=0))
 
 
-def _convert_header_column(column: ArrowColumn) -> ArrowColumn | None:
-    """Return the column, or None if it has type null, so that no row has headers.
+def _validate_header_column(column: ArrowColumn) -> ArrowColumn | None:
+    """Return the column, or None if its type is null, which means that no row has headers.
 
-    Raise SchemaError if the column cannot hold headers.
+    Raise SchemaError if the column cannot contain headers.
     """
     data_type = column.type
     if pa.types.is_null(data_type):
@@ -318,11 +318,13 @@ def _convert_header_column(column: ArrowColumn) -> ArrowColumn | None:
         key_type, value_type = data_type.value_type.field("key").type, data_type.value_type.field("value").type
     else:
         raise SchemaError(
-            f"column headers must be a list of struct<key: string, value: binary> or a map, not {data_type}"
+            f"column headers must be a list<struct<key: string, value: binary>> or a map, not {data_type}"
         )
-    has_valid_values = _has_offsets(value_type) or pa.types.is_null(value_type)  # null: no header has a value
-    if not _has_offsets(key_type) or not has_valid_values:
-        raise SchemaError(f"the keys of headers must be strings and their values binary, not {data_type}")
+    has_valid_values = _is_string_or_binary(value_type) or pa.types.is_null(value_type)  # null: no header has a value
+    if not _is_string_or_binary(key_type) or not has_valid_values:
+        raise SchemaError(
+            f"column headers has type {data_type}, but header keys must be strings and header values must be binary"
+        )
     return column
 
 
@@ -336,7 +338,7 @@ def _is_header_struct(data_type: pa.DataType) -> bool:
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
     """Convert a timestamp column to int64 milliseconds, rounding down like Spark. Nulls stay null.
 
-    Return None if the column has type null, so that all rows get the current time.
+    Return None if the type of the column is null, which means that all rows get the current time.
     """
     data_type = column.type
     if pa.types.is_null(data_type):
@@ -401,7 +403,7 @@ def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordCo
         return None
     common_type = column_types[0]
     if any(column_type != common_type for column_type in column_types):
-        if not all(_has_offsets(column_type) for column_type in column_types):
+        if not all(_is_string_or_binary(column_type) for column_type in column_types):
             raise SchemaError(f"cannot combine rows of different types into one batch: {column_types}")
         is_large = any(
             pa.types.is_large_binary(column_type) or pa.types.is_large_string(column_type)
@@ -424,7 +426,8 @@ def _is_view(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_binary_view(data_type) or pa.types.is_string_view(data_type))
 
 
-def _has_offsets(data_type: pa.DataType) -> bool:
+def _is_string_or_binary(data_type: pa.DataType) -> bool:
+    """Return whether this is a string or binary type with 32-bit or 64-bit offsets. View types have no offsets."""
     return _has_32_bit_offsets(data_type) or bool(
         pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type)
     )

@@ -212,7 +212,7 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
     """Count how many records directly after the record at `start` have the same size, up to `max_count`.
 
     Records of equal size have equal length bytes. The comparison grows step by step and covers at most about twice the
-    run, because otherwise each of many short runs would compare the rest of the batch.
+    run. Otherwise, each of many short runs would compare the rest of the batch.
     """
     _, body_start = _read_varint(data, start)
     length_bytes = np.frombuffer(data, np.uint8, body_start - start, start)
@@ -231,7 +231,7 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
 
 
 class _RecordFields(NamedTuple):
-    """Fields of all records. A key or value is given by its start and its length, which is -1 for null."""
+    """Fields of all records. A range consists of starts and lengths. The length of a null key or value is -1."""
 
     timestamp_deltas: Positions
     offset_deltas: Positions

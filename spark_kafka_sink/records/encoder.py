@@ -119,7 +119,8 @@ def encode_records(
 
 def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:
     """Group consecutive slices into buffers. For each buffer, return the index after its last slice."""
-    rows_per_target = TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes)  # for rows of average size
+    # This assumes rows of average size.
+    rows_per_target = TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes)
     max_rows = min(MAX_CHUNK_ROWS, rows_per_target)
     slice_stops = [0]
     while slice_stops[-1] < len(row_stops):

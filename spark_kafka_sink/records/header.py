@@ -176,8 +176,8 @@ def patch_header(
 ) -> None:
     """Set the fields that a broker fills in before it stores a batch.
 
-    `append_time`: the log append time, which takes the place of the records' timestamps. If it is given, the CRC is
-    updated. The CRC does not cover the base offset and the leader epoch.
+    `append_time`: the log append time, which takes the place of the records' timestamps. Setting it also updates the
+    CRC, which does not cover the base offset and the leader epoch.
     """
     if base_offset is not None:
         _INT64_LAYOUT.pack_into(buffer, 0, base_offset)

@@ -95,7 +95,8 @@ def append_headers(
     # rows' own headers first, followed by the columns of `new_headers` one after the other.
     source_indices = np.empty(int(ends[-1]), np.int64)
     own_mask = np.ones(len(source_indices), np.bool_)
-    next_added = ends[1:] - added_counts  # for each row, the index of the next added header in the result
+    # `next_added` contains, for each row, the index in the result of the next header to add.
+    next_added = ends[1:] - added_counts
     for column_index, row_indices in enumerate(row_indices_by_name.values()):
         added_indices = next_added[row_indices]
         source_indices[added_indices] = len(keys) + column_index * num_rows + row_indices

@@ -91,7 +91,7 @@ def split_hashes(hashes: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
 
 
 def join_sums(upper: int, lower: int) -> int:
-    """Return the sum of the hashes, given the sums of their upper and lower halves."""
+    """Return the sum of hashes from the sums of their upper and lower halves."""
     return (upper << 32) + lower
 
 

@@ -38,6 +38,17 @@ _BAR_CHART_PADDING = 34
 """Height above and below the rows of a bar chart, including the label of the reference line."""
 _REFERENCE_LABEL_OFFSET = 15
 """Distance from the lower end of the reference line to the baseline of its label."""
+_REFERENCE_OVERHANG = 2
+"""Length by which the reference line extends beyond the rows of bars at both ends."""
+_BAR_INSET = 2
+"""Distance from the top of a bar's row to the top of the bar."""
+_BAR_HEIGHT = 14
+_NUMBER_MARGIN = 4
+"""Distance from the numbers of horizontal bars to the right edge."""
+_CROSS_OFFSET = 4
+"""Distance from the baseline of a cross up to the x axis."""
+_X_LABEL_OFFSET = 10
+"""Distance from the baseline of a label of the x axis to the bottom of the chart."""
 _MIN_COLUMN_WIDTH = 1.0
 _MAX_COLUMN_WIDTH = 40
 _COLUMN_WIDTH_SHARE = 0.8
@@ -114,7 +125,7 @@ def draw_line_chart(
     for line in lines:
         elements += _draw_line(line, x_positions, time_axis.labels, ticks[-1], format_number)
     elements += _draw_line_names(lines, ticks[-1])
-    cross_y = _TOP_MARGIN + _PLOT_HEIGHT - 4  # just above the x axis
+    cross_y = _TOP_MARGIN + _PLOT_HEIGHT - _CROSS_OFFSET
     elements += [
         _draw_text(x_positions[index], cross_y, "✗", anchor="middle", css_class="cross") for index in failed_indices
     ]
@@ -160,14 +171,12 @@ def draw_bar_chart(
         width = bar_area_width * bar.value / max_value
         label_end, text_y = _LABEL_WIDTH - _TEXT_GAP, y + _BASELINE_OFFSET
         elements.append(_draw_text(label_end, text_y, _shorten_label(bar.label), anchor="end"))
-        elements.append(_draw_bar(_LABEL_WIDTH, y + 2, width, _BAR_SPACING - 6, bar))
-        elements.append(_draw_text(WIDTH - 4, text_y, format_number(bar.value), anchor="end"))
+        elements.append(_draw_bar(_LABEL_WIDTH, y + _BAR_INSET, width, _BAR_HEIGHT, bar))
+        elements.append(_draw_text(WIDTH - _NUMBER_MARGIN, text_y, format_number(bar.value), anchor="end"))
     if reference_line is not None:
         x = _LABEL_WIDTH + bar_area_width * reference_line.value / max_value
-        line_start, line_end = _BAR_CHART_TOP - 2, _BAR_CHART_TOP + len(bars) * _BAR_SPACING + 2
         label = f"{reference_line.label} {format_number(reference_line.value)}"
-        elements.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{line_start}" y2="{line_end}"/>')
-        elements.append(_draw_text(x, line_end + _REFERENCE_LABEL_OFFSET, label, anchor="middle"))
+        elements += _draw_reference_line(x, label, bar_count=len(bars))
     return _build_svg(title, height, elements)
 
 
@@ -218,7 +227,7 @@ def _draw_x_labels(x_positions: Sequence[float], labels: Sequence[str]) -> Itera
     for index, (x, label) in enumerate(zip(x_positions, labels, strict=True)):
         is_last = index == len(x_positions) - 1
         if x - previous_x >= label_width and (is_last or last_x - x >= label_width):
-            yield _draw_text(x, HEIGHT - 10, label, anchor="middle")
+            yield _draw_text(x, HEIGHT - _X_LABEL_OFFSET, label, anchor="middle")
             previous_x = x
 
 
@@ -275,6 +284,14 @@ def _draw_line_names(lines: Sequence[Line], max_value: float) -> Iterator[str]:
 def _draw_bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:
     shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
     return f'<rect class="bar" {shape} rx="1.5"><title>{escape(bar.tooltip)}</title></rect>'
+
+
+def _draw_reference_line(x: float, label: str, *, bar_count: int) -> Iterator[str]:
+    """Draw a vertical line across the rows of all bars, with a label below it."""
+    line_start = _BAR_CHART_TOP - _REFERENCE_OVERHANG
+    line_end = _BAR_CHART_TOP + bar_count * _BAR_SPACING + _REFERENCE_OVERHANG
+    yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{line_start}" y2="{line_end}"/>'
+    yield _draw_text(x, line_end + _REFERENCE_LABEL_OFFSET, label, anchor="middle")
 
 
 def _draw_text(x: float, y: float, text: str, *, anchor: str, css_class: str = "tick") -> str:

@@ -157,7 +157,7 @@ def _build_partition_rows_figure(reports: Sequence[WriteReport]) -> Figure:
         Bar(name, rows, f"{name}: {format_count(rows, 'row')}")
         for name, rows in sorted(row_counts.items(), key=lambda item: -item[1])
     ]
-    caption = describe_skew("partition", row_counts) + _describe_omitted(bars)
+    caption = describe_skew("partition", row_counts) + _describe_omitted_bars(bars)
     mean = statistics.fmean(row_counts.values()) if row_counts else 0.0
     return Figure("Rows by partition", _draw_row_counts("rows of each partition", bars, mean), caption)
 
@@ -173,7 +173,7 @@ def _build_task_rows_figure(reports: Sequence[WriteReport]) -> Figure:
     caption = "No tasks were reported."
     mean = 0.0
     if longest_write is not None:
-        caption = describe_task_skew(longest_write) + _describe_omitted(bars)
+        caption = describe_task_skew(longest_write) + _describe_omitted_bars(bars)
         mean = compute_mean_task_rows(longest_write)
     return Figure("Rows by task of the longest write", _draw_row_counts("rows of each task", bars, mean), caption)
 
@@ -206,7 +206,7 @@ def _build_task_durations_figure(reports: Sequence[WriteReport]) -> Figure:
     caption = (
         f"Tasks by number and host, for the write that started at {longest_write.started_at:%H:%M:%S} and took "
         f"{format_milliseconds(longest_write.duration_ms)}. Tasks waited for memory {blocked} of the time."
-        f"{_describe_omitted(bars)}"
+        f"{_describe_omitted_bars(bars)}"
     )
     reference_line = ReferenceLine("median", median_ms) if len(bars) > 1 else None
     svg = draw_bar_chart("tasks by duration", bars[:_MAX_BARS], format_milliseconds, reference_line)
@@ -221,5 +221,5 @@ def _format_task(task: TaskSummary) -> str:
     return f"{task.partition_id}, {host}"
 
 
-def _describe_omitted(bars: Sequence[Bar]) -> str:
+def _describe_omitted_bars(bars: Sequence[Bar]) -> str:
     return f" Only the {_MAX_BARS} largest of {len(bars)} are shown." if len(bars) > _MAX_BARS else ""

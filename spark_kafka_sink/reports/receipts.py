@@ -87,7 +87,7 @@ class FoundRecords:
         self.add_hashes(table["offset"].combine_chunks().to_numpy(zero_copy_only=False), hashes)
 
     def add_hashes(self, offsets: NDArray[np.int64], hashes: UInt64Array) -> None:
-        """Add records in offset order, given their offsets and hashes."""
+        """Add records by their offsets and hashes, in offset order."""
         self.record_count += len(offsets)
         self.digest = (self.digest + compute_digest(hashes)) % DIGEST_MODULUS
         if self.record_count <= MAX_LOCATED_RECORDS:
@@ -97,7 +97,7 @@ class FoundRecords:
             self._chunks.clear()
 
     def find_extra_records(self, count: int, digest: int) -> ExtraRecords | None:
-        """Find `count` records whose hashes add up to `digest`. The rest are the records that were meant to be written.
+        """Find `count` records whose hashes add up to `digest`. The rest are the written records.
 
         Try two explanations: `count` consecutive records are extra, or every record that repeats an earlier one is
         extra. Return None if neither applies, or if the range has more than MAX_LOCATED_RECORDS records.

@@ -54,7 +54,7 @@ _EXPECTED_TYPES = {
 }
 _TYPE_REMEDIES = {
     # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
-    "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time, else drop or rename the column",
+    "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
 }
 _CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
 _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")

@@ -292,7 +292,7 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
-    """Build the Delivery of a batch job. Its prefix is set by the user, derived from the key, or else unique."""
+    """Build the Delivery of a batch job. Its prefix is set by the user, derived from the key, or unique."""
     delivery_options = _require_delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)

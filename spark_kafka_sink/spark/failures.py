@@ -129,5 +129,5 @@ def _describe_first_key(rows: RecordColumns) -> str:
 
 
 def is_record_error(error: KafkaSinkError) -> bool:
-    """Return whether the record itself caused the error, so that the broker may accept other records."""
+    """Return whether the record itself caused the error, which means that the broker may accept other records."""
     return isinstance(error, (RecordTooLargeError, InvalidRecordError))

@@ -171,7 +171,7 @@ def _find_parent_and_root(
 ) -> tuple[ParentRun | None, ParentRun | None]:
     """Return the parent and the root of the run.
 
-    The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise the
+    The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise, the
     listener generates the id, so the parent is the run that started the application. Settings of the root that are
     missing are taken from the run that started the application or, if there is none, from the parent.
     """

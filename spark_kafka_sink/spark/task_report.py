@@ -73,7 +73,7 @@ class TaskReport(WriterCommitMessage):
     host: str = ""
     is_acknowledged: bool = True
     was_already_committed: bool = False
-    """Whether an earlier run had already committed this batch, so that this task wrote nothing (exactly-once only)."""
+    """Whether this task wrote nothing because an earlier run had already committed this batch (exactly-once only)."""
     skipped_rows: dict[str, int] = field(default_factory=dict)
     """The number of rows skipped because the batch was already committed, by topic (exactly-once only)."""
     skipped_bytes: int = 0

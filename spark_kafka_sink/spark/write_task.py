@@ -268,7 +268,7 @@ class TaskWriter:
         """Count the failed rows by error, and send them to the dead-letter topic.
 
         `rows`: all rows of the send call.
-        `failed_records`: those of `rows` that failed for the reason given by `failure`.
+        `failed_records`: those of `rows` that failed for the reason in `failure`.
         """
         error_name = type(failure.error).__name__
         self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_records.num_rows

@@ -188,7 +188,11 @@ def test_propagates_exception_of_reader(producer: KafkaProducer, topic: str) -> 
         (pa.table(PEOPLE), {"value": "id", "partition": "id"}, "partition='id': column partition must be of integers"),
         (pa.table(PEOPLE), {"value": "id", "partition": True}, "partition must be the name of a column or a number"),
         (pa.table(PEOPLE), {"value": "id", "timestamp": "id"}, "timestamp='id': column timestamp must be a timestamp"),
-        (pa.table(PEOPLE), {"value": "id", "headers": "id"}, "headers='id': column headers must be a list of struct"),
+        (
+            pa.table(PEOPLE),
+            {"value": "id", "headers": "id"},
+            "headers='id': column headers must be a list<struct",
+        ),
         (pa.table(PEOPLE), {"value_format": "xml"}, "Argument 'value_format' must be one of json, avro"),
         (pa.table(PEOPLE), {"value_formt": "json"}, "Did you mean 'value_format'?"),
         (pa.table(PEOPLE), {"valueFormat": "json"}, "has no argument 'valueFormat'. Did you mean 'value_format'?"),

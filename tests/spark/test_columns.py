@@ -112,7 +112,7 @@ def test_accepts_timestamp_and_milliseconds(timestamp: DataType) -> None:
             {"value": StringType(), "timestamp": TimestampNTZType()},
             "t",
             "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint; "
-            "CAST(timestamp AS TIMESTAMP) if it is the record's time, else drop or rename the column",
+            "CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
         ),
     ],
 )
