@@ -111,7 +111,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a commit is rejected because a newer driver has finished the batch",
         f"{_QUERY}.commit",
-        "if rejections and self._is_superseded(identity):",
+        "if errors_by_id and self._check_whether_superseded(identity):",
     ),
     Branch(
         "a failure after the commit is logged", "exactly_once.driver:_log_failure", "except KafkaSinkError as error:"

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}.")
         return 0
     print(_describe_action(status, args.action, affected_ids))
-    if not args.yes and not _is_confirmed():
+    if not args.yes and not _ask_for_confirmation():
         print("Nothing was done.")
         return 1
     return _run_action(args.action, options, status.prefix, topic)
@@ -102,8 +102,8 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
     return "\n".join([effects[action], *(f"  {transactional_id}" for transactional_id in affected_ids), consequences])
 
 
-def _is_confirmed() -> bool:
-    """Ask for confirmation. Anything except an explicit yes, including the end of the input, means no."""
+def _ask_for_confirmation() -> bool:
+    """Return whether the user confirms the action. Anything except an explicit yes means no."""
     sys.stdout.write("Continue? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -129,6 +129,13 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
 
     Some of the rejected transactions may be lost. The others must be committed before the user abandons the lost ones
     with `pykafka transactions give-up`.
+
+    Example:
+
+        batch 7 of query q is decided (prefix orders), but 1 of its 3 transactions could not be committed yet:
+        - orders-2-0-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED ...
+        These transactions are still open. Permanently lost: orders-2-1-0. None of them has been abandoned yet.
+        Remove the cause and start again, or commit the open transactions with ...
     """
     errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
     open_lines = [f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()]

@@ -257,7 +257,7 @@ class DecisionLog:
         """
         ids_by_producer: Mapping[int, str] = {}
         record = _find_driver_record(newest_records.values(), ids)
-        # The records may be under driver ids that no record names, so ask the brokers for all of the prefix's ids.
+        # The records may be under driver ids that no record names, so look up all of the prefix's ids.
         if record is None and _may_have_other_driver_ids(newest_records, ids):
             ids_by_producer = ids.describe_all_listed()
             record = _find_driver_record(newest_records.values(), ids)

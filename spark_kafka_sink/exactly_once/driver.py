@@ -95,9 +95,9 @@ class Driver:
         `driver_name`: the driver's name. Each start of a query and each job has its own name.
         """
         with precommit_errors.convert_start_errors():
-            self._transactions.log.prefetch_topic()
+            self._transactions.decision_log.prefetch_topic()
             description = self._transactions.wait_and_describe_driver_id()
-            self._transactions.log.create_if_missing(self._delivery.options.replication)
+            self._transactions.decision_log.create_if_missing(self._delivery.options.replication)
             return self._begin(driver_name, description)
 
     def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
@@ -126,7 +126,7 @@ class Driver:
         self._check_entry(possibly_stale_entry, driver_name, predecessor_name)
         if is_log_lost(possibly_stale_entry, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
-            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._transactions.log.topic)
+            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.topic)
         version = self._client.transaction_version
         is_continuing = (
             possibly_stale_entry.driver_name == driver_name
@@ -192,7 +192,7 @@ class Driver:
             raise precommit_errors.build_superseded_error(entry, driver_name)
         if entry.driver_name not in (predecessor_name, driver_name):
             if not entry.driver_name:  # the entry with the predecessor's name is gone
-                raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._transactions.log.topic)
+                raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.topic)
             raise precommit_errors.build_overtaken_error(entry, driver_name)
         if entry.writer_kind not in (None, self._delivery.writer_kind):
             raise precommit_errors.build_writer_kind_mismatch_error(entry)

@@ -165,7 +165,7 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
     """
     config = ProducerConfig.parse(options).client_config()
     with QueryTransactions(config, validate_prefix(prefix), topic) as query:
-        if not query.log.exists():
+        if not query.decision_log.exists():
             raise precommit_errors.build_unknown_prefix_error(topic, prefix, log_exists=False)
         try:
             yield query
@@ -194,7 +194,7 @@ def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]
     ) -> tuple[GrantedEpoch, Entry]:
         """Fence the driver, unless another driver has claimed the prefix since the first try."""
         if not possibly_stale_entry.generation:
-            raise precommit_errors.build_unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
+            raise precommit_errors.build_unknown_prefix_error(query.decision_log.topic, query.prefix, log_exists=True)
         entries_before_fencing.append(possibly_stale_entry)
         if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
             raise precommit_errors.build_fenced_error(query.driver_id)
@@ -217,7 +217,7 @@ def _check_not_decided(entry: Entry) -> None:
         raise ExactlyOnceError(
             precommit_errors.join_sentences(
                 f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions must be committed, and some may "
-                "already be committed. Finish it; if that is no longer possible, give it up.",
+                "already be committed. Run `pykafka transactions finish` or, if that is no longer possible, `give-up`.",
                 precommit_errors.describe_unknown_writer(entry),
             )
         )

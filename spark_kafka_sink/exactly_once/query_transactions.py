@@ -117,7 +117,7 @@ class QueryTransactions:
         self._listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
-            self.log = DecisionLog(config, topic, self.client)
+            self.decision_log = DecisionLog(config, topic, self.client)
             self._writer = LogWriter(self.client)
             self._driver_ids = DriverIds(
                 prefix,
@@ -287,7 +287,7 @@ class QueryTransactions:
         return entry
 
     def _read_newest_entry(self) -> Entry:
-        entry = self.log.read_entry(self._driver_ids) or Entry(
+        entry = self.decision_log.read_entry(self._driver_ids) or Entry(
             self.prefix, driver_number=self._driver_ids.newest_number
         )
         remember_driver_number(self._log_key, entry.driver_number)
@@ -401,11 +401,11 @@ class QueryTransactions:
     def uses_version_1(self) -> bool:
         """Return whether a record written now would be in a version 1 transaction."""
         # Look up the partition as a write would, because a new connection may report a different version.
-        self.log.partition_for(self.prefix)
+        self.decision_log.partition_for(self.prefix)
         return self.client.transaction_version < 2
 
     def _begin_transaction(self, state: WriterState, records: Sequence[KeyValue]) -> LogTransaction:
-        topic_partition = TopicPartition(self.log.topic, self.log.partition_for(self.prefix))
+        topic_partition = TopicPartition(self.decision_log.topic, self.decision_log.partition_for(self.prefix))
         return self._writer.begin_transaction(self.driver_id, state, topic_partition, records)
 
     # --- the tasks' transactions
@@ -442,11 +442,11 @@ class QueryTransactions:
         if prefetch_listing:
             self._listing = TransactionListing(self.client, ONGOING, EMPTY)
         errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
-        if errors_by_id and self._is_superseded(identity):
+        if errors_by_id and self._check_whether_superseded(identity):
             raise precommit_errors.build_fenced_error(self.driver_id)
         return errors_by_id
 
-    def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
+    def _check_whether_superseded(self, identity: ProducerIdAndEpoch) -> bool:
         """Return whether the driver id no longer has this identity. Return False if the brokers do not respond.
 
         Errors are swallowed, because the caller has rejections to report that an error raised here would hide.

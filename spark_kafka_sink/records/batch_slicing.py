@@ -143,19 +143,19 @@ def _split_partition(
     partition_index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
 ) -> BatchSlices:
     """Split the rows of one partition into batches. The first slice may be appended to the open batch."""
-    bytes_before = cumulative_bytes.data  # a memoryview, whose elements are accessed faster than an array's
+    preceding_bytes = cumulative_bytes.data  # a memoryview, whose elements are accessed faster than an array's
     max_body_bytes = max_batch_bytes - HEADER_BYTES
     start, stop = slices.starts[partition_index], slices.stops[partition_index]
     open_records = slices.open_records[partition_index]
     edges = [start]
     if open_records:
-        max_bytes_before = bytes_before[start] + max_batch_bytes - slices.open_bytes[partition_index]
-        append_stop = bisect_right(bytes_before, max_bytes_before, start, stop + 1) - 1
+        max_preceding_bytes = preceding_bytes[start] + max_batch_bytes - slices.open_bytes[partition_index]
+        append_stop = bisect_right(preceding_bytes, max_preceding_bytes, start, stop + 1) - 1
         if append_stop > start:
             edges.append(append_stop)
     appends_to_open_batch = len(edges) > 1
     while (row := edges[-1]) < stop:
-        fitting_stop = bisect_right(bytes_before, bytes_before[row] + max_body_bytes, row, stop + 1) - 1
+        fitting_stop = bisect_right(preceding_bytes, preceding_bytes[row] + max_body_bytes, row, stop + 1) - 1
         edges.append(max(row + 1, fitting_stop))  # a record that exceeds the limit gets a batch of its own
     batch_count = len(edges) - 1
     first_offset_deltas = [0] * batch_count

@@ -110,8 +110,8 @@ def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
     key_sizes, value_sizes = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
     length_bytes = _compute_max_length_width(key_sizes) + _compute_max_length_width(value_sizes)
     header_bytes = key_sizes + value_sizes + length_bytes
-    bytes_before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(header_bytes)])
-    row_bytes = bytes_before[headers.starts[1:]] - bytes_before[headers.starts[:-1]]
+    cumulative_bytes: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(header_bytes)])
+    row_bytes = cumulative_bytes[headers.starts[1:]] - cumulative_bytes[headers.starts[:-1]]
     return row_bytes + _compute_max_length_width(headers.counts)
 
 

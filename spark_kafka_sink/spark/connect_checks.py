@@ -24,6 +24,12 @@ from spark_kafka_sink.spark.distribution import Distribution, build_distribution
 CHECK_OPTION = "pykafka.check"
 """An internal read option. Its value is the schema of the rows to write, as JSON."""
 
+# Fields of the JSON result, which contains either the first two or the last two.
+_COLUMNS_FIELD = "columns"
+_DISTRIBUTION_FIELD = "distribution"
+_ERROR_CLASS_FIELD = "error"
+_ERROR_MESSAGE_FIELD = "message"
+
 
 def run_checks_on_driver(
     session: Any, options: Mapping[str, str], schema: StructType
@@ -37,11 +43,11 @@ def run_checks_on_driver(
     # `run_checks_and_encode_result` on the driver returns its result as the name of the schema's only field.
     (result_json,) = reader.load().schema.fieldNames()
     result = json.loads(result_json)
-    if "error" in result:
-        error_class = getattr(errors, result["error"])
-        raise error_class(result["message"])
-    distribution = result["distribution"]
-    return result["columns"], Distribution.from_json(distribution) if distribution else None
+    if _ERROR_CLASS_FIELD in result:
+        error_class = getattr(errors, result[_ERROR_CLASS_FIELD])
+        raise error_class(result[_ERROR_MESSAGE_FIELD])
+    distribution = result[_DISTRIBUTION_FIELD]
+    return result[_COLUMNS_FIELD], Distribution.from_json(distribution) if distribution else None
 
 
 def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
@@ -60,9 +66,9 @@ def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
         sink_options, plan = check_and_plan_write(write_options, schema, write_options.get(STREAM_START_OPTION))
         distribution = build_distribution(sink_options, plan, schema)
         result: dict[str, Any] = {
-            "columns": plan.column_positions(),
-            "distribution": None if distribution is None else distribution.to_json(),
+            _COLUMNS_FIELD: plan.column_positions(),
+            _DISTRIBUTION_FIELD: None if distribution is None else distribution.to_json(),
         }
     except KafkaSinkError as error:
-        result = {"error": type(error).__name__, "message": str(error)}
+        result = {_ERROR_CLASS_FIELD: type(error).__name__, _ERROR_MESSAGE_FIELD: str(error)}
     return StructType([StructField(json.dumps(result), StringType())])

@@ -28,7 +28,7 @@ class RateLimiter:
     sleep: Callable[[float], None] = time.sleep
     waited_seconds: float = 0.0
     """The total time spent waiting."""
-    _next_slice_at: float = 0.0
+    _next_slice_time: float = 0.0
     """The earliest time, on `clock`, at which the next slice may be yielded."""
 
     def throttle(self, rows: TopicRows) -> Iterator[TopicRows]:
@@ -39,7 +39,7 @@ class RateLimiter:
         for start in range(0, rows.columns.num_rows, slice_length):
             rows_slice = rows.slice(start, slice_length)
             now = self._wait()
-            self._next_slice_at = now + rows_slice.columns.payload_nbytes / self.bytes_per_second
+            self._next_slice_time = now + rows_slice.columns.payload_nbytes / self.bytes_per_second
             yield rows_slice
 
     def finish(self) -> None:
@@ -49,8 +49,8 @@ class RateLimiter:
     def _wait(self) -> float:
         """Wait until the next slice may be yielded. Return the clock's time at that point."""
         now = self.clock()
-        if now >= self._next_slice_at:
+        if now >= self._next_slice_time:
             return now
-        self.sleep(self._next_slice_at - now)
-        self.waited_seconds += self._next_slice_at - now
-        return self._next_slice_at
+        self.sleep(self._next_slice_time - now)
+        self.waited_seconds += self._next_slice_time - now
+        return self._next_slice_time

@@ -161,7 +161,7 @@ class TaskWriter:
         self._failures = Failures(report.task)
         # WriteTotals is frozen, so the task counts in a mutable copy.
         self._counts = SimpleNamespace(**vars(WriteTotals()))
-        self._producer_totals_before = producer.totals()
+        self._initial_producer_totals = producer.totals()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch. Raise DeliveryError if any record has failed by now."""
@@ -189,7 +189,7 @@ class TaskWriter:
 
         A producer serves one task at a time, so any increase of its counters is due to this task.
         """
-        producer_totals = self._producer.totals() - self._producer_totals_before
+        producer_totals = self._producer.totals() - self._initial_producer_totals
         blocked_ms = producer_totals.blocked_ms + self._columns_writer.blocked_ms
         self._counts.producer = replace(producer_totals, blocked_ms=blocked_ms)
         waited_seconds = 0.0 if self._rate_limiter is None else self._rate_limiter.waited_seconds

@@ -207,7 +207,7 @@ def abort_and_report(
     from spark_kafka_sink.spark.report_publishing import publish_report  # needed only on the driver
 
     reports = select_task_reports(messages)
-    report = build_write_report(reports, None if reports else default_batch_name, "failed")
+    report = build_write_report(reports, None if reports else default_batch_name, status="failed")
     if exactly_once_write is not None:
         result = exactly_once_write.abort(reports)
         LOGGER.warning("The write failed: %s [%s]", result.outcome, report.batch)

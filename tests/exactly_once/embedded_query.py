@@ -187,7 +187,7 @@ def connect_client(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -
 @pytest.fixture
 def transactions(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
         yield transactions
 
 

@@ -58,10 +58,10 @@ def write_without_transaction(broker: EmbeddedBroker, *entries: tuple[str, bytes
 
 def test_creates_compacted_log_once(broker: EmbeddedBroker) -> None:
     with open_query_transactions(broker) as transactions:
-        assert not transactions.log.exists()
-        transactions.log.create_if_missing()
-        transactions.log.create_if_missing()
-        assert transactions.log.exists()
+        assert not transactions.decision_log.exists()
+        transactions.decision_log.create_if_missing()
+        transactions.decision_log.create_if_missing()
+        assert transactions.decision_log.exists()
     assert broker.cluster.topic(LOG).config["cleanup.policy"] == "compact"
     assert len(broker.cluster.topic(LOG).partitions) == PARTITION_COUNT
 
@@ -73,14 +73,14 @@ def test_error_names_log_that_may_not_be_created(broker: EmbeddedBroker, code: i
         pytest.raises(BrokerError, match="topic decisions, the decision log"),
         open_query_transactions(broker) as transactions,
     ):
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
 
 
 def test_retries_creation_after_controller_change(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=2).fail(error_codes.NOT_CONTROLLER)
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
-        assert transactions.log.exists()
+        transactions.decision_log.create_if_missing()
+        assert transactions.decision_log.exists()
 
 
 # --- reads
@@ -205,7 +205,7 @@ def encode_foreign_entry(query: str | None = QUERY, number: int | None = 0, key:
 def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(broker)
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
     write_without_transaction(broker, (PREFIX, encode_foreign_entry()))
     query.run(0)
     write_without_transaction(broker, (PREFIX, encode_foreign_entry(number=1)))
@@ -220,7 +220,7 @@ def test_record_of_another_transactional_id_is_never_valid(broker: EmbeddedBroke
     """This holds before and after the first start of the query."""
     query = Query(broker)
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
     if not is_before_start:
         query.begin()
     write_entry_as(broker, "evil", PREFIX, encode_foreign_entry())
@@ -359,7 +359,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
 ) -> None:
     """Nothing is compacted yet: for each batch the log has a decision and a "done" record with their markers."""
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
     prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
     template = "pykafka-stream-" + "x" * 16
     begun = Entry(template).with_claim("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)

@@ -90,7 +90,7 @@ def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
 def write_foreign_entry(broker: EmbeddedBroker, entry: Entry) -> Query:
     """Write another user's entry under the prefix of a query that has not begun, and return the query."""
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
     write_entry_as(broker, "evil", PREFIX, encode_entry(entry))
     return Query(broker)
 
@@ -108,7 +108,7 @@ def test_lost_commit_of_unproven_decision_reports_unknown_writer(broker: Embedde
 
 def test_claim_of_unknown_writer_is_not_a_newer_driver(broker: EmbeddedBroker, restricted_user: None) -> None:
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
         # The first start died before its claim.
         dead_driver, _ = transactions.fence(transactions.describe_driver_id(), (60_000,))
     query = write_foreign_entry(

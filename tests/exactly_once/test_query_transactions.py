@@ -214,7 +214,7 @@ def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBr
     """The driver is suspended between its listing and its claim. Another one takes over, and its tasks write."""
     newer = Query(broker, name="driver-2")
     with QueryTransactions(newer.client, PREFIX, LOG) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
         driver, _ = transactions.fence(None, (GRANTED_MS,))
         newer_start = newer.begin()
         prepared = newer.write_tasks(newer_start, 0)

@@ -270,7 +270,7 @@ def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) ->
 def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     """Return the dead-letter topic, or None if a rejected record fails the task.
 
-    Add a fault if only one of onRecordError and deadLetterTopic asks for dead letters.
+    Add a fault if only one of onRecordError and deadLetterTopic requests dead letters.
     """
     topic: str | None = parsed_options.values["deadLetterTopic"]
     if {"onRecordError", "deadLetterTopic"} & parsed_options.invalid_fields:

@@ -92,7 +92,7 @@ def test_continues_under_next_driver_id_when_epochs_are_exhausted(
 
 def test_driver_id_without_records_does_not_hand_over(broker: EmbeddedBroker) -> None:
     with open_query_transactions(broker) as transactions:
-        transactions.log.create_if_missing()
+        transactions.decision_log.create_if_missing()
         transactions.fence(transactions.describe_driver_id(), (60_000,))
         use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER)
         transactions.fence(transactions.describe_driver_id(), (60_000,))
