@@ -36,7 +36,7 @@ GRANTED_MS = 60_000
 @pytest.fixture
 def two_drivers(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTransactions]]:
     with open_query_transactions(broker) as one, open_query_transactions(broker) as other:
-        one.log.create_if_missing()
+        one.decision_log.create_if_missing()
         yield one, other
 
 
