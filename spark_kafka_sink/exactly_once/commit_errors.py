@@ -127,21 +127,21 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
 def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Build the error for a batch whose commit has been decided, but some of whose transactions are still uncommitted.
 
-    Some of the rejected transactions may be lost. The others must be committed before the user abandons the lost ones
+    Some of the rejected transactions may be lost. The others must be committed before the user gives up the lost ones
     with `pykafka transactions give-up`.
 
     Example:
 
         batch 7 of query q is decided (prefix orders), but 1 of its 3 transactions could not be committed yet:
         - orders-2-0-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED ...
-        These transactions are still open. Permanently lost: orders-2-1-0. None of them has been abandoned yet.
+        These transactions are still open. Permanently lost: orders-2-1-0. None of them has been given up yet.
         Remove the cause and start again, or commit the open transactions with ...
     """
     errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
     open_lines = [f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()]
     loss_sentence = "Nothing is lost."
     if errors_by_lost_id:
-        loss_sentence = f"Permanently lost: {', '.join(errors_by_lost_id)}. None of them has been abandoned yet."
+        loss_sentence = f"Permanently lost: {', '.join(errors_by_lost_id)}. None of them has been given up yet."
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but {len(errors_by_open_id)} of its "

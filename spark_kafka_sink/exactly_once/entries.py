@@ -194,7 +194,7 @@ class Entry:
         return dataclasses.replace(self, is_unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
 
     def as_given_up(self) -> Entry:
-        """Return the entry as done and proven, because the user checks a batch before abandoning it."""
+        """Return the entry as done and proven, because the user checks a batch before giving it up."""
         return dataclasses.replace(self, is_unproven=False).as_done()
 
     def has_decided(self, batch: Batch) -> bool:

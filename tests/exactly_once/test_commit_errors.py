@@ -104,7 +104,7 @@ def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones(
     assert f"these could not be committed yet, and are still open:\n- {still_open}: " in message
     assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
     not_yet = str(commit_errors.build_uncommitted_batch_error(STREAM, rejections))
-    assert f"Permanently lost: {lost}. None of them has been abandoned yet." in not_yet
+    assert f"Permanently lost: {lost}. None of them has been given up yet." in not_yet
 
 
 def test_forgotten_transactions_may_be_committed() -> None:
