@@ -46,7 +46,7 @@ _BAR_HEIGHT = 14
 _NUMBER_MARGIN = 4
 """Distance from the numbers of horizontal bars to the right edge."""
 _CROSS_OFFSET = 4
-"""Distance from the baseline of a cross up to the x axis."""
+"""Distance from the x axis up to the baseline of a cross."""
 _X_LABEL_OFFSET = 10
 """Distance from the baseline of a label of the x axis to the bottom of the chart."""
 _MIN_COLUMN_WIDTH = 1.0

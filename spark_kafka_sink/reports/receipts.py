@@ -97,7 +97,7 @@ class FoundRecords:
             self._chunks.clear()
 
     def find_extra_records(self, count: int, digest: int) -> ExtraRecords | None:
-        """Find `count` records whose hashes add up to `digest`. The rest are the written records.
+        """Find `count` records whose hashes add up to `digest`. The rest are the records that the receipt describes.
 
         Try two explanations: `count` consecutive records are extra, or every record that repeats an earlier one is
         extra. Return None if neither applies, or if the range has more than MAX_LOCATED_RECORDS records.
