@@ -72,8 +72,11 @@ def parse_task_error(text: str) -> KafkaSinkError | None:
     # A Python traceback shows the causes of an error before the error itself.
     last_match = matches[-1]
     error_class = getattr(errors, last_match["class_name"], None)
-    is_ours = isinstance(error_class, type) and issubclass(error_class, KafkaSinkError)
-    # A BrokerError cannot be built from a message alone.
-    if not is_ours or issubclass(error_class, BrokerError):
+    if (
+        not isinstance(error_class, type)
+        or not issubclass(error_class, KafkaSinkError)
+        or issubclass(error_class, BrokerError)
+    ):
+        # A BrokerError cannot be built from a message alone.
         error_class = DeliveryError
     return error_class(last_match["message"])
