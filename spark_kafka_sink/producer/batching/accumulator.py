@@ -56,7 +56,7 @@ from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryBacko
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch
+from spark_kafka_sink.producer.batching.batch import AWAITING_CLOSE, IN_FLIGHT, ProducerBatch
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, WaitForEvent
 from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
@@ -263,9 +263,9 @@ class RecordAccumulator:
         The records are counted here because counting each in append_record would cost as much as staging it.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
-        find_loads = partial(self.find_partition_loads, topic, snapshot)
+        find_partition_loads = partial(self.find_partition_loads, topic, snapshot)
         return self._partitioner.assign(
-            topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, find_loads
+            topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, find_partition_loads
         )
 
     def _stage_chunk(
@@ -509,9 +509,9 @@ class RecordAccumulator:
                     drained_by_node[node_id] = batches
         drained_batches = list(itertools.chain.from_iterable(drained_by_node.values()))
         for batch in drained_batches:
-            # A DRAINED batch was open when it left its queue. It is closed here, without the lock, because compression
+            # Batches that were open when they left their queues are closed here, without the lock, because compression
             # is slow.
-            if batch.state is DRAINED:
+            if batch.state is AWAITING_CLOSE:
                 self._batch_filler.close_batch(batch)
         for batch in drained_batches:
             batch.mark_in_flight(now_ms)

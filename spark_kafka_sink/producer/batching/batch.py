@@ -8,13 +8,13 @@ pieces of a small batch are joined. If compression is enabled, closing the batch
 segment. The header is encoded as late as possible because the base sequence is not known before the batch is drained.
 Once encoded, the header is byte-for-byte the same in every retry, unless the sequence is set again.
 
-    state       meaning                                                    next states
-    OPEN        accepts more records                                       PINNED, DRAINED, CLOSED, DONE
-    PINNED      a thread encodes or compresses records without the lock    OPEN, CLOSED, DONE
-    DRAINED     was drained while it was open; the sender closes it        CLOSED, DONE
-    CLOSED      accepts no more records, waits in its queue                IN_FLIGHT, DONE
-    IN_FLIGHT   is part of a produce request                               CLOSED, DONE
-    DONE        was acknowledged, has failed or was split                  -
+    state            meaning                                                    next states
+    OPEN             accepts more records                                       PINNED, AWAITING_CLOSE, CLOSED, DONE
+    PINNED           a thread encodes or compresses records without the lock    OPEN, CLOSED, DONE
+    AWAITING_CLOSE   was drained while it was open; the sender closes it        CLOSED, DONE
+    CLOSED           accepts no more records, waits in its queue                IN_FLIGHT, DONE
+    IN_FLIGHT        is part of a produce request                               CLOSED, DONE
+    DONE             was acknowledged, has failed or was split                  -
 
 `TRANSITIONS` encodes this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
 even though a socket may still be reading its bytes. So the batch's memory is released only when the batch is DONE and
@@ -55,7 +55,7 @@ class BatchState(Enum):
 
     OPEN = "open"
     PINNED = "pinned"
-    DRAINED = "drained"
+    AWAITING_CLOSE = "awaiting close"
     CLOSED = "closed"
     IN_FLIGHT = "in flight"
     DONE = "done"
@@ -64,11 +64,12 @@ class BatchState(Enum):
     """This state's row of TRANSITIONS, stored here because reading an attribute is faster than looking up a key."""
 
 
-OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a global is read ten times as fast as an enum member
+# A global is read ten times as fast as an enum member.
+OPEN, PINNED, AWAITING_CLOSE, CLOSED, IN_FLIGHT, DONE = BatchState
 TRANSITIONS: dict[BatchState, tuple[BatchState, ...]] = {
-    OPEN: (PINNED, DRAINED, CLOSED, DONE),
+    OPEN: (PINNED, AWAITING_CLOSE, CLOSED, DONE),
     PINNED: (OPEN, CLOSED, DONE),
-    DRAINED: (CLOSED, DONE),
+    AWAITING_CLOSE: (CLOSED, DONE),
     CLOSED: (IN_FLIGHT, DONE),
     IN_FLIGHT: (CLOSED, DONE),
     DONE: (),
@@ -94,15 +95,16 @@ _NO_OWNED_RECORDS = OwnedRecords()
 class ProducerBatch:
     """A batch of records of one topic-partition.
 
-    Its records are the owned records, followed by piece _piece_indices[i] of _pieces[i] for each i.
+    Its records are the owned records, followed, for each i, by the piece at index _piece_indices[i] of
+    _encoded_pieces[i].
     """
 
     __slots__ = (
+        "_encoded_pieces",
         "_failed_attempts_at_last_skip",
         "_header",
-        "_owned",
+        "_owned_records",
         "_piece_indices",
-        "_pieces",
         "backoff_until_ms",
         "base_offset",
         "base_sequence",
@@ -134,37 +136,37 @@ class ProducerBatch:
         `oldest_row_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
         `deadline_ms`: the time at which delivery.timeout.ms expires.
 
-        Numbers that are not known yet are -1, as in the record format and in produce responses.
+        Numbers not yet known are -1, as in the record format and in produce responses.
         """
         self.topic_partition = topic_partition
         self.oldest_row_ms = oldest_row_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
-        # The records, and their description in the header.
-        self._owned = _NO_OWNED_RECORDS
-        self._pieces: tuple[EncodedPieces, ...] = ()
+        # Records, and the header fields that describe them.
+        self._owned_records = _NO_OWNED_RECORDS
+        self._encoded_pieces: tuple[EncodedPieces, ...] = ()
         self._piece_indices: tuple[int, ...] = ()
         self.record_count = 0
         self.body_bytes = self.uncompressed_bytes = 0  # without the header; equal until the batch is compressed
-        self.base_timestamp = self.max_timestamp = -1  # until the first record is appended
+        self.base_timestamp = self.max_timestamp = -1  # -1 until the first record is appended
         self.codec = Codec.NONE
-        self.is_split_batch = False  # split off from an oversized batch
+        self.is_split_batch = False  # whether it was split off from an oversized batch
         self._header = b""  # empty until it is encoded, and after set_producer_state()
-        # The producer state, until set_producer_state() is called.
+        # Producer state, set by set_producer_state().
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
         self.is_transactional = False
-        # The attempts to send the batch.
+        # Attempts to send the batch.
         self.failed_attempts = 0
         self._failed_attempts_at_last_skip = -1  # `failed_attempts` when skip_backoff() was last called
         self.backoff_until_ms = 0.0
         self.leader_epoch: int | None = None  # leader epoch at the last drain
-        self.last_sent_ms = -1.0  # before the first attempt
+        self.last_sent_ms = -1.0  # -1 until the first attempt
         self.has_request_in_flight = False
-        # The result.
-        self.base_offset = -1  # unless a broker has reported it
-        self.log_append_time = -1  # unless the topic uses LogAppendTime and a broker has reported it
+        # Result.
+        self.base_offset = -1  # -1 until a broker reports it
+        self.log_append_time = -1  # remains -1 unless the topic uses LogAppendTime
         self.error: Exception | None = None  # error of the last attempt, or the error that failed the batch
 
     def __repr__(self) -> str:
@@ -180,7 +182,7 @@ class ProducerBatch:
         """Create a failed batch for rows that are in no batch, so that the error is set on their futures."""
         batch = cls(topic_partition, oldest_row_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
-        batch._owned = OwnedRecords(rows=(rows,))
+        batch._owned_records = OwnedRecords(rows=(rows,))
         batch.fail(error)
         return batch
 
@@ -195,7 +197,7 @@ class ProducerBatch:
         if not self.record_count:
             self.base_timestamp = pieces.base_timestamps[piece_index]
         self.max_timestamp = max(pieces.max_timestamps[piece_index], self.max_timestamp)
-        self._pieces += (pieces,)
+        self._encoded_pieces += (pieces,)
         self._piece_indices += (piece_index,)
         self.body_bytes += pieces.sizes[piece_index]
         self.uncompressed_bytes = self.body_bytes
@@ -204,12 +206,15 @@ class ProducerBatch:
     @property
     def segments(self) -> list[Segment]:
         """The batch's bytes without the header. They are compressed if the batch is compressed."""
-        return [*self._owned.segments, *map(EncodedPieces.get_segment, self._pieces, self._piece_indices)]
+        return [
+            *self._owned_records.segments,
+            *map(EncodedPieces.get_segment, self._encoded_pieces, self._piece_indices),
+        ]
 
     @property
     def rows(self) -> list[BatchRows]:
         """The rows that the records encode, in the order of the records."""
-        return [*self._owned.rows, *map(EncodedPieces.build_rows, self._pieces, self._piece_indices)]
+        return [*self._owned_records.rows, *map(EncodedPieces.build_rows, self._encoded_pieces, self._piece_indices)]
 
     @staticmethod
     def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowGroup, list[StoredRange]]:
@@ -218,12 +223,12 @@ class ProducerBatch:
         for batch in batches:
             partition, base_offset = batch.topic_partition.partition, batch.base_offset
             log_append_time = batch.log_append_time
-            for row_group, start, stop, first_offset_delta in batch._owned.rows:
+            for row_group, start, stop, first_offset_delta in batch._owned_records.rows:
                 offset = batch.compute_record_offset(first_offset_delta)
                 stored_ranges[row_group].append(make_stored_range((start, stop, partition, offset, log_append_time)))
             # A batch that is not compressed may have many pieces, so this loop avoids a BatchRows object and a call of
             # compute_record_offset for each piece.
-            for pieces, piece_index in zip(batch._pieces, batch._piece_indices, strict=True):
+            for pieces, piece_index in zip(batch._encoded_pieces, batch._piece_indices, strict=True):
                 start, stop = pieces.row_starts[piece_index], pieces.row_stops[piece_index]
                 offset = base_offset + pieces.first_offset_deltas[piece_index] if base_offset >= 0 else -1
                 stored_range = make_stored_range((start, stop, partition, offset, log_append_time))
@@ -233,7 +238,7 @@ class ProducerBatch:
     @property
     def leases(self) -> list[MemoryLease]:
         """The leases that reserve the batch's memory."""
-        return [*self._owned.leases, *[pieces.lease for pieces in self._pieces]]
+        return [*self._owned_records.leases, *[pieces.lease for pieces in self._encoded_pieces]]
 
     def split_rows_by_call(self) -> list[CallRows]:
         """Return the rows that the records encode, split by the call they came with."""
@@ -255,7 +260,7 @@ class ProducerBatch:
         self._transition_to(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """Compress the records unless the codec is NONE. PINNED, DRAINED or OPEN -> CLOSED.
+        """Compress the records unless the codec is NONE. PINNED, AWAITING_CLOSE or OPEN -> CLOSED.
 
         If compression raises, nothing has changed.
         """
@@ -283,7 +288,7 @@ class ProducerBatch:
         own_lease.add_holder(self, needed_bytes)
         owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
         # From here on, `segments`, `rows` and `leases` return only what the batch owns.
-        self._owned, self._pieces, self._piece_indices = owned, (), ()
+        self._owned_records, self._encoded_pieces, self._piece_indices = owned, (), ()
         # Take from the largest lease first, which usually has all the bytes that are needed.
         for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
@@ -304,7 +309,7 @@ class ProducerBatch:
         child.record_count = encoded_slices.record_counts[slice_index]
         rows = select_rows(self.rows, first_record_index, first_record_index + child.record_count)
         segment = encoded_slices.get_segment(slice_index)
-        child._owned = OwnedRecords(segments=(segment,), rows=rows, leases=tuple(self.leases))
+        child._owned_records = OwnedRecords(segments=(segment,), rows=rows, leases=tuple(self.leases))
         child.body_bytes = child.uncompressed_bytes = encoded_slices.sizes[slice_index]
         child.base_timestamp = encoded_slices.base_timestamps[slice_index]
         child.max_timestamp = encoded_slices.max_timestamps[slice_index]
@@ -361,7 +366,7 @@ class ProducerBatch:
 
         The header is encoded again only after `set_producer_state` was called.
         """
-        if self.state in (OPEN, PINNED, DRAINED):
+        if self.state in (OPEN, PINNED, AWAITING_CLOSE):
             raise IllegalStateError(f"{self!r} is not closed.")
         segments = self.segments
         if self.body_bytes <= _MAX_JOINED_BYTES:
@@ -390,10 +395,13 @@ class ProducerBatch:
         return now_ms >= self.deadline_ms
 
     def mark_drained(self, leader_epoch: int | None) -> None:
-        """Record that the batch was drained for a leader with this epoch. OPEN -> DRAINED; CLOSED does not change."""
+        """Record that the batch was drained for a leader with this epoch.
+
+        OPEN -> AWAITING_CLOSE. A CLOSED batch stays CLOSED.
+        """
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
-            self._transition_to(DRAINED)
+            self._transition_to(AWAITING_CLOSE)
 
     def mark_in_flight(self, now_ms: float) -> None:
         """Record that the batch is now part of a request, so a socket may read its bytes. CLOSED -> IN_FLIGHT."""
@@ -456,9 +464,9 @@ class ProducerBatch:
         if self.has_request_in_flight:
             return
         leases = self.leases
-        if self._owned.leases:
+        if self._owned_records.leases:
             # The rows are still needed to complete their futures.
-            self._owned = OwnedRecords(rows=self._owned.rows)
+            self._owned_records = OwnedRecords(rows=self._owned_records.rows)
         for lease in leases:
             lease.remove_holder(self)
 

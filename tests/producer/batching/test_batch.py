@@ -78,7 +78,7 @@ def test_failed_batch_has_no_offsets() -> None:
 STEPS_TO_STATE: dict[BatchState, list[Callable[[ProducerBatch], object]]] = {
     BatchState.OPEN: [],
     BatchState.PINNED: [lambda batch: batch.pin()],
-    BatchState.DRAINED: [lambda batch: batch.mark_drained(1)],
+    BatchState.AWAITING_CLOSE: [lambda batch: batch.mark_drained(1)],
     BatchState.CLOSED: [lambda batch: batch.close()],
     BatchState.IN_FLIGHT: [lambda batch: batch.close(), lambda batch: batch.mark_in_flight(20)],
     BatchState.DONE: [lambda batch: batch.fail(ERROR)],
