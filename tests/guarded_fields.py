@@ -101,7 +101,10 @@ GUARDS = [
     Guard(
         ProducerMetrics,
         "_lock",
-        _names("_stats _meters _nanoseconds _network _send_counts _requests_sent _counts _topics _sent_since_ms"),
+        _names(
+            "_windowed_stats _meters _nanoseconds _network _send_counts _requests_sent _totals _metrics_by_topic "
+            "_last_send_update_ms"
+        ),
     ),
     Guard(
         ColumnsFuture,
@@ -120,7 +123,7 @@ GUARDS = [
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),
     ),
-    Guard(ClusterRequests, "_lock", _names("_blocking_calls _error")),
+    Guard(ClusterRequests, "_lock", _names("_submitted_calls _error")),
 ]
 
 BROKER_GUARDS = [

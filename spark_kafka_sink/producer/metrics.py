@@ -95,12 +95,12 @@ class _TopicMetrics:
 
     __slots__ = ("bytes", "compression", "errors", "retries", "sent")
 
-    def __init__(self, window_ms: float, num_samples: int) -> None:
-        self.sent = Meter(WindowedStat(window_ms, num_samples))
-        self.bytes = Meter(WindowedStat(window_ms, num_samples))
-        self.errors = Meter(WindowedStat(window_ms, num_samples))
-        self.retries = Meter(WindowedStat(window_ms, num_samples))
-        self.compression = WindowedStat(window_ms, num_samples)
+    def __init__(self, window_ms: float, window_count: int) -> None:
+        self.sent = Meter(WindowedStat(window_ms, window_count))
+        self.bytes = Meter(WindowedStat(window_ms, window_count))
+        self.errors = Meter(WindowedStat(window_ms, window_count))
+        self.retries = Meter(WindowedStat(window_ms, window_count))
+        self.compression = WindowedStat(window_ms, window_count)
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {"compression-rate": self.compression.average}
@@ -113,20 +113,20 @@ class ProducerMetrics:
     """Records events of the sender and of calling threads, and computes the values of all metrics."""
 
     def __init__(
-        self, window_ms: float, num_samples: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
+        self, window_ms: float, window_count: int, io_counts: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
     ) -> None:
         """Create metrics without values.
 
         `window_ms`: the length of a sample window.
-        `num_samples`: the number of recent windows that averages cover.
-        `io`: the counters of the client's selector.
-        `pool`: the buffer pool whose memory and waits are measured.
+        `window_count`: the number of recent windows that averages, maxima and rates cover.
+        `io_counts`: the counters of the client's selector.
+        `pool`: the buffer pool to report on (its memory, and the time that calls wait for it).
         `gauges`: additional metrics by name.
         """
-        self._window = (window_ms, num_samples)
+        self._window_ms, self._window_count = window_ms, window_count
         self._lock = threading.Lock()
-        self._stats = {
-            name: WindowedStat(window_ms, num_samples)
+        self._windowed_stats = {
+            name: WindowedStat(window_ms, window_count)
             for name in (
                 "batch-size",
                 "compression-rate",
@@ -138,20 +138,20 @@ class ProducerMetrics:
             )
         }
         self._meters = {
-            name: Meter(WindowedStat(window_ms, num_samples))
+            name: Meter(WindowedStat(window_ms, window_count))
             for name in ("record-send", "record-retry", "record-error", "batch-split")
         }
         self._nanoseconds = {f"{name}-ns-total": 0.0 for name in WAIT_TIME_METRICS}
-        self._network = NetworkMetrics(io, window_ms, num_samples)
+        self._network = NetworkMetrics(io_counts, window_ms, window_count)
         self._pool = pool
-        self._pool_metrics = PoolMetrics(pool, window_ms, num_samples)
-        self._topics: dict[str, _TopicMetrics] = {}
+        self._pool_metrics = PoolMetrics(pool, window_ms, window_count)
+        self._metrics_by_topic: dict[str, _TopicMetrics] = {}
         self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
         """Counts of the batches that were sent since the last update of the windows, by topic."""
-        self._sent_since_ms = 0.0
-        """Time of the last update by record_request. The next update adds _send_counts as of this time."""
+        self._last_send_update_ms = 0.0
+        """Time at which `record_request` last updated the windows. The next update adds _send_counts with this time."""
         self._requests_sent = 0
-        self._counts = _MutableTotals(**vars(Totals()))
+        self._totals = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {
             **gauges,
             **self._network.gauges(),
@@ -161,7 +161,7 @@ class ProducerMetrics:
 
     def _build_own_gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {}
-        for name, windowed_stat in self._stats.items():
+        for name, windowed_stat in self._windowed_stats.items():
             gauges[f"{name}-avg"] = windowed_stat.average
             if name not in _METRICS_WITHOUT_MAXIMUM:
                 gauges[f"{name}-max"] = windowed_stat.maximum
@@ -176,7 +176,7 @@ class ProducerMetrics:
     def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float) -> None:
         """Record the sizes of rows that a send accepted, for the record-size metrics."""
         with self._lock:
-            self._stats["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
+            self._windowed_stats["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
 
     def record_rejected_rows(self, row_count: int, now_ms: float) -> None:
         """Count rows that failed before they were staged.
@@ -185,7 +185,7 @@ class ProducerMetrics:
         not exist would have metrics for the producer's lifetime.
         """
         with self._lock:
-            self._counts.errors += row_count
+            self._totals.errors += row_count
             self._meters["record-error"].record(row_count, now_ms)
 
     def record_request(self, batches_by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
@@ -194,9 +194,9 @@ class ProducerMetrics:
         `batches_by_topic`: the request's batches by topic and partition.
         """
         with self._lock:
-            if now_ms - self._sent_since_ms >= _UPDATE_INTERVAL_MS:
+            if now_ms - self._last_send_update_ms >= _UPDATE_INTERVAL_MS:
                 self._update_windows(now_ms)
-                self._sent_since_ms = now_ms
+                self._last_send_update_ms = now_ms
             self._requests_sent += 1
             for topic, batches in batches_by_topic.items():
                 self._send_counts[topic].add(batches.values())
@@ -209,27 +209,27 @@ class ProducerMetrics:
         """
         with self._lock:
             self._network.record_latency(node_id, latency_ms, now_ms)
-            self._stats["request-latency"].record(latency_ms, now_ms)
-            self._stats["produce-throttle-time"].record(throttle_ms, now_ms)
-            self._counts.requests += 1
-            self._counts.throttle_ms += throttle_ms
+            self._windowed_stats["request-latency"].record(latency_ms, now_ms)
+            self._windowed_stats["produce-throttle-time"].record(throttle_ms, now_ms)
+            self._totals.requests += 1
+            self._totals.throttle_ms += throttle_ms
 
     def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches. Call this before completing their futures, so that callers see the new totals."""
         with self._lock:
-            self._counts.add_acknowledged(batches, now_ms)
+            self._totals.add_acknowledged(batches, now_ms)
 
     def record_retries(self, topic: str, record_count: int, now_ms: float) -> None:
         """Count records that are retried, once per retry, for the producer and for their topic."""
         with self._lock:
-            self._counts.retries += record_count
+            self._totals.retries += record_count
             self._meters["record-retry"].record(record_count, now_ms)
             self._get_or_create_topic_metrics(topic).retries.record(record_count, now_ms)
 
     def record_failures(self, topic: str, record_count: int, now_ms: float) -> None:
         """Count records that failed after they were staged, for the producer and for their topic."""
         with self._lock:
-            self._counts.errors += record_count
+            self._totals.errors += record_count
             self._meters["record-error"].record(record_count, now_ms)
             self._get_or_create_topic_metrics(topic).errors.record(record_count, now_ms)
 
@@ -252,28 +252,30 @@ class ProducerMetrics:
         self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
-        """Move the sums over the batches sent since the last call into the windows, as of `_sent_since_ms`."""
-        sent_ms, total_records = self._sent_since_ms, 0
+        """Move the sums over the batches sent since the last call into the windows, dated `_last_send_update_ms`."""
+        sent_ms, total_records = self._last_send_update_ms, 0
         for topic, counts in self._send_counts.items():
-            self._stats["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
-            self._stats["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
-            self._stats["record-queue-time"].record(counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms)
+            self._windowed_stats["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
+            self._windowed_stats["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
+            self._windowed_stats["record-queue-time"].record(
+                counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms
+            )
             topic_metrics = self._get_or_create_topic_metrics(topic)
             topic_metrics.sent.record(counts.records, sent_ms)
             topic_metrics.bytes.record(counts.bytes, sent_ms)
             topic_metrics.compression.record(counts.compression_ratio_sum, sent_ms, counts.batches)
             total_records += counts.records
         if self._requests_sent:
-            self._stats["records-per-request"].record(total_records, sent_ms, self._requests_sent)
+            self._windowed_stats["records-per-request"].record(total_records, sent_ms, self._requests_sent)
             self._meters["record-send"].record(total_records, sent_ms)
         self._send_counts.clear()
         self._requests_sent = 0
 
     def _get_or_create_topic_metrics(self, topic: str) -> _TopicMetrics:
-        """Return the metrics of a topic, creating them on first use."""
-        metrics = self._topics.get(topic)
+        """Return a topic's metrics, created on first use."""
+        metrics = self._metrics_by_topic.get(topic)
         if metrics is None:
-            metrics = self._topics[topic] = _TopicMetrics(*self._window)
+            metrics = self._metrics_by_topic[topic] = _TopicMetrics(self._window_ms, self._window_count)
         return metrics
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class ProducerMetrics:
         with self._lock:
             self._update_windows(now_ms)
             values = {name: gauge(now_ms) for name, gauge in self._gauges.items()}
-            for topic, metrics in self._topics.items():
+            for topic, metrics in self._metrics_by_topic.items():
                 values |= {f"{stem}{{topic={topic}}}": gauge(now_ms) for stem, gauge in metrics.gauges().items()}
             for node, gauges in self._network.node_gauges().items():
                 values |= {f"{stem}{{node-id={node}}}": gauge(now_ms) for stem, gauge in gauges.items()}
@@ -297,7 +299,7 @@ class ProducerMetrics:
             if tag is None:
                 gauges = self._gauges
             elif tag == "topic":
-                gauges = self._topics[tag_value].gauges() if tag_value in self._topics else {}
+                gauges = self._metrics_by_topic[tag_value].gauges() if tag_value in self._metrics_by_topic else {}
             else:
                 gauges = self._network.node_gauges().get(tag_value, {})
             gauge = gauges.get(stem)
@@ -310,9 +312,9 @@ class ProducerMetrics:
     def totals(self, now_ms: float) -> Totals:
         """Return the current totals. This must be cheap, because the Spark sink calls it before and after each task."""
         with self._lock:
-            self._counts.blocked_ms = self._pool.total_wait_ms
-            counts = vars(self._counts)
-            return Totals(**{**counts, "latencies": self._counts.latencies.copy()})
+            self._totals.blocked_ms = self._pool.total_wait_ms
+            totals = vars(self._totals)
+            return Totals(**{**totals, "latencies": self._totals.latencies.copy()})
 
     def _read_nanoseconds(self, name: str, now_ms: float) -> float:
         return self._nanoseconds[name]

@@ -34,16 +34,18 @@ _COUNTER_ATTRIBUTES = {
 }
 """Maps each metric that has a rate and a total to the attribute of IoCounts that it is computed from."""
 _TIMER_ATTRIBUTES = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
-"""Maps each metric in nanoseconds per select to the attribute of IoCounts, in milliseconds, for its computation."""
+"""Maps each metric in nanoseconds per select to an attribute of IoCounts, which is in milliseconds."""
+_RATIO_METRICS = {"io-time-ns": "io-ratio", "io-wait-time-ns": "io-wait-ratio"}
+"""Maps each of these metrics to the metric that reports the same time as a fraction of the recent windows."""
 
 
 class TrafficMetrics:
     """Rates, totals and sizes of requests and responses, for one node or for all nodes."""
 
-    def __init__(self, counts: TrafficCounts, window_ms: float, num_samples: int) -> None:
+    def __init__(self, counts: TrafficCounts, window_ms: float, window_count: int) -> None:
         self._counts = counts
-        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TRAFFIC_ATTRIBUTES}
-        self._request_size = WindowedStat(window_ms, num_samples)
+        self._meters = {name: Meter(WindowedStat(window_ms, window_count)) for name in _TRAFFIC_ATTRIBUTES}
+        self._request_size = WindowedStat(window_ms, window_count)
 
     def update(self, now_ms: float) -> None:
         """Record the traffic since the last call: the increase of each total, and the size of each request sent."""
@@ -66,35 +68,40 @@ class TrafficMetrics:
 class NetworkMetrics:
     """The rates, totals and averages of everything that IoCounts counts, for all nodes and for each node."""
 
-    def __init__(self, counts: IoCounts, window_ms: float, num_samples: int) -> None:
+    def __init__(self, counts: IoCounts, window_ms: float, window_count: int) -> None:
         self._counts = counts
-        self._window = (window_ms, num_samples)
-        self._traffic = TrafficMetrics(counts, window_ms, num_samples)
+        self._window_ms, self._window_count = window_ms, window_count
+        self._traffic = TrafficMetrics(counts, window_ms, window_count)
+        # Both are keyed by channel id, which is the node id as text.
         self._node_traffic: dict[str, TrafficMetrics] = {}
-        self._node_latencies: defaultdict[str, WindowedStat] = defaultdict(lambda: WindowedStat(window_ms, num_samples))
-        """Latencies of produce requests in milliseconds, by node id."""
-        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTER_ATTRIBUTES}
-        self._timers = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMER_ATTRIBUTES}
+        self._node_latencies_ms: defaultdict[str, WindowedStat] = defaultdict(
+            partial(WindowedStat, window_ms, window_count)
+        )
+        """Latencies of produce requests."""
+        self._meters = {name: Meter(WindowedStat(window_ms, window_count)) for name in _COUNTER_ATTRIBUTES}
+        self._timers = {name: Meter(WindowedStat(window_ms, window_count)) for name in _TIMER_ATTRIBUTES}
 
     def update(self, now_ms: float) -> None:
         """Record the increase of each counter since the last call."""
         self._traffic.update(now_ms)
-        selects_before = self._meters["select"].total
+        previous_select_count = self._meters["select"].total
         for name, attribute in _COUNTER_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
-        new_selects = self._meters["select"].total - selects_before  # the averages of the timers are per select
+        # The averages of the timers are per select.
+        new_select_count = self._meters["select"].total - previous_select_count
         for name, attribute in _TIMER_ATTRIBUTES.items():
             nanoseconds = getattr(self._counts, attribute) * NANOSECONDS_PER_MS
-            self._timers[name].record_increase(nanoseconds, now_ms, new_selects)
+            self._timers[name].record_increase(nanoseconds, now_ms, new_select_count)
         # Iterate over a copy, because the sender thread may add the channel of a new node concurrently.
-        for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
+        for channel_id, channel_counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
-                self._node_traffic[channel_id] = TrafficMetrics(counts, *self._window)
+                self._node_traffic[channel_id] = TrafficMetrics(channel_counts, self._window_ms, self._window_count)
             self._node_traffic[channel_id].update(now_ms)
 
     def record_latency(self, node_id: int, latency_ms: float, now_ms: float) -> None:
         """Record how long a node took to respond to a produce request."""
-        self._node_latencies[str(node_id)].record(latency_ms, now_ms)
+        channel_id = str(node_id)
+        self._node_latencies_ms[channel_id].record(latency_ms, now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {
@@ -106,16 +113,16 @@ class NetworkMetrics:
         for name, meter in self._timers.items():
             gauges[f"{name}-avg"] = meter.windowed_stat.average
             gauges[f"{name}-total"] = meter.read_total
-            gauges[f"{name.removesuffix('-time-ns')}-ratio"] = partial(compute_time_ratio, meter)
+            gauges[_RATIO_METRICS[name]] = partial(compute_time_ratio, meter)
         return gauges
 
     def node_gauges(self) -> dict[str, dict[str, Gauge]]:
-        """Return the gauges of each node under its id in the Java client, such as `node-3`."""
+        """Return the gauges of each node, keyed by the node's name in the Java client, such as `node-3`."""
         return {
             f"node-{channel_id}": {
                 **traffic.gauges(),
-                "request-latency-avg": self._node_latencies[channel_id].average,
-                "request-latency-max": self._node_latencies[channel_id].maximum,
+                "request-latency-avg": self._node_latencies_ms[channel_id].average,
+                "request-latency-max": self._node_latencies_ms[channel_id].maximum,
             }
             for channel_id, traffic in self._node_traffic.items()
         }

@@ -13,10 +13,10 @@ from spark_kafka_sink.producer.windows import NANOSECONDS_PER_MS, Gauge, Meter, 
 class PoolMetrics:
     """The current memory of a BufferPool, and how long and how often callers had to wait for it."""
 
-    def __init__(self, pool: BufferPool, window_ms: float, num_samples: int) -> None:
+    def __init__(self, pool: BufferPool, window_ms: float, window_count: int) -> None:
         self._pool = pool
-        self._wait_ns = Meter(WindowedStat(window_ms, num_samples))
-        self._exhausted = Meter(WindowedStat(window_ms, num_samples))
+        self._wait_ns = Meter(WindowedStat(window_ms, window_count))
+        self._exhausted = Meter(WindowedStat(window_ms, window_count))
 
     def update(self, now_ms: float) -> None:
         """Record the increase of each counter since the last call."""

@@ -31,14 +31,14 @@ class _Sample:
 
 
 class WindowedStat:
-    """Count, sum and maximum over the last `num_samples` windows of `window_ms` each."""
+    """Count, sum and maximum over the last `window_count` windows of `window_ms` each."""
 
     __slots__ = ("_num_samples", "_samples", "_window_ms")
 
-    def __init__(self, window_ms: float, num_samples: int) -> None:
+    def __init__(self, window_ms: float, window_count: int) -> None:
         self._window_ms = window_ms
-        self._num_samples = num_samples
-        self._samples: deque[_Sample] = deque(maxlen=num_samples)
+        self._num_samples = window_count
+        self._samples: deque[_Sample] = deque(maxlen=window_count)
 
     def record(self, value: float, now_ms: float, count: float = 1, maximum: float | None = None) -> None:
         """Add one value, or the sum of `count` values and their maximum."""
@@ -66,7 +66,7 @@ class WindowedStat:
     def rate(self, now_ms: float) -> float:
         """Return the sum of the recent values, divided by the elapsed seconds; 0 if there are none.
 
-        The elapsed time counts as at least `num_samples` - 1 windows, and as at least one window. Otherwise a single
+        The elapsed time counts as at least `window_count` - 1 windows, and as at least one window. Otherwise a single
         record in the first millisecond would count as a rate of a thousand per second.
         """
         samples = self._select_recent_samples(now_ms)

@@ -52,8 +52,8 @@ class ClusterRequests(PolledRequests):
     def __init__(self, client: NetworkClient, metadata: Metadata, backoff: ExponentialBackoff) -> None:
         super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
-        self._blocking_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
-        self._added_calls: set[BlockingCall[Any]] = set()  # the calls that were added to the pending requests
+        self._submitted_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
+        self._tracked_calls: set[BlockingCall[Any]] = set()  # calls in the pending requests; sender thread only
         self._error: KafkaSinkError | None = None  # guarded by _lock
 
     # --- any thread
@@ -63,18 +63,18 @@ class ClusterRequests(PolledRequests):
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
-            self._blocking_calls.add(call)
+            self._submitted_calls.add(call)
 
     def cancel(self, call: BlockingCall[Any]) -> None:
         """Remove a call that its caller no longer waits for."""
         with self._lock:
-            self._blocking_calls.discard(call)
+            self._submitted_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
-        """End all blocking calls with an error, and make `submit` raise it from now on. The first error counts."""
+        """End all blocking calls with an error, and make `submit` raise it from now on. The first error is kept."""
         with self._lock:
             self._error = self._error or error
-            for call in self._blocking_calls:
+            for call in self._submitted_calls:
                 call.end(self._error)
 
     # --- sender thread
@@ -86,9 +86,9 @@ class ClusterRequests(PolledRequests):
     def _update_pending_calls(self) -> None:
         """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""
         with self._lock:
-            blocking_calls = {call for call in self._blocking_calls if not call.end_event.is_set()}
-        for call in self._added_calls - blocking_calls:
+            open_calls = {call for call in self._submitted_calls if not call.end_event.is_set()}
+        for call in self._tracked_calls - open_calls:
             self._pending.remove(call)
-        for call in blocking_calls - self._added_calls:
+        for call in open_calls - self._tracked_calls:
             self._pending.add(call)
-        self._added_calls = blocking_calls
+        self._tracked_calls = open_calls
