@@ -163,7 +163,7 @@ class Deliveries:
                 self._stored_batches.append(batch)
                 if self._transactions is not None:
                     topic = batch.topic_partition.topic
-                    self._transactions.handle_stored_batch(topic, sent_batches.snapshot.topic_id(topic))
+                    self._transactions.detect_recreated_topic(topic, sent_batches.snapshot.topic_id(topic))
             elif isinstance(outcome, Retry):
                 self._retry(batch, partition_response, outcome, now_ms)
             elif isinstance(outcome, Split):

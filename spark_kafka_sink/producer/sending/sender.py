@@ -111,7 +111,7 @@ class Sender:
         self._is_close_forced = True
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
-            self._transactions.fail_fatally(error)
+            self._transactions.transition_to_fatal_error(error)
         self.client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
@@ -139,7 +139,7 @@ class Sender:
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
             if self._transactions is not None:
-                self._transactions.fail_fatally(self.fatal_error)
+                self._transactions.transition_to_fatal_error(self.fatal_error)
         finally:
             self.shut_down()
 
@@ -250,7 +250,7 @@ class Sender:
             except KafkaSinkError as metadata_error:
                 error = metadata_error.with_traceback(None)
                 if self._transactions is not None:
-                    self._transactions.fail_fatally(error)
+                    self._transactions.transition_to_fatal_error(error)
         if error is not None:
             self._requests.fail(error)
             self._fail_unsent_batches(error, now_ms)
@@ -387,7 +387,7 @@ class Sender:
         if isinstance(sent_batches, SentBatches):
             fatal_error = self._deliveries.handle_response(response, sent_batches)
             if fatal_error is not None and self._transactions is not None:
-                self._transactions.fail_fatally(fatal_error)
+                self._transactions.transition_to_fatal_error(fatal_error)
         else:
             self._requests.handle_response(response)
             fatal_error = self._find_transaction_error()

@@ -7,7 +7,8 @@
                         or handle_disconnect                   the connection was lost
                         or handle_failure                      the request was rejected or could not be sent
                         admit_batch                            return whether a batch may be sent now
-                        handle_failed_batch, fail_fatally      failures of batches and of the producer
+                        handle_failed_batch                    a batch has failed
+                        transition_to_fatal_error              the producer has failed
 
 The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt,
 `_derive_request` computes the next request from the state. A producer id comes first, then additions to the
@@ -75,7 +76,7 @@ Request = TransactionRequest[Any]
 
 
 class TransactionManager:
-    """The state of a transactional producer. Thread-safe: `_lock` guards all fields.
+    """The state of a transactional producer. Thread-safe: `_lock`, which is reentrant, guards all fields.
 
     `state`, `error` and `transactional_id` are read without the lock, so their values may be stale.
     """
@@ -171,7 +172,7 @@ class TransactionManager:
             transaction = self._transaction
             if self.state is _State.COMMITTING and transaction is not None and not transaction.is_end_sent:
                 # The commit fails before it is discarded, because another thread may be waiting for its outcome.
-                self._make_abortable(
+                self._transition_to_abortable_error(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
                 self._lifecycle.discard_pending()
@@ -291,10 +292,10 @@ class TransactionManager:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._require_transaction().version)
 
     def handle_rejected_record(self, transaction_number: int, error: KafkaSinkError) -> None:
-        """Make the transaction with this number abortable because a record could not be added to it.
+        """Prevent the commit of the transaction with this number, because a record could not be added to it.
 
-        Do nothing if it has ended. An IllegalStateError is ignored: it means that the call came too late. The record
-        belongs to no transaction, so the transaction that is being committed is complete.
+        Do nothing if the transaction has ended. An IllegalStateError is ignored, because it means that the call came
+        too late: the record belongs to no transaction, so the transaction that is being committed is complete.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
@@ -303,7 +304,7 @@ class TransactionManager:
                 self.handle_failed_batch(error, has_sequence=False)
 
     def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
-        """Make the transaction abortable because a batch is not stored, or may not be stored.
+        """Prevent the commit of the transaction, because a batch is not stored, or may not be stored.
 
         `has_sequence`: whether the batch had sequence numbers, in which case the sequence may now have a gap.
         """
@@ -314,26 +315,27 @@ class TransactionManager:
             transaction.needs_new_epoch |= has_sequence
             # After EndTxn was sent, only the coordinator knows the outcome: it may have committed already.
             if not transaction.is_end_sent:
-                self._make_abortable(error)
+                self._transition_to_abortable_error(error)
 
-    def handle_stored_batch(self, topic: str, topic_id: UUID | None) -> None:
-        """Make the transaction abortable if a topic was recreated after the transaction had written to it.
+    def detect_recreated_topic(self, topic: str, topic_id: UUID | None) -> None:
+        """Prevent the commit of the transaction if a topic was recreated after the transaction had written to it.
 
-        The earlier records were deleted with the old topic, so a commit would expose only part of the transaction.
-        `topic_id` is None if the cluster has no topic ids.
+        The earlier records were deleted with the old topic, so a commit would expose only part of the transaction. Call
+        this for each batch that a broker has stored.
+
+        `topic_id`: the topic's id when the batch was sent; None if the cluster has no topic ids.
         """
         with self._lock:
             transaction = self._transaction
             if transaction is None or topic_id is None:
                 return
-            if transaction.topic_ids.setdefault(topic, topic_id) != topic_id:
-                self.handle_failed_batch(
-                    DeliveryError(
-                        f"Topic {topic} was deleted and created again during the transaction: the records that were "
-                        "acknowledged before are lost."
-                    ),
-                    has_sequence=True,
+            first_topic_id = transaction.topic_ids.setdefault(topic, topic_id)
+            if topic_id != first_topic_id:
+                error = DeliveryError(
+                    f"Topic {topic} was deleted and created again during the transaction, so the records acknowledged "
+                    "earlier have been lost."
                 )
+                self.handle_failed_batch(error, has_sequence=True)  # in a transaction, all batches have sequences
 
     def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, or None. End an empty transaction, which needs no request.
@@ -410,11 +412,11 @@ class TransactionManager:
             elif verdict is Verdict.ABORTABLE and not (request.completes_abort and self.state is _State.ABORTING):
                 if self._transaction is not None:
                     self._transaction.needs_new_epoch = True
-                self._make_abortable(error)
+                self._transition_to_abortable_error(error)
             else:
-                self.fail_fatally(error)
+                self.transition_to_fatal_error(error)
 
-    def fail_fatally(self, error: KafkaSinkError) -> None:
+    def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
         """Enter FATAL_ERROR, and fail all operations."""
         with self._lock:
             if self.state is not _State.FATAL_ERROR:
@@ -547,7 +549,7 @@ class TransactionManager:
             "init_transactions(). If transactions take that long, increase transaction.timeout.ms."
         )
 
-    def _make_abortable(self, error: KafkaSinkError) -> None:
+    def _transition_to_abortable_error(self, error: KafkaSinkError) -> None:
         """Enter ABORTABLE_ERROR, unless the transaction is being aborted or has failed. Keep the first error."""
         if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING, _State.INITIALIZING):
             return

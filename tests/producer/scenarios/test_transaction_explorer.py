@@ -59,7 +59,7 @@ def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
     def handle_failed_batch(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
         if manager._transaction is not None:
             manager._transaction.needs_new_epoch |= has_sequence
-            manager._make_abortable(error)
+            manager._transition_to_abortable_error(error)
 
     monkeypatch.setattr(TransactionManager, "handle_failed_batch", handle_failed_batch)
 

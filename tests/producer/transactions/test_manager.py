@@ -321,7 +321,7 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
 def test_a_producer_that_cannot_go_on_says_why_whatever_id_it_is_asked_for() -> None:
     talk = Talk().started()
     talk.manager.commit()
-    talk.manager.fail_fatally(KafkaSinkError("the disk is gone"))
+    talk.manager.transition_to_fatal_error(KafkaSinkError("the disk is gone"))
     with pytest.raises(KafkaSinkError, match="the disk is gone"):
         talk.manager.init("two")
 

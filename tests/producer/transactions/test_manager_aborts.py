@@ -296,7 +296,7 @@ def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_
 def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None:
     talk = about_to(AddPartitions)
     if fatal:
-        talk.manager.fail_fatally(KafkaSinkError("over"))
+        talk.manager.transition_to_fatal_error(KafkaSinkError("over"))
     else:
         talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     assert talk.next() is None
@@ -309,7 +309,7 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
     talk = about_to(AddPartitions)
     request = talk.send(AddPartitions)
     if fatal:
-        talk.manager.fail_fatally(KafkaSinkError("over"))
+        talk.manager.transition_to_fatal_error(KafkaSinkError("over"))
     else:
         talk.manager.handle_failed_batch(FAILURE, has_sequence=True)
     talk.reply(request)
@@ -338,12 +338,12 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     first, second = UUID(int=1), UUID(int=2)
     talk = Talk(2).started()
     for topic_id in (first, None, first):
-        talk.manager.handle_stored_batch("t", topic_id)
-    talk.manager.handle_stored_batch("u", second)
+        talk.manager.detect_recreated_topic("t", topic_id)
+    talk.manager.detect_recreated_topic("u", second)
     assert talk.state() is S.IN_TRANSACTION
     talk.is_flushed = False
     commit = talk.manager.commit()
-    talk.manager.handle_stored_batch("t", second)
+    talk.manager.detect_recreated_topic("t", second)
     with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
         commit.read_result()
     talk.is_flushed = True
@@ -351,5 +351,5 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
     talk.settle()
     assert get_error(abort) is None
     talk.manager.begin(2)
-    talk.manager.handle_stored_batch("t", second)  # the next transaction does not remember the previous topic id
+    talk.manager.detect_recreated_topic("t", second)  # the next transaction does not remember the previous topic id
     assert talk.state() is S.IN_TRANSACTION

@@ -156,7 +156,7 @@ def test_an_unknown_error_is_fatal_and_shown() -> None:
 def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     talk = Talk().begun()
     for value in ("first", "second"):
-        talk.manager.fail_fatally(KafkaSinkError(value))
+        talk.manager.transition_to_fatal_error(KafkaSinkError(value))
     assert caplog.text.count("TransactionManager(x, in transaction) failed permanently: first") == 1
     assert "second" not in caplog.text
 
@@ -170,8 +170,8 @@ def test_why_a_transaction_must_be_aborted_is_logged(caplog: pytest.LogCaptureFi
 
 def test_the_first_fatal_error_stays() -> None:
     talk = Talk().begun()
-    talk.manager.fail_fatally(UnsupportedVersionError("first"))
-    talk.manager.fail_fatally(KafkaSinkError("second"))
+    talk.manager.transition_to_fatal_error(UnsupportedVersionError("first"))
+    talk.manager.transition_to_fatal_error(KafkaSinkError("second"))
     with pytest.raises(UnsupportedVersionError, match="first"):
         talk.manager.begin(1)
 
