@@ -114,7 +114,7 @@ def _send_all(
 
     plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), {})
     sender = TableSender(producer, plan, max_failed_rows=0)
-    for completed_count in sender.send_slices(rows):
+    for completed_count in sender.send_batches(rows):
         progress.advance(completed_count)
     sender.result.raise_for_failures()
 

@@ -110,9 +110,9 @@ class TableCalls:
             sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, max_failed_rows, formats)
             with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
                 try:
-                    for completed_count in sender.send_slices(reader):
+                    for completed_count in sender.send_batches(reader):
                         bar.advance(completed_count)
-                except BaseException as error:  # a KeyboardInterrupt does not wait for the rows that were sent
+                except BaseException as error:  # the result covers the rows completed before a KeyboardInterrupt
                     sender.attach_result(error)
                     raise
         return sender.result
@@ -150,7 +150,7 @@ class TableCalls:
             sender, reader, _ = await to_thread(
                 _prepare_table, transaction, topic, table, mapping, max_failed_rows, formats
             )
-            completed_counts = sender.send_slices(reader)
+            completed_counts = sender.send_batches(reader)
             while await to_thread(next, completed_counts, None) is not None:  # None marks the end: counts are numbers
                 pass
         return sender.result

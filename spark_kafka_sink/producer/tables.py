@@ -1,6 +1,6 @@
 """Sends Arrow tables and streams through send_columns(), and returns a single result for all rows.
 
-    table  ->  record batches  ->  slices  ->  columns of one topic  ->  send_columns()  ->  TableResult
+    table  ->  record batches of limited size  ->  columns of one topic  ->  send_columns()  ->  TableResult
 
 Results are collected while the table is being read, so that they do not accumulate (columns_writer.py). TableResult
 contains the offsets of the written rows by topic and partition, and the failed rows with their row indices in the
@@ -38,8 +38,8 @@ from spark_kafka_sink.producer.table_plan import TablePlan
 from spark_kafka_sink.producer.table_types import compute_decoded_nbytes
 from spark_kafka_sink.records.topic_rows import TopicRows
 
-MAX_SLICE_ROWS = 50_000
-MAX_SLICE_BYTES = 16 << 20
+MAX_BATCH_ROWS = 50_000
+MAX_BATCH_BYTES = 16 << 20
 
 
 @dataclass(eq=False)
@@ -197,11 +197,12 @@ class TableSender:
         """The last error of each topic for which a call has failed. Further rows for such a topic fail at once with
         this error, until the topic's metadata arrives."""
 
-    def send_slices(self, reader: pa.RecordBatchReader) -> Iterator[int]:
-        """Send the rows of a reader slice by slice, and yield the number of newly completed rows after each slice.
+    def send_batches(self, reader: pa.RecordBatchReader) -> Iterator[int]:
+        """Send a reader's rows in batches of limited size. After each batch, yield the number of newly completed rows.
 
-        The iterator ends when all rows are written or have failed. If the reader or a call raises an exception, the
-        exception is raised again once all sent rows are completed. Its attribute `table_result` holds the result.
+        The iterator ends when all rows are written or have failed. If reading or sending raises an exception, it is
+        re-raised once every row already sent has completed, with the result attached as `table_result`. If the caller
+        stops iterating, no more rows are sent, and `result` does not cover the rows that are still pending.
         """
         try:
             for batch in _split_batches(reader):
@@ -215,7 +216,7 @@ class TableSender:
                     self.result.is_complete = False
                     break
             yield from self._collect_all()
-        except Exception as error:  # a KeyboardInterrupt does not wait for the rows that were sent
+        except Exception as error:  # after a KeyboardInterrupt, do not wait for the rows that were sent
             yield from self._collect_all()
             self.attach_result(error)
             raise
@@ -353,22 +354,22 @@ def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> 
 
 
 def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Split a reader's batches into slices of a limited number of rows and bytes."""
+    """Split a reader's batches into batches with a limited number of rows and bytes."""
     for batch in reader:
         bytes_per_row = max(1, batch.nbytes // max(1, batch.num_rows))
-        slice_rows = max(1, min(MAX_SLICE_ROWS, MAX_SLICE_BYTES // bytes_per_row))
-        for start in range(0, batch.num_rows, slice_rows):
-            yield from _split_by_decoded_size(batch.slice(start, slice_rows))
+        max_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // bytes_per_row))
+        for start in range(0, batch.num_rows, max_rows):
+            yield from _split_by_decoded_size(batch.slice(start, max_rows))
 
 
 def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halve a batch until its decoded dictionaries fit into a slice.
+    """Halve a batch until it has at most MAX_BATCH_BYTES with its dictionaries decoded.
 
     A dictionary stores each value once, but decoding copies the value to every row that refers to it.
     """
     half_rows = batch.num_rows // 2
     decoded_bytes = sum(map(compute_decoded_nbytes, batch.columns))
-    if half_rows and decoded_bytes > MAX_SLICE_BYTES:
+    if half_rows and decoded_bytes > MAX_BATCH_BYTES:
         yield from _split_by_decoded_size(batch.slice(0, half_rows))
         yield from _split_by_decoded_size(batch.slice(half_rows))
     else:

@@ -138,11 +138,11 @@ def test_cancelled_task_sends_no_rows_in_later_transaction(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, topic: str
 ) -> None:
     is_cancelled, errors = threading.Event(), queue.SimpleQueue[BaseException | None]()
-    send_slices = TableSender.send_slices
+    send_batches = TableSender.send_batches
 
     def record_error(sender: TableSender, reader: pa.RecordBatchReader) -> Iterator[int]:
         try:
-            for completed_count in send_slices(sender, reader):
+            for completed_count in send_batches(sender, reader):
                 errors.put(None)  # rows were sent
                 yield completed_count
         except Exception as error:
@@ -163,7 +163,7 @@ def test_cancelled_task_sends_no_rows_in_later_transaction(
             task.cancel()
             await task
 
-    monkeypatch.setattr(TableSender, "send_slices", record_error)
+    monkeypatch.setattr(TableSender, "send_batches", record_error)
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
         producer.init_transactions()
         loop = asyncio.new_event_loop()

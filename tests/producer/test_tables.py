@@ -90,7 +90,7 @@ def test_maps_columns_named_as_in_spark_without_arguments(
 def test_limits_rows_read_ahead_and_reports_table_row_indices(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
-    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
+    monkeypatch.setattr(tables, "MAX_BATCH_ROWS", 10)
     monkeypatch.setattr(columns_writer, "PENDING_CALL_BYTES", producer.config.buffer_memory // 2)
     schema = pa.schema([("value", pa.string())])
     max_unwritten_rows = 0
@@ -105,7 +105,7 @@ def test_limits_rows_read_ahead_and_reports_table_row_indices(
 
     plan = plan_without_arguments(topic, schema)
     sender = tables.TableSender(producer, plan, 100)
-    completed_count = sum(sender.send_slices(pa.RecordBatchReader.from_batches(schema, batches())))
+    completed_count = sum(sender.send_batches(pa.RecordBatchReader.from_batches(schema, batches())))
     assert completed_count == 700
     assert max_unwritten_rows <= 35 + 2 * 10, "reads only one batch beyond the pending calls"
     failed = [int(row) for failure in sender.result.failures for row in failure.rows]
@@ -141,7 +141,7 @@ def test_reports_failed_rows_and_writes_the_others(
 def test_stops_reading_after_failed_rows_max_is_exceeded(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
-    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
+    monkeypatch.setattr(tables, "MAX_BATCH_ROWS", 10)
     table = pa.table({"topic": pa.array([None] * 1_000, pa.string()), "value": ["v"] * 1_000})
     result = producer.send_table(None, table, max_failed_rows=25)
     assert (result.rows_failed, result.is_complete) == (30, False)
@@ -309,7 +309,7 @@ def test_draws_progress_bar_on_terminal_if_enabled(
 def test_sends_wide_rows_in_smaller_slices(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
-    monkeypatch.setattr(tables, "MAX_SLICE_BYTES", 3_500)
+    monkeypatch.setattr(tables, "MAX_BATCH_BYTES", 3_500)
     slice_sizes: list[int] = []
     send_columns = producer.send_columns
 

@@ -187,7 +187,7 @@ def test_splits_slices_by_decoded_dictionary_size(
     words_type: pa.DataType,
 ) -> None:
     """Only the rows with the long dictionary value are sent in small slices."""
-    monkeypatch.setattr(tables, "MAX_SLICE_BYTES", 100_000)
+    monkeypatch.setattr(tables, "MAX_BATCH_BYTES", 100_000)
     original_send_columns, sizes = producer.send_columns, []
 
     def send_columns(topic: str, columns: RecordColumns, partition: Any = None) -> Any:

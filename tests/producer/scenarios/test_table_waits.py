@@ -39,7 +39,7 @@ class Scripted:
 
 
 def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 1)
+    monkeypatch.setattr(tables, "MAX_BATCH_ROWS", 1)
     asked: list[str] = []
 
     def send_columns(topic: str, columns: object, partition: object = None) -> Any:
@@ -48,13 +48,13 @@ def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> No
 
     table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
     sender = tables.TableSender(Scripted(send_columns), plan_table(None, table.schema, ColumnMapping(), {}), 100)
-    assert list(sender.send_slices(table.to_reader())) == [0, 0, 0]
+    assert list(sender.send_batches(table.to_reader())) == [0, 0, 0]
     assert asked == ["nowhere"]
     assert sender.result.rows_failed == 3
 
 
 def test_sends_later_rows_of_topic_that_has_become_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 1)
+    monkeypatch.setattr(tables, "MAX_BATCH_ROWS", 1)
     unknown_topics = {"late"}
 
     def send_columns(topic: str, columns: Any, partition: object = None) -> ColumnsFuture:
@@ -68,7 +68,7 @@ def test_sends_later_rows_of_topic_that_has_become_known(monkeypatch: pytest.Mon
     producer = Scripted(send_columns)
     monkeypatch.setattr(producer, "prefetch_topics", lambda topics: unknown_topics & set(topics))
     sender = tables.TableSender(producer, plan_table(None, table.schema, ColumnMapping(), {}), 100)
-    slices = sender.send_slices(table.to_reader())
+    slices = sender.send_batches(table.to_reader())
     next(slices), next(slices)
     unknown_topics.clear()
     list(slices)
@@ -78,7 +78,7 @@ def test_sends_later_rows_of_topic_that_has_become_known(monkeypatch: pytest.Mon
 def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 1)
+    monkeypatch.setattr(tables, "MAX_BATCH_ROWS", 1)
     monkeypatch.setattr(columns_writer, "PENDING_CALL_BYTES", Scripted.config.buffer_memory // 4)
     lingered: list[bool] = []
 
@@ -91,5 +91,5 @@ def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     scripted = Scripted(lambda topic, columns, partition: Slow(topic, len(columns)))
     table = pa.table({"value": ["1", "2", "3", "4", "5", "6"]})
     sender = tables.TableSender(scripted, plan_table("t", table.schema, ColumnMapping(), {}), 100)
-    assert list(sender.send_slices(table.to_reader())) == [0, 0, 0, 0, 3, 0, 1, 1, 1]
+    assert list(sender.send_batches(table.to_reader())) == [0, 0, 0, 0, 3, 0, 1, 1, 1]
     assert (lingered, scripted.lingers) == ([False] * 6, True)
