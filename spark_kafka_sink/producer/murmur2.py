@@ -70,13 +70,13 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
     """
     hashes = murmur2(keys)
     hashes &= _NON_NEGATIVE_MASK
-    # numpy divides by a scalar without a division instruction per row, but computes remainders with one. So the
-    # remainders are computed from the quotients.
+    # numpy optimizes division by a scalar (it multiplies and shifts), but not the remainder, so the remainders are
+    # computed from the quotients. Both steps work in place.
     divisor = _to_uint32_scalar(partition_count)
-    multiples = hashes // divisor
-    multiples *= divisor
-    hashes -= multiples
-    return hashes.view(np.int32)
+    quotients = hashes // divisor
+    multiples: NDArray[np.uint32] = np.multiply(quotients, divisor, out=quotients)
+    partitions: NDArray[np.uint32] = np.subtract(hashes, multiples, out=hashes)
+    return partitions.view(np.int32)
 
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:

@@ -144,7 +144,7 @@ class Partitioner:
         sizes: NDArray[np.int64],
         requested_partitions: NDArray[np.int32] | None,
         snapshot: ClusterSnapshot,
-        find_loads: FindPartitionLoads,
+        find_partition_loads: FindPartitionLoads,
     ) -> NDArray[np.int32]:
         """Return the partition of each row.
 
@@ -154,19 +154,22 @@ class Partitioner:
         Raise MetadataTimeoutError if `snapshot` does not have the topic's partitions.
         """
         topic_state = self._update_topic(topic, snapshot)
-        partitions = requested_partitions  # None as long as all rows are unassigned
+        # While this is None, all rows are unassigned, and `unassigned_indices` is not used.
+        assigned_partitions = requested_partitions
         unassigned_indices = _NO_ROW_INDICES
-        if partitions is not None:
-            unassigned_indices = np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
+        if assigned_partitions is not None:
+            unassigned_indices = np.flatnonzero(assigned_partitions == UNSPECIFIED_PARTITION)
         if columns.key is not None and not (self._ignores_keys or self._is_round_robin):
-            partitions, unassigned_indices = _assign_by_key(
-                columns.key, partitions, unassigned_indices, len(topic_state.partitions)
+            assigned_partitions, unassigned_indices = _assign_by_key(
+                columns.key, assigned_partitions, unassigned_indices, len(topic_state.partitions)
             )
-        if partitions is None:
-            return self._assign_keyless(topic_state, sizes, find_loads)
+        if assigned_partitions is None:
+            return self._assign_keyless(topic_state, sizes, find_partition_loads)
         if len(unassigned_indices):
-            partitions[unassigned_indices] = self._assign_keyless(topic_state, sizes[unassigned_indices], find_loads)
-        return partitions
+            assigned_partitions[unassigned_indices] = self._assign_keyless(
+                topic_state, sizes[unassigned_indices], find_partition_loads
+            )
+        return assigned_partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
         """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
@@ -181,13 +184,15 @@ class Partitioner:
             return topic_state
 
     def _assign_keyless(
-        self, topic_state: _TopicState, sizes: NDArray[np.int64], find_loads: FindPartitionLoads
+        self, topic_state: _TopicState, sizes: NDArray[np.int64], find_partition_loads: FindPartitionLoads
     ) -> NDArray[np.int32]:
         """Assign rows without a key or a requested partition."""
         with self._lock:
             if self._is_round_robin:
                 return _assign_round_robin(topic_state, len(sizes))
-            choose_partition = _create_partition_chooser(topic_state, find_loads if self._is_adaptive else None)
+            choose_partition = _create_partition_chooser(
+                topic_state, find_partition_loads if self._is_adaptive else None
+            )
             return self._assign_sticky(topic_state, sizes, choose_partition)
 
     def _assign_sticky(
@@ -280,19 +285,24 @@ def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns
 
 
 def _assign_by_key(
-    key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned_indices: NDArray[np.int64], partition_count: int
+    key: ArrowColumn,
+    assigned_partitions: NDArray[np.int32] | None,
+    unassigned_indices: NDArray[np.int64],
+    partition_count: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Assign the unassigned rows that have a key. Return all partitions, and the indices of rows still unassigned.
 
-    If `partitions` is None, all rows are unassigned. Otherwise the array is modified in place.
+    If `assigned_partitions` is None, all rows are unassigned. Otherwise the array is modified in place.
     """
-    if partitions is None:
+    if assigned_partitions is None:
         return compute_partitions_by_key(key, partition_count)
     if len(unassigned_indices):
         unassigned_keys = RecordColumns(key).take(unassigned_indices).value
-        partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(unassigned_keys, partition_count)
+        assigned_partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(
+            unassigned_keys, partition_count
+        )
         unassigned_indices = unassigned_indices[keyless_indices]
-    return partitions, unassigned_indices
+    return assigned_partitions, unassigned_indices
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -322,19 +332,19 @@ class _WeightedPartitions(NamedTuple):
 
 
 def _create_partition_chooser(
-    topic_state: _TopicState, find_loads: FindPartitionLoads | None
+    topic_state: _TopicState, find_partition_loads: FindPartitionLoads | None
 ) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
     The weights are determined at the first choice and reused for later choices, because no weights are needed if all
-    rows fit into the batch of the current sticky partition. If `find_loads` is None, the choice is uniform.
+    rows fit into the batch of the current sticky partition. If `find_partition_loads` is None, the choice is uniform.
     """
     weighted_partitions: _WeightedPartitions | None = None
 
     def choose_partition(random: Random) -> int:
         nonlocal weighted_partitions
         if weighted_partitions is None:
-            weighted_partitions = _weigh_partitions(topic_state, find_loads)
+            weighted_partitions = _weigh_partitions(topic_state, find_partition_loads)
         partitions, cumulative_weights = weighted_partitions
         if cumulative_weights is None:
             return partitions[random.randrange(len(partitions))]
@@ -343,7 +353,7 @@ def _create_partition_chooser(
     return choose_partition
 
 
-def _weigh_partitions(topic_state: _TopicState, find_loads: FindPartitionLoads | None) -> _WeightedPartitions:
+def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartitionLoads | None) -> _WeightedPartitions:
     """Return the partitions to choose from, with their weights.
 
     The candidates are the partitions whose leader is in the client's rack or, if none of these leaders accepts batches,
@@ -355,7 +365,7 @@ def _weigh_partitions(topic_state: _TopicState, find_loads: FindPartitionLoads |
     """
     weighted_candidates, unweighted_fallback = topic_state.partitions, topic_state.assignable_partitions
     if topic_state.rack_partitions:
-        rack_loads = None if find_loads is None else find_loads(topic_state.rack_partitions)
+        rack_loads = None if find_partition_loads is None else find_partition_loads(topic_state.rack_partitions)
         can_use_rack = rack_loads is None or len(rack_loads.partitions) > 0
         if can_use_rack:
             return _weigh_by_load(rack_loads) or _WeightedPartitions(topic_state.rack_partitions)
@@ -363,7 +373,7 @@ def _weigh_partitions(topic_state: _TopicState, find_loads: FindPartitionLoads |
         outside_partitions = sorted(set(topic_state.assignable_partitions) - set(topic_state.rack_partitions))
         if outside_partitions:
             weighted_candidates = unweighted_fallback = outside_partitions
-    loads = None if find_loads is None else find_loads(weighted_candidates)
+    loads = None if find_partition_loads is None else find_partition_loads(weighted_candidates)
     return _weigh_by_load(loads) or _WeightedPartitions(unweighted_fallback)
 
 

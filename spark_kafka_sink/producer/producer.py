@@ -419,10 +419,12 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
     def _assign_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, ignored_key_bytes: int) -> None:
         """Assign rows to partitions. The first `ignored_key_bytes` bytes of a key do not affect its partition."""
-        find_loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
+        find_partition_loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
         columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
         rows.assign(
-            self._partitioner.assign(topic, columns, rows.sizes, rows.requested_partitions, snapshot, find_loads)
+            self._partitioner.assign(
+                topic, columns, rows.sizes, rows.requested_partitions, snapshot, find_partition_loads
+            )
         )
 
     def _stage_rows(self, topic: str, rows: Rows, check_open: OpenTransactionCheck | None) -> None:

@@ -237,7 +237,9 @@ def _call_serializer(
     headers: list[tuple[str, bytes | None]],
     value: object,
 ) -> bytes | None:
-    """Return the bytes of a key or value. Raise InvalidRecordError if the serializer fails or returns another type.
+    """Return the bytes of a key or value.
+
+    Raise InvalidRecordError if the serializer raises, or returns anything other than bytes or None.
 
     `headers`: the record's headers, to which a HeaderSerializer may add its own.
     """
@@ -246,9 +248,7 @@ def _call_serializer(
     except InvalidRecordError:
         raise
     except Exception as error:
-        raise InvalidRecordError(
-            f"{format_partition(topic)}: the serializer of the {part} failed: {error!r}"
-        ) from error
+        raise InvalidRecordError(f"{format_partition(topic)}: the {part} serializer failed: {error!r}") from error
     if result is None or isinstance(result, bytes):
         return result
     raise _build_invalid_result_error(topic, part, result)
@@ -258,5 +258,5 @@ def _build_invalid_result_error(topic: str, part: str, result: object) -> Invali
     advice = " Call .encode() on the result." if isinstance(result, str) else ""
     type_name = type(result).__name__
     return InvalidRecordError(
-        f"{format_partition(topic)}: the serializer of the {part} returned {type_name}, which is not bytes.{advice}"
+        f"{format_partition(topic)}: the {part} serializer returned {type_name}, which is not bytes.{advice}"
     )

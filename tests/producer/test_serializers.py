@@ -107,10 +107,10 @@ def test_converts_serializer_failure_to_invalid_record_error() -> None:
     def failing_serializer(topic: str, value: object) -> bytes:
         raise ZeroDivisionError("oops")
 
-    with pytest.raises(InvalidRecordError, match=r"topic orders: the serializer of the key failed: .*oops") as raised:
+    with pytest.raises(InvalidRecordError, match=r"topic orders: the key serializer failed: .*oops") as raised:
         Serializers(key=failing_serializer).serialize(ProducerRecord("orders", key=1))
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
-    with pytest.raises(InvalidRecordError, match=r"the serializer of the value returned str.* Call \.encode\(\)"):
+    with pytest.raises(InvalidRecordError, match=r"the value serializer returned str.* Call \.encode\(\)"):
         Serializers(value=lambda topic, value: str(value)).serialize(ProducerRecord("orders", 1))  # type: ignore[arg-type, return-value]
     assert Serializers().serialize(ProducerRecord("orders", b"v", "k")) == (b"k", b"v", None)
 

@@ -87,13 +87,16 @@ class PartitionState:
         self.topic_partition = topic_partition
         self.is_transactional = is_transactional
         self.in_flight_batches: dict[ProducerBatch, int] = {}
-        """Node id of each request in flight, by the request's batch. The batch may have failed in the meantime."""
+        """Maps the batch of each request in flight to the id of the node that the request was sent to. The batch may
+        have failed in the meantime."""
         self.in_flight_node_id = -1  # the node that all requests in flight were sent to
         self.phase = PROBING
-        self.confirmed_connection: NodeApiVersions | None  # set by `confirm_pipelining`
+        self.confirmed_connection: NodeApiVersions | None
+        """The connection on which a request has succeeded, set by `confirm_pipelining` and valid while PIPELINED. The
+        object identifies the connection, because each reconnect creates a new one."""
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
         self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
-        self.gap_start: int | None = None  # first sequence of the gap
+        self.gap_start: int | None = None  # first sequence that will never be stored; None if there is no gap
         self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
         self.next_sequence: int  # set by `start_sequences`
