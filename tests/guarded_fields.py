@@ -72,7 +72,7 @@ GUARDS = [
         BufferPool,
         "_lock",
         _names("_free_bytes _waiters"),
-        _names("_is_closed total_wait_ms exhausted_total"),
+        _names("_is_closed total_wait_ms exhausted_count"),
         _names("__repr__ free_bytes waiter_count"),
     ),
     Guard(
@@ -102,7 +102,7 @@ GUARDS = [
         ProducerMetrics,
         "_lock",
         _names(
-            "_windowed_stats _meters _nanoseconds _network _send_counts _requests_sent _totals _metrics_by_topic "
+            "_windowed_stats _meters _nanoseconds _network _send_counts _sent_request_count _totals _metrics_by_topic "
             "_last_send_update_ms"
         ),
     ),

@@ -69,11 +69,19 @@ class _MutableTotals(SimpleNamespace):
 class _SendCounts:
     """Sums over the batches of one topic that were sent since the last update of the windows."""
 
-    __slots__ = ("batches", "bytes", "compression_ratio_sum", "max_bytes", "max_wait_ms", "records", "wait_ms")
+    __slots__ = (
+        "batch_count",
+        "compression_ratio_sum",
+        "max_bytes",
+        "max_wait_ms",
+        "record_count",
+        "total_bytes",
+        "total_wait_ms",
+    )
 
     def __init__(self) -> None:
-        self.batches = self.records = self.bytes = self.max_bytes = 0
-        self.compression_ratio_sum = self.wait_ms = self.max_wait_ms = 0.0
+        self.batch_count = self.record_count = self.total_bytes = self.max_bytes = 0
+        self.compression_ratio_sum = self.total_wait_ms = self.max_wait_ms = 0.0
 
     def add(self, batches: Collection[ProducerBatch]) -> None:
         """Add the batches of one request, at least one."""
@@ -81,31 +89,31 @@ class _SendCounts:
         waits_ms = [batch.last_sent_ms - batch.oldest_row_ms for batch in batches]
         compression_ratios = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
         uncompressed_count = len(batches) - len(compression_ratios)
-        self.batches += len(batches)
-        self.records += sum([batch.record_count for batch in batches])
-        self.bytes += sum(sizes) + HEADER_BYTES * len(batches)
+        self.batch_count += len(batches)
+        self.record_count += sum([batch.record_count for batch in batches])
+        self.total_bytes += sum(sizes) + HEADER_BYTES * len(batches)
         self.max_bytes = max(self.max_bytes, max(sizes) + HEADER_BYTES)
         self.compression_ratio_sum += uncompressed_count + sum(compression_ratios)  # an uncompressed batch counts as 1
-        self.wait_ms += sum(waits_ms)
+        self.total_wait_ms += sum(waits_ms)
         self.max_wait_ms = max(self.max_wait_ms, *waits_ms)
 
 
 class _TopicMetrics:
     """The metrics of one topic, as in the Java client's `producer-topic-metrics` group."""
 
-    __slots__ = ("bytes", "compression", "errors", "retries", "sent")
+    __slots__ = ("compression_ratios", "failed_records", "retried_records", "sent_bytes", "sent_records")
 
     def __init__(self, window_ms: float, window_count: int) -> None:
-        self.sent = Meter(WindowedStat(window_ms, window_count))
-        self.bytes = Meter(WindowedStat(window_ms, window_count))
-        self.errors = Meter(WindowedStat(window_ms, window_count))
-        self.retries = Meter(WindowedStat(window_ms, window_count))
-        self.compression = WindowedStat(window_ms, window_count)
+        self.sent_records = Meter(WindowedStat(window_ms, window_count))
+        self.sent_bytes = Meter(WindowedStat(window_ms, window_count))
+        self.failed_records = Meter(WindowedStat(window_ms, window_count))
+        self.retried_records = Meter(WindowedStat(window_ms, window_count))
+        self.compression_ratios = WindowedStat(window_ms, window_count)
 
     def gauges(self) -> dict[str, Gauge]:
-        gauges: dict[str, Gauge] = {"compression-rate": self.compression.average}
-        gauges |= self.sent.gauges("record-send") | self.bytes.gauges("byte")
-        gauges |= self.errors.gauges("record-error") | self.retries.gauges("record-retry")
+        gauges: dict[str, Gauge] = {"compression-rate": self.compression_ratios.average}
+        gauges |= self.sent_records.gauges("record-send") | self.sent_bytes.gauges("byte")
+        gauges |= self.failed_records.gauges("record-error") | self.retried_records.gauges("record-retry")
         return gauges
 
 
@@ -150,7 +158,7 @@ class ProducerMetrics:
         """Counts of the batches that were sent since the last update of the windows, by topic."""
         self._last_send_update_ms = 0.0
         """Time at which `record_request` last updated the windows. The next update adds _send_counts with this time."""
-        self._requests_sent = 0
+        self._sent_request_count = 0
         self._totals = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {
             **gauges,
@@ -197,7 +205,7 @@ class ProducerMetrics:
             if now_ms - self._last_send_update_ms >= _UPDATE_INTERVAL_MS:
                 self._update_windows(now_ms)
                 self._last_send_update_ms = now_ms
-            self._requests_sent += 1
+            self._sent_request_count += 1
             for topic, batches in batches_by_topic.items():
                 self._send_counts[topic].add(batches.values())
 
@@ -224,14 +232,14 @@ class ProducerMetrics:
         with self._lock:
             self._totals.retries += record_count
             self._meters["record-retry"].record(record_count, now_ms)
-            self._get_or_create_topic_metrics(topic).retries.record(record_count, now_ms)
+            self._get_or_create_topic_metrics(topic).retried_records.record(record_count, now_ms)
 
     def record_failures(self, topic: str, record_count: int, now_ms: float) -> None:
         """Count records that failed after they were staged, for the producer and for their topic."""
         with self._lock:
             self._totals.errors += record_count
             self._meters["record-error"].record(record_count, now_ms)
-            self._get_or_create_topic_metrics(topic).errors.record(record_count, now_ms)
+            self._get_or_create_topic_metrics(topic).failed_records.record(record_count, now_ms)
 
     def record_batch_split(self, now_ms: float) -> None:
         with self._lock:
@@ -253,23 +261,23 @@ class ProducerMetrics:
 
     def _update_send_windows(self) -> None:
         """Move the sums over the batches sent since the last call into the windows, dated `_last_send_update_ms`."""
-        sent_ms, total_records = self._last_send_update_ms, 0
+        sent_ms, total_record_count = self._last_send_update_ms, 0
         for topic, counts in self._send_counts.items():
-            self._windowed_stats["batch-size"].record(counts.bytes, sent_ms, counts.batches, counts.max_bytes)
-            self._windowed_stats["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batches)
+            self._windowed_stats["batch-size"].record(counts.total_bytes, sent_ms, counts.batch_count, counts.max_bytes)
+            self._windowed_stats["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batch_count)
             self._windowed_stats["record-queue-time"].record(
-                counts.wait_ms, sent_ms, counts.batches, counts.max_wait_ms
+                counts.total_wait_ms, sent_ms, counts.batch_count, counts.max_wait_ms
             )
             topic_metrics = self._get_or_create_topic_metrics(topic)
-            topic_metrics.sent.record(counts.records, sent_ms)
-            topic_metrics.bytes.record(counts.bytes, sent_ms)
-            topic_metrics.compression.record(counts.compression_ratio_sum, sent_ms, counts.batches)
-            total_records += counts.records
-        if self._requests_sent:
-            self._windowed_stats["records-per-request"].record(total_records, sent_ms, self._requests_sent)
-            self._meters["record-send"].record(total_records, sent_ms)
+            topic_metrics.sent_records.record(counts.record_count, sent_ms)
+            topic_metrics.sent_bytes.record(counts.total_bytes, sent_ms)
+            topic_metrics.compression_ratios.record(counts.compression_ratio_sum, sent_ms, counts.batch_count)
+            total_record_count += counts.record_count
+        if self._sent_request_count:
+            self._windowed_stats["records-per-request"].record(total_record_count, sent_ms, self._sent_request_count)
+            self._meters["record-send"].record(total_record_count, sent_ms)
         self._send_counts.clear()
-        self._requests_sent = 0
+        self._sent_request_count = 0
 
     def _get_or_create_topic_metrics(self, topic: str) -> _TopicMetrics:
         """Return a topic's metrics, created on first use."""

@@ -16,12 +16,12 @@ class PoolMetrics:
     def __init__(self, pool: BufferPool, window_ms: float, window_count: int) -> None:
         self._pool = pool
         self._wait_ns = Meter(WindowedStat(window_ms, window_count))
-        self._exhausted = Meter(WindowedStat(window_ms, window_count))
+        self._exhausted_calls = Meter(WindowedStat(window_ms, window_count))
 
     def update(self, now_ms: float) -> None:
         """Record the increase of each counter since the last call."""
         self._wait_ns.record_increase(self._pool.total_wait_ms * NANOSECONDS_PER_MS, now_ms)
-        self._exhausted.record_increase(self._pool.exhausted_total, now_ms)
+        self._exhausted_calls.record_increase(self._pool.exhausted_count, now_ms)
 
     def gauges(self) -> dict[str, Gauge]:
         return {
@@ -30,5 +30,5 @@ class PoolMetrics:
             "waiting-threads": lambda now_ms: float(self._pool.waiter_count),
             "bufferpool-wait-ratio": lambda now_ms: compute_time_ratio(self._wait_ns, now_ms),
             "bufferpool-wait-time-ns-total": self._wait_ns.read_total,
-            **self._exhausted.gauges("buffer-exhausted"),
+            **self._exhausted_calls.gauges("buffer-exhausted"),
         }

@@ -5,7 +5,7 @@ max.block.ms has passed.
 
 If a requested partition is unknown, it may have been added since the last metadata update. The send then requests
 metadata for one second, and at least once. Usually the partition number is a mistake. Therefore later sends that
-request a missing partition fail without waiting, as long as the topic has the same number of partitions. They still
+request a missing partition fail without waiting, until the topic's number of partitions changes. They still
 request metadata, so that an added partition becomes known soon.
 """
 
@@ -57,7 +57,7 @@ class TopicMetadataWaiter:
         self._wakeup = wakeup
         self._max_block_ms = max_block_ms
         self._system = system
-        self._in_use = _TopicsInUse(metadata.snapshot, {})
+        self._topics_in_use = _TopicsInUse(metadata.snapshot, {})
         self._partition_counts_when_missing: dict[str, int] = {}
         """The number of partitions that each topic had when a requested partition was last missing."""
 
@@ -68,20 +68,20 @@ class TopicMetadataWaiter:
         MetadataTimeoutError. If only `partition` is missing, raise InvalidRecordError, usually earlier. Raise permanent
         errors of brokers immediately.
         """
-        in_use = self._in_use
+        topics_in_use = self._topics_in_use
         # Fast path for most calls: the metadata is unchanged, and the use of the topic was recorded recently.
         if (
             partition is None
-            and in_use.snapshot is self._metadata.snapshot
-            and now_ms < in_use.recorded_until_ms.get(topic, 0.0)
+            and topics_in_use.snapshot is self._metadata.snapshot
+            and now_ms < topics_in_use.recorded_until_ms.get(topic, 0.0)
         ):
-            return in_use.snapshot
+            return topics_in_use.snapshot
         self._metadata.add_topic(topic, now_ms)
         snapshot = self._find_snapshot(topic, partition) or self._wait_for_partitions(topic, now_ms, partition)
-        in_use = self._in_use
-        if in_use.snapshot is not snapshot:
-            in_use = self._in_use = _TopicsInUse(snapshot, {})
-        in_use.recorded_until_ms[topic] = now_ms + _USE_RECORD_INTERVAL_MS
+        topics_in_use = self._topics_in_use
+        if topics_in_use.snapshot is not snapshot:
+            topics_in_use = self._topics_in_use = _TopicsInUse(snapshot, {})
+        topics_in_use.recorded_until_ms[topic] = now_ms + _USE_RECORD_INTERVAL_MS
         return snapshot
 
     def prefetch(self, topics: Iterable[str], now_ms: float) -> set[str]:
@@ -117,7 +117,7 @@ class TopicMetadataWaiter:
         was_missing = self._was_partition_missing(topic)
         version = self._metadata.request_update_for_topic(topic)
         self._wakeup()
-        # A partition that was missing before is requested again, but the call does not wait for it.
+        # A partition that an earlier call found missing is requested again, but this call does not wait for it.
         is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
         return is_updated and not self._is_partition_missing(topic, call_started_ms)
 
@@ -169,7 +169,7 @@ class TopicMetadataWaiter:
         )
 
     def _raise_unknown_error(self, topic: str, partition: int | None) -> NoReturn:
-        """Raise InvalidRecordError if only the partition is unknown, otherwise MetadataTimeoutError.
+        """Raise MetadataTimeoutError if the topic is unknown, or InvalidRecordError if only the partition is.
 
         If the partition is unknown, later calls do not wait for it (see `_was_partition_missing`).
         """

@@ -15,7 +15,7 @@ _NANOSECONDS_PER_SECOND = 1_000_000_000
 _MS_PER_SECOND = 1_000
 
 Gauge = Callable[[float], float]
-"""A function that returns the value of a metric at the given time in milliseconds."""
+"""A function that takes the time in milliseconds and returns the value of a metric."""
 
 
 class _Sample:
@@ -27,7 +27,7 @@ class _Sample:
         self.start_ms = start_ms
         self.count: float = 0
         self.sum = 0.0
-        self.maximum = -math.inf  # until the first value is added
+        self.maximum = -math.inf  # -inf until the first value is added
 
 
 class WindowedStat:

@@ -110,7 +110,7 @@ def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
     pool = BufferPool(1000, Clock())
     metrics = create_metrics(pool=pool)
     pool.reserve(400, 0)
-    pool.total_wait_ms, pool.exhausted_total = 6_000, 3
+    pool.total_wait_ms, pool.exhausted_count = 6_000, 3
     values = metrics.read_all(1000)
     assert (values["buffer-total-bytes"], values["buffer-available-bytes"]) == (1000, 600)
     assert (values["bufferpool-wait-ratio"], values["bufferpool-wait-time-ns-total"]) == (0.2, 6e9)

@@ -52,7 +52,7 @@ class BufferPool:
         """
         self.total_bytes = total_bytes
         self.total_wait_ms = 0.0  # total time that calls have waited for memory
-        self.exhausted_total = 0  # number of calls that raised BufferExhaustedError
+        self.exhausted_count = 0  # number of calls that raised BufferExhaustedError
         self._clock = clock
         self._lock = threading.Lock()
         self._free_bytes = total_bytes
@@ -116,7 +116,7 @@ class BufferPool:
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
         if not waiter.is_served:
             with self._lock:
-                self.exhausted_total += 1
+                self.exhausted_count += 1
             raise BufferExhaustedError(
                 f"buffer.memory ({self.total_bytes} bytes) stayed full for {max_block_ms:.0f} ms, all that "
                 f"max.block.ms left for this call: {nbytes} bytes were needed, {self.free_bytes} are free. The brokers "

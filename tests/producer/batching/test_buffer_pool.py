@@ -102,7 +102,7 @@ def test_timeout_of_reservation_names_the_options() -> None:
     pool.reserve(95, 0)
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory \(100 bytes\).*max\.block\.ms"):
         pool.reserve(10, 0)
-    assert (pool.free_bytes, pool.waiter_count, pool.exhausted_total) == (5, 0, 1)
+    assert (pool.free_bytes, pool.waiter_count, pool.exhausted_count) == (5, 0, 1)
 
 
 def test_timeout_of_first_waiter_serves_the_next() -> None:
