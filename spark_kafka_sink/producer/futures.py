@@ -170,7 +170,7 @@ class _RowsOutcome(NamedTuple):
     error: KafkaSinkError | None = None
     errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
 
-    def error_at(self, position: int) -> KafkaSinkError | None:
+    def find_error(self, position: int) -> KafkaSinkError | None:
         """Return the error of the row at this position in `row_indices`, or None if the row was stored."""
         return None if self.error is None else self.errors_by_position.get(position, self.error)
 
@@ -243,7 +243,7 @@ class RecordFutures:
         if entry is None:
             return None
         rows_outcome, position = entry
-        error = rows_outcome.error_at(position)
+        error = rows_outcome.find_error(position)
         return self._build_metadata(rows_outcome, position, row_index) if error is None else error
 
     def _index_new_outcomes(self) -> None:
@@ -295,7 +295,7 @@ class RecordFutures:
         """Run each callback of the rows once. Return the last BaseException that is not an Exception, or None."""
         interruption: BaseException | None = None
         for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
-            error = rows_outcome.error_at(position)
+            error = rows_outcome.find_error(position)
             for callback in self.callbacks.pop(row_index, ()):
                 metadata = self._build_metadata(rows_outcome, position, row_index)
                 interruption = _run_callback(callback, metadata, error) or interruption

@@ -41,7 +41,7 @@ class DigestCollector:
             range_array = np.concatenate([np.asarray(stored_ranges) for stored_ranges in ranges_by_id[array_id]])
             self._add_ranges(result.topic, range_array, row_indices, hashes)
 
-    def attach_to(self, ranges_by_topic: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
+    def attach_digests(self, ranges_by_topic: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
         """Return the offset ranges by topic and partition, with their digests. The ranges must cover the added rows."""
         return {
             topic: {

@@ -162,7 +162,7 @@ class RecordAccumulator:
             assign_partitions=self._assign_partitions,
         )
         self._node_latency_stats = NodeLatencyStats(config.partitioner_availability_timeout_ms)
-        self._encoded_copies = 1 if config.codec is Codec.NONE else 2  # compression needs memory for a second copy
+        self._encoded_copy_count = 1 if config.codec is Codec.NONE else 2  # compression needs memory for a second copy
         self._is_closed = False
         self._linger_suspensions: WeakSet[_LingerSuspension] = WeakSet()
 
@@ -332,7 +332,7 @@ class RecordAccumulator:
         The result is limited to the size of the pool, because a larger reservation could never succeed. Raise
         RecordTooLargeError if the encoded rows alone are larger than the pool.
         """
-        reserved_bytes = overhead_bytes + max(staged_bytes, self._encoded_copies * encoded_bytes)
+        reserved_bytes = overhead_bytes + max(staged_bytes, self._encoded_copy_count * encoded_bytes)
         if reserved_bytes <= self.pool.total_bytes:
             return reserved_bytes
         if encoded_bytes > self.pool.total_bytes:

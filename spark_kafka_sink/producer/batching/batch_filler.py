@@ -102,7 +102,7 @@ class BatchFiller:
         self.stages: dict[str, Stage] = {}  # by topic; callers add rows to them
         self._stages_in_use: dict[str, Stage] = {}  # by topic; a thread fills batches from each
         self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # leases of the encoder's buffers
-        self._failed_batches: list[ProducerBatch] = []  # until take_failed_batches returns them
+        self._failed_batches: list[ProducerBatch] = []  # not yet returned by take_failed_batches
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class BatchFiller:
         """
         with self.fill_lock(topic):
             stage = self._take_stage(topic, full_batches_only=full_batches_only)
-            return stage is not None and self._fill_batches_from(stage, full_batches_only=full_batches_only)
+            return stage is not None and self._fill_batches_from_stage(stage, full_batches_only=full_batches_only)
 
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """Remove a topic's rows that are in no batch yet, and return them as failed batches.
@@ -263,7 +263,7 @@ class BatchFiller:
             del self.stages[topic]
             return stage
 
-    def _fill_batches_from(self, stage: Stage, *, full_batches_only: bool) -> bool:
+    def _fill_batches_from_stage(self, stage: Stage, *, full_batches_only: bool) -> bool:
         """Fill batches from a stage that this thread has taken, and return the result of `fill_batches`.
 
         The result is True after a failure, because the sender must report the failed batches.
@@ -382,7 +382,7 @@ class BatchFiller:
         """
         pieces_by_buffer: list[EncodedPieces] = []
         stage_lease = stage.leases[0]  # reserves the memory of all rows (see _split_into_row_groups)
-        encoded_copies = 2 if self._should_compress else 1  # compression needs memory for a second copy
+        encoded_copy_count = 2 if self._should_compress else 1  # compression needs memory for a second copy
         next_slice = 0
         for encoded_slices in encoded_buffers:
             slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
@@ -393,7 +393,7 @@ class BatchFiller:
             lease.add_holder(stage, nbytes=0)
             stage.leases.append(lease)
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
-            stage_lease.transfer(encoded_copies * encoded_slices.data.nbytes + overhead_bytes, lease)
+            stage_lease.transfer(encoded_copy_count * encoded_slices.data.nbytes + overhead_bytes, lease)
             first_offset_deltas = slices.first_offset_deltas[slice_range]
             pieces_by_buffer.append(
                 EncodedPieces(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)

@@ -177,16 +177,16 @@ class Idempotence:
         ):
             return False
         # This check comes last, because it assigns a sequence to a new batch, which the broker then expects next.
-        if self.enabled and not self._can_send(partition_state, batch, self.get_connection(leader_id)):
+        if self.enabled and not self._admit_sequence(partition_state, batch, self.get_connection(leader_id)):
             return False
         partition_state.in_flight_batches[batch] = leader_id
         partition_state.in_flight_node_id = leader_id
         return True
 
-    def _can_send(
+    def _admit_sequence(
         self, partition_state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None
     ) -> bool:
-        """Return whether the sequences allow a batch to be sent. Assign a sequence to a new batch."""
+        """Return whether the sequences allow a batch to be sent. If so, assign a sequence to a new batch."""
         if partition_state.in_flight_batches and not can_pipeline(partition_state, connection):
             return False
         # Rule 1 applies to each connection anew: the broker behind a new one may know nothing about the producer.
@@ -222,7 +222,9 @@ class Idempotence:
         return iter(self._partitions.values())
 
     def handle_failed_attempt(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """Record that a batch's request has ended without success. `in_doubt`: the batch may be stored.
+        """Record that a batch's request has ended without success.
+
+        `in_doubt`: whether the batch may be stored.
 
         Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
         """
@@ -254,7 +256,7 @@ class Idempotence:
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
         """Record that a batch is reenqueued.
 
-        `needs_new_sequence`: the batch can never be stored under its current sequence.
+        `needs_new_sequence`: whether the batch can never be stored under its current sequence.
         """
         if not self.enabled:
             return
@@ -273,7 +275,7 @@ class Idempotence:
     def handle_failed_batch(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch has failed and will not be sent again.
 
-        `in_doubt`: the batch may be stored, or its request is still in flight.
+        `in_doubt`: whether the batch may be stored, or its request is still in flight.
         """
         partition_state = self._partitions[batch.topic_partition]
         was_pending = batch in partition_state.pending_batches
