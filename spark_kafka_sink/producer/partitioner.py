@@ -67,7 +67,7 @@ class PartitionLoads(NamedTuple):
 
 
 FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""A function that returns the loads of the given candidates, or None if any of them was never written to."""
+"""A function that returns the loads of the candidates, or None if any of them has never been written to."""
 
 
 class _TopicState:

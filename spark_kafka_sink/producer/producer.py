@@ -234,7 +234,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         callback: Callback | None = None,
         **unexpected: Never,
     ) -> SendFuture:
-        """Send one record, given as a ProducerRecord or as separate arguments, and return its future.
+        """Send one record, passed as a ProducerRecord or as separate arguments, and return its future.
 
         The call waits at most max.block.ms for the topic's partitions and for memory. Errors are reported through the
         future; only invalid argument types and misuse, such as sending after close(), raise immediately.
@@ -360,7 +360,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns, in the transaction of `check_open` if there is one. Return their future.
 
-        If a KafkaSinkError is raised, no row is sent: all rows that have not failed on their own before are rejected.
+        If a KafkaSinkError is raised, no row is sent: all rows that have not already failed on their own are rejected.
         """
         now_ms = self._system.now()
         try:

@@ -175,10 +175,8 @@ class TransactionalProducer:
         self._require_transactions().manager.take_over(prepared)
 
     def _create_transactions(self) -> ProducerTransactions:
-        from spark_kafka_sink.producer.transaction_waits import (
-            WaitContext,
-            create_transactions,
-        )  # only transactional producers need this module
+        # Imported here because only transactional producers need this module.
+        from spark_kafka_sink.producer.transaction_waits import WaitContext, create_transactions
 
         waits = WaitContext(self._loop, self._metrics, self._system)
         return create_transactions(self.config, self._client, self._accumulator, self._requests, waits)

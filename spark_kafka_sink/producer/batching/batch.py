@@ -286,9 +286,9 @@ class ProducerBatch:
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
         own_lease = shared_leases[0].create_empty()
         own_lease.add_holder(self, needed_bytes)
-        owned = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
+        owned_records = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
         # From here on, `segments`, `rows` and `leases` return only what the batch owns.
-        self._owned_records, self._encoded_pieces, self._piece_indices = owned, (), ()
+        self._owned_records, self._encoded_pieces, self._piece_indices = owned_records, (), ()
         # Take from the largest lease first, which usually has all the bytes that are needed.
         for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
@@ -333,7 +333,7 @@ class ProducerBatch:
 
     @property
     def has_been_sent(self) -> bool:
-        """Whether the batch was sent, so that a broker may have received it.
+        """Whether the batch was sent and a broker may have received it.
 
         If a broker may also have stored it, its sequence must not be set again (rule 3 of sending/idempotence.py).
         """

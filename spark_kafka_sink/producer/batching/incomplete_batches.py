@@ -31,7 +31,7 @@ class IncompleteBatches:
 
     def __init__(self) -> None:
         self._deadline_ms_by_batch: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
-        self._flushes: set[Flush] = set()  # in progress
+        self._flushes: set[Flush] = set()  # the flushes in progress
         self.next_deadline_ms = INFINITE_MS
         """A lower bound on all deadlines. It may be the deadline of a batch that has since completed: finding the exact
         minimum requires a scan of all batches, which is deferred until this time is reached."""

@@ -171,7 +171,7 @@ class Stage:
         self._split_count = 0  # number of splits after which these rows remained staged
         self.entries: list[StageEntry] = []  # rows that are not encoded yet, oldest first
         self.pending_appends = BatchAppends()  # records that were moved from `entries` to be appended to batches
-        self.reserved_bytes = 0  # in the buffer pool, for all entries
+        self.reserved_bytes = 0  # number of bytes reserved in the buffer pool for all entries
         self.assigned_bytes = 0  # upper bound of the total encoded size of all Rows
         self.unassigned_bytes = 0  # upper bound of the total encoded size of all StagedRecords
         self.largest_partition_bytes = 0  # the maximum of _bytes_by_partition
@@ -350,7 +350,7 @@ class Stage:
         reserved memory. This stage itself does not change.
 
         The partition totals of the stage with the selected rows remain 0, because its rows become batches at once and
-        nothing asks whether it is full.
+        `is_full` is never called on it.
         """
         selected_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count

@@ -93,7 +93,7 @@ class Deliveries:
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
         """Batches that are DONE, but whose futures are not completed yet."""
-        self._last_response_ms: float  # time at which the last response was received
+        self._last_response_ms: float  # when the last response was received
         self._counts_unobserved_failures = False
         self.unobserved_failures: UnobservedFailures | None = None
         """The failures since `count_unobserved_failures` was called; None if there were none."""
@@ -261,12 +261,12 @@ class Deliveries:
         `record_errors`: errors of single records by their index in the batch. All other records fail with `error`.
         """
         self.complete_stored_batches()  # the partition's earlier records must complete first
-        # The transaction fails before the futures, so that nobody who sees a failed future can still commit it.
+        # The transaction fails before the futures, so that a caller who sees a failed future can no longer commit it.
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
 
             fail_transaction(self._transactions, batch, error, record_errors)
-        if not batch.is_done:  # the accumulator marks the batches that it aborts as failed
+        if not batch.is_done:  # batches that the accumulator aborts are already marked as failed
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)

@@ -31,15 +31,15 @@ class BatchFacts(NamedTuple):
     """Number of attempts that failed before this one."""
     max_retries: int
     is_expired: bool
-    """delivery.timeout.ms has passed."""
+    """Whether delivery.timeout.ms has passed."""
     has_sequence: bool
-    """The batch has a sequence, as all batches have unless idempotence is disabled."""
+    """Whether the batch has a sequence, as all batches do unless idempotence is disabled."""
     is_head: bool
-    """The batch is the head of its partition (see above)."""
+    """Whether the batch is the head of its partition (see above)."""
     is_in_doubt: bool
-    """A broker may have stored the batch in this attempt or an earlier one."""
+    """Whether a broker may have stored the batch in this attempt or an earlier one."""
     is_transactional: bool = False
-    """The batch belongs to a transaction, whose epoch only brokers can change."""
+    """Whether the batch belongs to a transaction, whose epoch only brokers can change."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Done:
     """The broker has stored the batch."""
 
     duplicate: bool = False
-    """The batch was stored in an earlier attempt whose response was lost. The offset of the batch is unknown."""
+    """Whether the batch was stored in an earlier attempt whose response was lost. Its offset is then unknown."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Retry:
 
     should_refresh_metadata: bool = False
     needs_new_sequence: bool = False
-    """The batch needs a new sequence under a new epoch, because the broker will never accept its current sequence."""
+    """Whether the batch needs a sequence under a new epoch, because the broker will never accept its current one."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Fail:
 
     should_refresh_metadata: bool = False
     timed_out: bool = False
-    """The batch could have been sent again, but delivery.timeout.ms has passed."""
+    """Whether the batch could have been sent again, had delivery.timeout.ms not passed."""
     has_used_up_retries: bool = False
     in_doubt: bool = False
-    """A broker may have stored the records although they are reported as failed."""
+    """Whether a broker may have stored the records although they are reported as failed."""
     fatal: bool = False
-    """The producer cannot continue."""
+    """Whether the error ends the producer."""
 
 
 Outcome = Done | Retry | Split | Fail

@@ -2,7 +2,7 @@
 
     state            batches that may be sent              left when
     PROBING          one at a time: the oldest pending     it is stored and no batch is pending -> PIPELINED
-                     batch, otherwise a new one
+                     batch or, if none, a new one
     PIPELINED        new ones, up to max.in.flight         a batch fails or is retried, or the connection changes
                                                            -> PROBING or DRAINING
     DRAINING         none                                  no request is in flight -> PROBING or REPAIRING
@@ -160,7 +160,7 @@ class PartitionState:
             self.last_acked_sequence = last_sequence
 
     def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """Record that a pending batch has failed, as an unresolved sequence if it is in doubt, otherwise as a gap."""
+        """Record that a pending batch has failed: as an unresolved sequence if it is in doubt, or else as a gap."""
         if in_doubt:
             self.has_unresolved_sequence = True
         else:

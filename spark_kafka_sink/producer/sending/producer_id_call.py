@@ -31,7 +31,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         `is_needed`: returns whether any records are waiting for a producer id.
         `set_producer_id_and_epoch`: called with each identity that a broker has assigned.
         `on_failure`: called with the error of a failed request, and the time of the failure.
-        `compute_backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it.
+        `compute_backoff_ms`: returns the backoff after a failure; takes the number of consecutive failures before it.
         """
         super().__init__([InitProducerId(transactional_id=None)])
         self._is_needed = is_needed

@@ -262,7 +262,7 @@ class Sender:
 
     def _fail_batches_dropped_by_transaction(self, now_ms: float) -> None:
         """Fail the unsent records of a transaction that is being aborted or can only be aborted."""
-        if self._transactions is not None and self._transactions.drops_unsent_batches:
+        if self._transactions is not None and self._transactions.should_drop_unsent_batches:
             from spark_kafka_sink.producer.transactions.failures import build_not_sent_error  # only for transactions
 
             self._fail_unsent_batches(build_not_sent_error(self._transactions), now_ms)

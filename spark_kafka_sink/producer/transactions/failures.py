@@ -27,7 +27,7 @@ def fail_transaction(
     `record_errors` holds the errors of records that the broker rejected individually, by their indices in the batch.
     """
     # If unsent batches are dropped, the transaction has already failed or is being aborted, and keeps its first error.
-    if not manager.drops_unsent_batches:
+    if not manager.should_drop_unsent_batches:
         error = _build_failed_records_error(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 

@@ -258,7 +258,7 @@ class TransactionManager:
     # --- the sender thread
 
     @property
-    def drops_unsent_batches(self) -> bool:
+    def should_drop_unsent_batches(self) -> bool:
         """Whether batches that were not sent yet must be dropped."""
         return self.state in (_State.ABORTING, _State.ABORTABLE_ERROR, _State.FATAL_ERROR)
 

@@ -34,8 +34,8 @@ class OpenTransaction:
     version: int
     """The transaction protocol version: 2 for KIP-890, else 1.
 
-    In version 1, partitions and groups are added by requests of their own. In version 2, the first batch or the first
-    offsets for them add them.
+    In version 1, partitions and groups are added by requests of their own. In version 2, a partition or group is
+    added by its first batch or its first offsets.
     """
     number: int = 0
     """Sequential number of the transaction within the producer. After waiting, a call compares this with the open
@@ -49,7 +49,7 @@ class OpenTransaction:
     unwritten_offsets: list[GroupOffsets] = field(default_factory=list)
     """Offsets that brokers have not written yet, in the order of the calls. Only the first entry is being sent."""
     is_started: bool = False
-    """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
+    """Whether brokers know of the transaction. If they do, it must be ended with EndTxn."""
     started_ms: float | None = None
     """Monotonic time at which the sender noticed the start. In version 1, the coordinator's timeout is already running
     by then; in version 2, it starts when the first request arrives."""
@@ -57,9 +57,9 @@ class OpenTransaction:
     """Whether a request that adds a partition or a group may have been executed even though the producer received no
     successful response."""
     needs_new_epoch: bool = False
-    """Whether the transaction may leave gaps in the sequence numbers, so that a new epoch is needed after it."""
+    """Whether the transaction may leave gaps in the sequence numbers. If so, a new epoch must follow it."""
     is_end_sent: bool = False
-    """Whether EndTxn was sent, so that no record may follow and the coordinator decides the outcome."""
+    """Whether EndTxn was sent. From then on, no record may follow, and the coordinator decides the outcome."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False once the transaction is being prepared."""
 

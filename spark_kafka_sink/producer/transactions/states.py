@@ -97,7 +97,7 @@ _ABORTED_REMEDY = "It was aborted; begin a new transaction."
 
 
 class Operation:
-    """A call whose outcome a caller waits for. The first outcome counts; later ones are ignored."""
+    """A call whose outcome a caller waits for. Only the first outcome is kept."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -179,7 +179,10 @@ class TransactionLifecycle:
         return self._operation
 
     def finish_operation(self, error: KafkaSinkError | None = None) -> None:
-        """Set the outcome of the current operation, if any. `error`: why it has failed; None if it succeeded."""
+        """Finish the current operation, if there is one.
+
+        `error`: the reason why the operation has failed; None if it has succeeded.
+        """
         if self._operation is not None:
             self._operation.finish(error)
 

@@ -227,7 +227,7 @@ def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> No
     talk.manager.admit_batch(T1, is_retry=False)
     talk.is_flushed = False
     talk.manager.abort()
-    assert talk.manager.drops_unsent_batches
+    assert talk.manager.should_drop_unsent_batches
     assert talk.manager.admit_batch(T0, is_retry=True)
     assert not talk.manager.admit_batch(T0, is_retry=False)
     assert not talk.manager.admit_batch(T1, is_retry=True)
