@@ -92,7 +92,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
-        # Only the arguments whose values differ from the defaults of send_columns().
+        # Only arguments that differ from the defaults of send_columns() are passed.
         self._send_arguments: dict[str, Any] = {"keep_row_indices": True} if keep_row_indices else {}
         if plan.ignored_key_bytes:
             self._send_arguments["ignored_key_bytes"] = plan.ignored_key_bytes
@@ -134,7 +134,7 @@ class ColumnsWriter(Generic[ContextT]):
             _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
-        """Send the rows and add the call to the pending calls. Raise the errors of send_columns().
+        """Send the rows and add the call to the pending calls. Raise any error that send_columns() raises.
 
         `context_bytes`: the memory that `context` keeps alive until the result is collected.
         """

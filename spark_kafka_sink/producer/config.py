@@ -38,7 +38,7 @@ class ProducerConfig:
     """
 
     compression_level: int | None
-    """The level for the codec of compression.type; None for the codec's default level."""
+    """The level for the codec set in compression.type; None for the codec's default level."""
     security: SecurityConfig
     # Generated from PRODUCER_OPTIONS by `python -m tools.typed_options_source`:
     bootstrap_servers: tuple[str, ...]
@@ -129,7 +129,7 @@ class ProducerConfig:
 
     @property
     def codec(self) -> Codec:
-        """The codec of compression.type."""
+        """The codec set in compression.type."""
         return Codec[self.compression_type.upper()]
 
 
@@ -168,7 +168,7 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
 
 
 def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
-    """Return the level for the codec of compression.type, or None if the level is not set or the codec has none."""
+    """Return the level for the codec set in compression.type, or None if the level is not set or the codec has none."""
     level_option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
     if level_option is None or level_option.name not in parsed_options.raw_values:
         return None
@@ -177,7 +177,7 @@ def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
 
 
 def _check_codec(parsed_options: ParsedOptions) -> None:
-    """Add a fault if the codec of compression.type is not available in this Python environment."""
+    """Add a fault if the codec set in compression.type is not available in this Python environment."""
     if "compression_type" in parsed_options.invalid_fields:
         return
     try:

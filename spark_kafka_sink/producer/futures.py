@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 Callback = Callable[[RecordMetadata, "Exception | None"], None]
-"""A callback of send(), which is called with (metadata, error).
+"""A callback passed to send(). It is called with (metadata, error).
 
 The error is None if the record was written. Otherwise the metadata contains the topic, the partition if known, and
 -1 in all other fields.
@@ -303,7 +303,7 @@ class RecordFutures:
 
 
 def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
-    """Run a callback of send() and log any exception, which would otherwise end the sender thread.
+    """Run a callback passed to send() and log any exception, which would otherwise end the sender thread.
 
     Return the exception if it is not an Exception, such as KeyboardInterrupt. Otherwise return None.
     """

@@ -3,8 +3,8 @@
 Interceptors run in the order in which they were passed to KafkaProducer. As in the Java client, if an interceptor
 raises, the exception is logged and the next interceptor receives the record unchanged. `on_send` runs on the caller's
 thread and may return a different record. `on_acknowledgement` runs on the sender thread, before the callback of send(),
-and should return quickly. Interceptors are called for records of send() only, because send_columns() never creates
-single records.
+and should return quickly. Interceptors are called only for records passed to send(), because send_columns() never
+creates single records.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class ProducerMetrics:
         `window_count`: the number of recent windows that averages, maxima and rates cover.
         `io_counts`: the counters of the client's selector.
         `pool`: the buffer pool to report on (its memory, and the time that calls wait for it).
-        `gauges`: additional metrics by name.
+        `gauges`: additional metrics, keyed by name.
         """
         self._window_ms, self._window_count = window_ms, window_count
         self._lock = threading.Lock()
@@ -199,7 +199,7 @@ class ProducerMetrics:
     def record_request(self, batches_by_topic: Mapping[str, Mapping[int, ProducerBatch]], now_ms: float) -> None:
         """Count a produce request that is being sent.
 
-        `batches_by_topic`: the request's batches by topic and partition.
+        `batches_by_topic`: the request's batches, keyed by topic and partition.
         """
         with self._lock:
             if now_ms - self._last_send_update_ms >= _UPDATE_INTERVAL_MS:

@@ -43,6 +43,7 @@ _MULTIPLIER = 0x5BD1E995
 """The constant m of murmur2."""
 _UINT32_MASK = 0xFFFF_FFFF
 _WORD_BYTES = 4
+_PAIR_BYTES = 2 * _WORD_BYTES
 
 _MULTIPLIER_SCALAR = _to_uint32_scalar(_MULTIPLIER)
 _ONE_SCALAR = _to_uint32_scalar(1)
@@ -194,7 +195,7 @@ def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slic
     if min_length >> 2 == max_length >> 2:
         return slice(None), [0] * (max_length >> 2)
     key_order = to_narrowest_dtype(lengths, max_length).argsort(kind="stable")
-    word_ends = np.arange(4, max_length + 1, 4, dtype=np.int32)
+    word_ends = np.arange(_WORD_BYTES, max_length + 1, _WORD_BYTES, dtype=np.int32)
     return key_order, lengths.searchsorted(word_ends, sorter=key_order).tolist()
 
 
@@ -211,10 +212,12 @@ def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint6
     word is gathered, and the wanted word is shifted out of the pair.
     """
     size = stop - start
-    padded_bytes = np.zeros(size + 8, np.uint8)
+    padded_bytes = np.zeros(size + _PAIR_BYTES, np.uint8)
     padded_bytes[:size] = np.frombuffer(data, np.uint8, count=size, offset=start)
-    pair_count = size // 4 + 1
-    word_pairs: NDArray[np.uint64] = np.ndarray((pair_count,), "<u8", buffer=padded_bytes, strides=(4,)).copy()
+    pair_count = size // _WORD_BYTES + 1
+    word_pairs: NDArray[np.uint64] = np.ndarray(
+        (pair_count,), "<u8", buffer=padded_bytes, strides=(_WORD_BYTES,)
+    ).copy()
     return word_pairs
 
 

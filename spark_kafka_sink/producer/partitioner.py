@@ -238,8 +238,8 @@ def _warn_of_unknown_rack(rack: str, snapshot: ClusterSnapshot) -> None:
     known_racks = sorted({node.rack for node in snapshot.nodes.values() if node.rack is not None})
     if rack not in known_racks:
         _log.warning(
-            "No broker has the rack %r of client.rack, so rows without a key go to the partitions of all racks. The "
-            "racks of the brokers are: %s. Spell client.rack as broker.rack.",
+            "No broker has the rack %r set in client.rack, so rows without a key go to the partitions of all racks. "
+            "The racks of the brokers are: %s. Spell client.rack as broker.rack.",
             rack,
             sanitize(", ".join(known_racks)) or "none",
         )

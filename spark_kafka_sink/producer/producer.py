@@ -648,7 +648,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _await_topic(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Return metadata with the topic's partitions, including `partition` unless it is None.
 
-        Wait until max.block.ms after `now_ms`. Raise the errors of TopicMetadataWaiter.await_partitions.
+        Wait until max.block.ms after `now_ms`. Raise any error that TopicMetadataWaiter.await_partitions raises.
         """
         try:
             return self._topics.await_partitions(topic, now_ms, partition)

@@ -17,7 +17,7 @@ from spark_kafka_sink.records.record_hash import UInt64Array, hash_records, join
 class DigestCollector:
     """Sums the hashes of the rows that brokers have stored, for each topic and partition.
 
-    The results must contain row indices (`keep_row_indices` of send_columns()).
+    The results must contain row indices, so pass `keep_row_indices=True` to send_columns().
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """Results of send() and send_columns(), and offset ranges of written rows.
 
-The future of send_columns() does not raise if rows fail; its result contains the failures with their row indices.
+The future that send_columns() returns does not raise if rows fail. Its result contains the failures with their row
+indices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows: the rows of one call in columns before they are grouped with the rows of other calls, and their validation.
+"""Rows: one call's rows in columns, before they are grouped with the rows of other calls; and the checks of rows.
 
 send_columns() finds the rows that cannot be sent before it stages any row. It finds invalid and oversized rows before
 it assigns partitions, because hashing the 100 MB key of a row that is rejected anyway would take a second.
@@ -153,7 +153,7 @@ def find_missing_partition_rows(
 ) -> list[FailedRows]:
     """Find the rows that request a partition the topic does not have. Return one failure, or an empty list.
 
-    `partition` is the argument of send_columns(). It supplies the partition numbers for the error message.
+    `partition`: the argument passed to send_columns(). It supplies the partition numbers for the error message.
     """
     if rows.requested_partitions is None or partition is None:
         return []
@@ -176,7 +176,8 @@ def find_missing_partition_rows(
 def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArray[np.int64]) -> str:
     """List the partitions that these rows request, as text for an error message.
 
-    `partition`: the argument of send_columns(). Unlike `Rows.requested_partitions`, it also has the invalid numbers.
+    `partition`: the argument passed to send_columns(). Unlike `Rows.requested_partitions`, it also has the invalid
+    numbers.
     """
     if isinstance(partition, int):
         return str(partition)
@@ -187,12 +188,12 @@ def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArra
 def ensure_partitions_requested(rows: Rows) -> None:
     """Raise ConfigurationError if a row requests no partition. Call this if the producer has a custom partitioner.
 
-    A custom partitioner takes a single record of send(), so it cannot assign the rows of send_columns().
+    A custom partitioner takes a single record passed to send(), so it cannot assign rows passed to send_columns().
     """
     partitions = rows.requested_partitions
     if partitions is None or np.minimum.reduce(partitions, initial=0) == UNSPECIFIED_PARTITION:
         raise ConfigurationError(
-            "KafkaProducer(partitioner=...) applies to the records of send(), but not to the rows of send_columns(). "
+            "KafkaProducer(partitioner=...) applies to records passed to send(), but not to send_columns(). "
             "Pass the partition of each row to send_columns(), or create a producer without partitioner=."
         )
 
@@ -200,7 +201,7 @@ def ensure_partitions_requested(rows: Rows) -> None:
 def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeError:
     """Build the error for a record above max.request.size, buffer.memory, or both.
 
-    `size` is the upper bound of the record's encoded size in bytes.
+    `size`: upper bound of the record's encoded size in bytes.
     """
     exceeded_limits: dict[str, int] = {}
     if size + HEADER_BYTES > config.max_request_size:

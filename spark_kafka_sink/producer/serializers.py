@@ -196,7 +196,7 @@ class Serializers:
 def _resolve_serializer(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     """Return the serializer, or serialize_plain for None. Raise ConfigurationError if it cannot be a serializer.
 
-    `part`: `key` or `value`.
+    `part`: the part of the record that it serializes, `key` or `value`.
     """
     if serializer is None:
         return serialize_plain

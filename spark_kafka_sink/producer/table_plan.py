@@ -1,4 +1,4 @@
-"""Maps the columns of an Arrow table to record fields, according to the arguments of send_table().
+"""Maps the columns of an Arrow table to record fields, according to the arguments passed to send_table().
 
     send_table("orders", table)                                  columns named as in the Spark sink: value, key, ...
     send_table("orders", table, key="id", value="text")          columns with other names
@@ -63,7 +63,7 @@ _ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_ARGUMENTS_BY_OPTION.get(
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The column arguments of send_table(). None stands for the column with the field's name, if it exists."""
+    """The column arguments passed to send_table(). None stands for the column with the field's name, if it exists."""
 
     value: str | Sequence[str] | None = None
     key: str | Sequence[str] | None = None

@@ -106,7 +106,7 @@ class BatchConversion:
     """The source position and the target type of each converted column."""
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch of the converted columns. Raise the errors of convert_column()."""
+        """Return a batch of the converted columns. Raise any error that convert_column() raises."""
         names = batch.schema.names
         return pa.RecordBatch.from_arrays(
             [convert_column(batch.column(source), target_type, names[source]) for source, target_type in self.columns],

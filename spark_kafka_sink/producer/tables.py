@@ -341,7 +341,7 @@ class TableSender:
 
 
 def _check_max_failed_rows(max_failed_rows: object) -> None:
-    """Raise ConfigurationError unless the argument `max_failed_rows` of send_table() is a number of rows."""
+    """Raise ConfigurationError unless `max_failed_rows` is a number of rows."""
     if isinstance(max_failed_rows, bool) or not isinstance(max_failed_rows, int) or max_failed_rows < 0:
         raise ConfigurationError([f"max_failed_rows must be a number of rows, 0 or more, not {max_failed_rows!r}."])
 

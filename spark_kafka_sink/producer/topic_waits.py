@@ -66,7 +66,7 @@ class TopicMetadataWaiter:
 
         `now_ms` is the time at which the call began. If the topic is still unknown max.block.ms after that time, raise
         MetadataTimeoutError. If only `partition` is missing, raise InvalidRecordError, usually earlier. Raise permanent
-        errors of brokers immediately.
+        errors reported by brokers immediately.
         """
         topics_in_use = self._topics_in_use
         # Fast path for most calls: the metadata is unchanged, and the use of the topic was recorded recently.
@@ -102,7 +102,7 @@ class TopicMetadataWaiter:
         wait_started_ms = self._system.now()
         try:
             while (snapshot := self._find_snapshot(topic, partition)) is None:
-                should_continue = self._update_once(topic, call_started_ms)
+                should_continue = self._update_metadata_once(topic, call_started_ms)
                 # Look once more before giving up, because the topic may have become known at the last moment.
                 if not should_continue and self._find_snapshot(topic, partition) is None:
                     self._raise_unknown_error(topic, partition)
@@ -112,7 +112,7 @@ class TopicMetadataWaiter:
         finally:
             self._metrics.record_wait("metadata-wait-time", self._system.now() - wait_started_ms)
 
-    def _update_once(self, topic: str, call_started_ms: float) -> bool:
+    def _update_metadata_once(self, topic: str, call_started_ms: float) -> bool:
         """Request the topic's metadata and wait for it. Return whether it makes sense to wait for another update."""
         was_missing = self._was_partition_missing(topic)
         version = self._metadata.request_update_for_topic(topic)

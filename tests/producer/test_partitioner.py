@@ -301,7 +301,7 @@ def test_warns_once_of_a_rack_that_no_broker_has(
             snapshot = replace(snapshot, topics={topic: snapshot.topics[TOPIC]})
             assign(made, 10, snapshot=snapshot, topic=topic)
     (message,) = caplog.messages
-    assert "No broker has the rack 'elsewhere' of client.rack, " in message
+    assert "No broker has the rack 'elsewhere' set in client.rack, " in message
     assert f"The racks of the brokers are: {known}. " in message
 
 

@@ -103,7 +103,7 @@ class _FillPlan(NamedTuple):
     """Batches that the sender thread fills before it looks for ready nodes."""
 
     full_only_flags_by_topic: dict[str, bool]
-    """The topics to fill batches for, each with the argument `full_batches_only` of BatchFiller.fill_batches.
+    """The topics to fill batches for, each with the `full_batches_only` argument for BatchFiller.fill_batches.
 
     The flag is True if the topic's stage is not due yet and only its single records must be assigned to partitions. The
     assignment may complete full batches.
@@ -344,7 +344,7 @@ class RecordAccumulator:
     def _wait_and_reserve(self, reserved_bytes: int, max_block_ms: float | None) -> None:
         """Free the buffers of sparse leases, then reserve memory, waiting up to `max_block_ms` (None: max.block.ms).
 
-        Raise the errors of BufferPool.reserve.
+        Raise any error that BufferPool.reserve raises.
         """
         with self._lock:
             self._batch_filler.free_sparse_leases()
@@ -439,7 +439,7 @@ class RecordAccumulator:
     ) -> tuple[dict[str, bool], float]:
         """Find the topics whose staged rows need work now. Return them, and the time of the next fill or assignment.
 
-        The result maps each topic to the argument `full_batches_only` of BatchFiller.fill_batches: False if the stage
+        The result maps each topic to the `full_batches_only` argument for BatchFiller.fill_batches: False if the stage
         is due, True if only the assignment of its single records is due, which may complete full batches. A stage from
         which another thread is filling batches is left out of the result. It is marked, and that thread wakes the
         sender afterwards.

@@ -435,7 +435,7 @@ class ProducerBatch:
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
         """Record that the broker has stored the batch.
 
-        `base_offset`: -1 if it is unknown (acks=0, or a duplicate).
+        `base_offset`: the offset of the first record; -1 if it is unknown (acks=0, or a duplicate).
         `log_append_time`: the timestamp that the broker assigned to the records; -1 if it reported none.
         """
         self._transition_to(DONE)

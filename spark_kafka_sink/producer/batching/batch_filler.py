@@ -321,7 +321,7 @@ class BatchFiller:
             elif remaining_stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock):
                 stage.should_recheck = True
             stage.reserved_bytes = ready_stage.reserved_bytes
-            # Keep this a single statement: an interrupt between two would lose the remaining rows or fail them twice.
+            # Keep this a single statement: an interrupt between two statements would lose rows or fail them twice.
             stage.entries, self.stages[stage.topic] = ready_stage.entries, remaining_stage
 
     def _pin_and_encode(self, stage: Stage, entries: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
@@ -410,7 +410,7 @@ class BatchFiller:
         """
         full_batches: list[ProducerBatch] = []
         with self._lock:
-            # Keep this a single statement: an interrupt between two would lose the rows or fail them twice.
+            # Keep this a single statement: an interrupt between two statements would lose the rows or fail them twice.
             stage.entries, stage.pending_appends = stage.entries[len(entries) :], appends
             for pieces, batches, batch_queues in appends.split_by_buffer():
                 self._shared_leases.add(pieces.lease)

@@ -224,7 +224,7 @@ class MemoryLease:
         """
         with self._lock:
             moved_bytes = max(0, min(nbytes, self._reserved_bytes))
-            # Keep this a single statement: an interrupt between two would lose the bytes or count them twice.
+            # Keep this a single statement: an interrupt between two statements would lose bytes or count them twice.
             self._reserved_bytes, target._reserved_bytes = (
                 self._reserved_bytes - moved_bytes,
                 target._reserved_bytes + moved_bytes,

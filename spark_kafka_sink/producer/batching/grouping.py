@@ -58,7 +58,7 @@ class GroupedRows(NamedTuple):
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
         """Return each partition's row range, and the state of the open batch to which its rows can be appended.
 
-        `open_batches`: one item per partition; None if the partition has no open batch.
+        `open_batches`: the open batch of each partition; None if the partition has none.
         """
         record_counts = [0 if batch is None else batch.record_count for batch in open_batches]
         batch_sizes = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in open_batches]

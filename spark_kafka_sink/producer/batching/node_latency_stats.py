@@ -40,8 +40,8 @@ class NodeLatencyStats:
     ) -> PartitionLoads:
         """Return the queue lengths of the candidate partitions whose leader is known and available.
 
-        `candidates`: None stands for a partition that is not in the metadata.
-        `queue_lengths`: one per candidate.
+        `candidates`: the candidate partitions; None stands for one that is not in the metadata.
+        `queue_lengths`: the queue length of each candidate.
         """
         partitions: list[int] = []
         lengths: list[int] = []

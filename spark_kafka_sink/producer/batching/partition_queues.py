@@ -247,7 +247,7 @@ class PartitionQueues:
     def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:
         """Put batches of one topic-partition into their queue, for a retry or after a split, and unmute the queue.
 
-        `batches`: in sequence order.
+        `batches`: the batches, in sequence order.
         """
         queue = self.get(batches[0].topic_partition)
         # Batches without a sequence are inserted at the front, so the last batch is inserted first.

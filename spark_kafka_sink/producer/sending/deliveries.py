@@ -258,7 +258,7 @@ class Deliveries:
     ) -> None:
         """Fail the records of a batch that will not be sent again.
 
-        `record_errors`: errors of single records by their index in the batch. All other records fail with `error`.
+        `record_errors`: errors of single records, keyed by index in the batch. All other records fail with `error`.
         """
         self.complete_stored_batches()  # the partition's earlier records must complete first
         # The transaction fails before the futures, so that a caller who sees a failed future can no longer commit it.

@@ -123,7 +123,10 @@ def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
 
 
 def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
-    """Build the error for a batch whose delivery.timeout.ms has passed. `cause`: the reason, or None if unknown."""
+    """Build the error for a batch whose delivery.timeout.ms has passed.
+
+    `cause`: the reason for the timeout; None if it is unknown.
+    """
     partition = format_partition(*batch.topic_partition)
     timeout_ms = batch.deadline_ms - batch.oldest_row_ms
     cause_text = "" if cause is None else f" {_to_sentence(cause)}"

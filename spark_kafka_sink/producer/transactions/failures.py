@@ -24,7 +24,7 @@ def fail_transaction(
 ) -> None:
     """Prevent a transaction from being committed, because one of its batches is not stored, or may not be stored.
 
-    `record_errors` holds the errors of records that the broker rejected individually, by their indices in the batch.
+    `record_errors`: errors of the records that the broker rejected individually, keyed by their index in the batch.
     """
     # If unsent batches are dropped, the transaction has already failed or is being aborted, and keeps its first error.
     if not manager.should_drop_unsent_batches:

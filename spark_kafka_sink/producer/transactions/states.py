@@ -113,7 +113,7 @@ class Operation:
             self.done_event.set()
 
     def read_result(self) -> None:
-        """Raise the error of the operation if it has failed, and allow another operation to begin.
+        """Raise the operation's error if it has failed, and allow another operation to begin.
 
         Raise IllegalStateError if the operation is not done yet.
         """
