@@ -333,7 +333,7 @@ TRANSACTION_BRANCHES = (
     Branch("a transaction is the first one after an upgrade to version 2", f"{_MANAGER}.begin", "version >= 2"),
     Branch(
         "version 1: a transaction with a gap is followed by a new epoch",
-        f"{_MANAGER}._complete",
+        f"{_MANAGER}._complete_transaction",
         "self._lifecycle.transition_to(_State.INITIALIZING)",
     ),
     Branch(

@@ -114,13 +114,13 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
             outcome = self._call.find_record_outcome(self._row_index)
         future = Future[RecordMetadata]()
         if outcome is not None:
-            _complete(future, outcome)
+            _complete_future(future, outcome)
         return cast("Future[RecordMetadata]", self.__dict__.setdefault("_future", future))
 
     def complete(self, outcome: RecordMetadata | Exception) -> None:
         """Complete the future on the sender thread, after RecordFutures has stored the outcome."""
         with suppress(InvalidStateError):  # the thread of the first access has already completed the future
-            _complete(self, outcome)
+            _complete_future(self, outcome)
 
 
 class _FutureAttribute:
@@ -146,7 +146,7 @@ for _name in vars(Future()):
     setattr(SendFuture, _name, _FutureAttribute(_name))
 
 
-def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
+def _complete_future(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
     if isinstance(outcome, Exception):
         future.set_exception(copy_error(outcome))  # the records of a batch share one error object
     else:
@@ -191,7 +191,7 @@ class RecordFutures:
         """Futures by row index, for rows whose future was read before they had an outcome."""
         self._topic = topic
         self._rows_outcomes: list[_RowsOutcome] = []
-        self._indexed_count = 0
+        self._indexed_outcome_count = 0
         """Number of items at the beginning of _rows_outcomes whose rows are in _outcome_by_row."""
         self._outcome_by_row: dict[int, tuple[_RowsOutcome, int]] = {}
         """The outcome of each row and the row's position in the outcome's `row_indices`, by row index."""
@@ -250,14 +250,15 @@ class RecordFutures:
         """Index the rows of the outcomes that were added since the last call.
 
         Thread-safe without a lock: two threads that index the same outcome write the same entries. A slower thread may
-        set _indexed_count back to a smaller number, and then a later call only repeats some entries.
+        set _indexed_outcome_count back to a smaller number, and then a later call only repeats some entries.
         """
-        indexed_count = self._indexed_count  # read once, because another thread may change it during this call
-        new_outcomes = self._rows_outcomes[indexed_count:]
+        # Read once, because another thread may change it during this call.
+        indexed_outcome_count = self._indexed_outcome_count
+        new_outcomes = self._rows_outcomes[indexed_outcome_count:]
         for rows_outcome in new_outcomes:
             for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
                 self._outcome_by_row[row_index] = rows_outcome, position
-        self._indexed_count = indexed_count + len(new_outcomes)
+        self._indexed_outcome_count = indexed_outcome_count + len(new_outcomes)
 
     def _build_metadata(self, rows_outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
         """Build the metadata of the row at `position` in an outcome, with -1 in unknown fields."""

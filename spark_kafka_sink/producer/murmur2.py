@@ -164,18 +164,22 @@ def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     """Hash keys of different lengths with murmur2, omitting the final mixing."""
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
-    key_order, first_keys = _sort_by_length(lengths)
+    key_order, first_key_indices = _sort_by_length(lengths)
     starts, lengths = starts[key_order], lengths[key_order]
     hashes = lengths.view(np.uint32) ^ _to_uint32_scalar(_SEED)
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
     # A key's first word begins in the pair at index start // 4, after start % 4 bytes.
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
-    pass_count = _count_passes(first_keys, keys.row_count)
-    for first_key in first_keys[:pass_count]:  # only the keys from index `first_key` on have this word
-        _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
-        pair_indices[first_key:] += 1
-    if pass_count < len(first_keys):  # a few long keys have more words
-        for key_index in range(first_keys[pass_count], keys.row_count):
+    pass_count = _count_passes(first_key_indices, keys.row_count)
+    for first_key_index in first_key_indices[:pass_count]:
+        # Only the keys from index `first_key_index` on have this word.
+        _mix(
+            hashes[first_key_index:],
+            _gather_words(word_pairs, pair_indices[first_key_index:], bit_shifts[first_key_index:]),
+        )
+        pair_indices[first_key_index:] += 1
+    if pass_count < len(first_key_indices):  # a few long keys have more words
+        for key_index in range(first_key_indices[pass_count], keys.row_count):
             remaining_word_count = (lengths.item(key_index) >> 2) - pass_count
             start = data_start + starts.item(key_index) + _WORD_BYTES * pass_count
             hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_word_count)
@@ -199,10 +203,10 @@ def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slic
     return key_order, lengths.searchsorted(word_ends, sorter=key_order).tolist()
 
 
-def _count_passes(first_keys: list[int], key_count: int) -> int:
+def _count_passes(first_key_indices: list[int], key_count: int) -> int:
     """Return the number of words that are hashed in passes over all keys. Later words are hashed key by key."""
-    pass_count = bisect_left(first_keys, key_count - _MAX_SEPARATE_KEYS)
-    return len(first_keys) if len(first_keys) - pass_count < _MIN_SEPARATE_WORDS else pass_count
+    pass_count = bisect_left(first_key_indices, key_count - _MAX_SEPARATE_KEYS)
+    return len(first_key_indices) if len(first_key_indices) - pass_count < _MIN_SEPARATE_WORDS else pass_count
 
 
 def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint64]:

@@ -281,7 +281,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if callback is not None:
             callbacks = (*callbacks, callback)
         try:
-            return self._send(record, callbacks, check_open)
+            return self._serialize_and_stage(record, callbacks, check_open)
         except (ProducerClosedError, IllegalStateError):  # the caller misused the producer; the record did not fail
             raise
         except KafkaSinkError as error:
@@ -462,7 +462,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         unstaged_row_indices = rows.row_indices[staged_count:]
         rows.call.fail_rows(FailedRows(unstaged_row_indices, self._add_buffer_hint(error), topic))
 
-    def _send(
+    def _serialize_and_stage(
         self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
     ) -> SendFuture:
         """Serialize and stage a validated record, and return its future. Raise KafkaSinkError if that fails."""

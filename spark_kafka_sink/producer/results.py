@@ -84,16 +84,16 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
     starts, stops, partitions, base_offsets, _log_append_times = ranges_by_partition.T
     # The index of the first range of each partition. -1 differs from every partition, so the first range is included.
-    first_ranges = np.flatnonzero(np.diff(partitions, prepend=-1))
+    first_range_indices = np.flatnonzero(np.diff(partitions, prepend=-1))
     row_counts, is_offset_known = stops - starts, base_offsets >= 0
     last_offsets = base_offsets + row_counts - 1
-    lowest_offsets = np.minimum.reduceat(np.where(is_offset_known, base_offsets, _NO_OFFSET), first_ranges)
+    lowest_offsets = np.minimum.reduceat(np.where(is_offset_known, base_offsets, _NO_OFFSET), first_range_indices)
     merged_columns = (
-        partitions[first_ranges],
+        partitions[first_range_indices],
         np.where(lowest_offsets == _NO_OFFSET, -1, lowest_offsets),
-        np.maximum.reduceat(np.where(is_offset_known, last_offsets, -1), first_ranges),
-        np.add.reduceat(row_counts, first_ranges),
-        np.add.reduceat(np.where(is_offset_known, 0, row_counts), first_ranges),
+        np.maximum.reduceat(np.where(is_offset_known, last_offsets, -1), first_range_indices),
+        np.add.reduceat(row_counts, first_range_indices),
+        np.add.reduceat(np.where(is_offset_known, 0, row_counts), first_range_indices),
     )
     return {
         partition: OffsetRange(first_offset, last_offset, rows, rows_without_offset=rows_without_offset)

@@ -187,13 +187,13 @@ class RowGroup:
             offset    100       102       104
         """
         starts, stops = stored_ranges.T[:2]
-        first_runs = self._run_starts.searchsorted(starts, "right") - 1
-        run_counts = self._run_starts.searchsorted(stops, "left") - first_runs
-        # Repeat each range once per run in it. Copy i belongs to run `first_run + (i - first_copy)`, where `first_copy`
-        # is the index of the range's first copy.
+        first_run_indices = self._run_starts.searchsorted(starts, "right") - 1
+        run_counts = self._run_starts.searchsorted(stops, "left") - first_run_indices
+        # Repeat each range once per run in it. Copy i belongs to run `first_run_index + (i - first_copy_index)`, where
+        # `first_copy_index` is the index of the range's first copy.
         split_ranges = stored_ranges.repeat(run_counts, axis=0)
-        first_copies = run_counts.cumsum() - run_counts
-        run_indices = np.arange(len(split_ranges)) + (first_runs - first_copies).repeat(run_counts)
+        first_copy_indices = run_counts.cumsum() - run_counts
+        run_indices = np.arange(len(split_ranges)) + (first_run_indices - first_copy_indices).repeat(run_counts)
         # Shrink each copy to the rows of its run, in place: the arrays below are views of `split_ranges`. A base offset
         # grows by as much as the start of its range, so the start is subtracted before it changes and added afterwards.
         # An unknown base offset remains -1.

@@ -214,7 +214,7 @@ class Sender:
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
-            self._send(node_id, batches, snapshot, now_ms)
+            self._send_produce_request(node_id, batches, snapshot, now_ms)
         request_delay_ms = min(request_delay_ms, self._send_requests(now_ms))
         # `ready_check` is stale by now. Expiring or draining a batch exposes the next batch of its queue, which may be
         # in backoff. A queue that became ready just after `now_ms` was not drained.
@@ -368,7 +368,9 @@ class Sender:
                 self.accumulator.remove_from_queue(batch)
                 self._deliveries.fail_batch(batch, build_abandoned_error(batch, batch.error), now_ms, in_doubt=True)
 
-    def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now_ms: float) -> None:
+    def _send_produce_request(
+        self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now_ms: float
+    ) -> None:
         """Send the batches for a node in one produce request, as part of the transaction if there is one."""
         transaction = None if self._transactions is None else self._transactions.identity
         message, sent_batches, versions = build_produce_request(batches, snapshot, self.config, transaction)

@@ -204,7 +204,7 @@ class TransactionManager:
             if not transaction.is_started:
                 # IN_TRANSACTION cannot become READY directly, so the empty transaction passes through COMMITTING.
                 self._lifecycle.transition_to(_State.COMMITTING)
-                self._complete()
+                self._complete_transaction()
                 return None
             self._lifecycle.transition_to(_State.PREPARED)
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
@@ -347,8 +347,8 @@ class TransactionManager:
             if transaction is not None and transaction.is_started and transaction.started_ms is None:
                 transaction.started_ms = now_ms
             can_end = self.state in ENDING_STATES and is_flushed and not self._needs_producer_id
-            if can_end and self._is_empty():
-                self._complete()
+            if can_end and self._is_transaction_empty():
+                self._complete_transaction()
             return self._derive_request(is_flushed)
 
     def try_begin_sending(self, request: Request) -> bool:
@@ -459,7 +459,7 @@ class TransactionManager:
 
     # --- the next request
 
-    def _is_empty(self) -> bool:
+    def _is_transaction_empty(self) -> bool:
         return self._transaction is None or self._transaction.is_empty(aborting=self.state is _State.ABORTING)
 
     def _derive_request(self, is_flushed: bool) -> Request | None:
@@ -522,9 +522,9 @@ class TransactionManager:
     def on_ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None:
         if next_id_and_epoch is not None:
             self.id_and_epoch = next_id_and_epoch
-        self._complete()
+        self._complete_transaction()
 
-    def _complete(self) -> None:
+    def _complete_transaction(self) -> None:
         """Discard the ended transaction. In version 1, request a new epoch if the sequence numbers may have gaps."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
