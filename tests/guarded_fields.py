@@ -112,7 +112,7 @@ GUARDS = [
         _names("_pending_row_count _stored_ranges _rows_written _failures"),
         exempt=_names("_complete"),
     ),
-    Guard(Partitioner, "_lock", _names("_topics")),
+    Guard(Partitioner, "_lock", _names("_topic_states")),
     Guard(
         TransactionManager,
         "_lock",

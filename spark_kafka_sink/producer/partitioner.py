@@ -135,7 +135,7 @@ class Partitioner:
         self._random = random
         self._lock = threading.Lock()
         self._has_checked_rack = False
-        self._topics: dict[str, _TopicState] = {}
+        self._topic_states: dict[str, _TopicState] = {}
 
     def assign(
         self,
@@ -174,9 +174,9 @@ class Partitioner:
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
         """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
         with self._lock:
-            topic_state = self._topics.get(topic)
+            topic_state = self._topic_states.get(topic)
             if topic_state is None:
-                topic_state = self._topics[topic] = _TopicState()
+                topic_state = self._topic_states[topic] = _TopicState()
             topic_state.update(topic, snapshot, self._rack)
             if self._rack is not None and not self._has_checked_rack:
                 self._has_checked_rack = True

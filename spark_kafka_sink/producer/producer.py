@@ -174,7 +174,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             system=self._system,
             transactions=None if self._transactions is None else self._transactions.manager,
         )
-        self._topics = TopicMetadataWaiter(
+        self._topic_waiter = TopicMetadataWaiter(
             self._metadata,
             self._loop,
             self._metrics,
@@ -307,7 +307,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
             unknown = producer.prefetch_topics(["orders", "payments"])
         """
-        return self._topics.prefetch(topics, self._system.now())
+        return self._topic_waiter.prefetch(topics, self._system.now())
 
     def send_columns(
         self,
@@ -651,6 +651,6 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         Wait until max.block.ms after `now_ms`. Raise any error that TopicMetadataWaiter.await_partitions raises.
         """
         try:
-            return self._topics.await_partitions(topic, now_ms, partition)
+            return self._topic_waiter.await_partitions(topic, now_ms, partition)
         except ProducerClosedError:
             raise self._build_closed_error() from None

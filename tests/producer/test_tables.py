@@ -306,18 +306,18 @@ def test_draws_progress_bar_on_terminal_if_enabled(
     assert drawn == expected
 
 
-def test_sends_wide_rows_in_smaller_slices(
+def test_sends_wide_rows_in_smaller_batches(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
     monkeypatch.setattr(tables, "MAX_BATCH_BYTES", 3_500)
-    slice_sizes: list[int] = []
+    batch_sizes: list[int] = []
     send_columns = producer.send_columns
 
     def record_size(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
-        slice_sizes.append(len(columns))
+        batch_sizes.append(len(columns))
         return send_columns(topic, columns, partition)
 
     monkeypatch.setattr(producer, "send_columns", record_size)
     assert producer.send_table(topic, pa.table({"value": ["x" * 1_000] * 10})).rows_written == 10
-    assert slice_sizes == [3, 3, 3, 1]
+    assert batch_sizes == [3, 3, 3, 1]
     assert len(read_rows(broker, topic, "value")) == 10

@@ -178,7 +178,7 @@ def test_rejects_polars_object_column(producer: KafkaProducer, topic: str) -> No
 
 @pytest.mark.parametrize("words_type", [pa.string(), pa.string_view()])
 @pytest.mark.parametrize(("value_format", "nest"), [(None, False), ("json", False), ("json", True)])
-def test_splits_slices_by_decoded_dictionary_size(
+def test_splits_batches_by_decoded_dictionary_size(
     monkeypatch: pytest.MonkeyPatch,
     producer: KafkaProducer,
     topic: str,
@@ -186,7 +186,7 @@ def test_splits_slices_by_decoded_dictionary_size(
     nest: bool,
     words_type: pa.DataType,
 ) -> None:
-    """Only the rows with the long dictionary value are sent in small slices."""
+    """Only the rows with the long dictionary value are sent in small batches."""
     monkeypatch.setattr(tables, "MAX_BATCH_BYTES", 100_000)
     original_send_columns, sizes = producer.send_columns, []
 

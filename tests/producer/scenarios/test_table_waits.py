@@ -68,10 +68,10 @@ def test_sends_later_rows_of_topic_that_has_become_known(monkeypatch: pytest.Mon
     producer = Scripted(send_columns)
     monkeypatch.setattr(producer, "prefetch_topics", lambda topics: unknown_topics & set(topics))
     sender = tables.TableSender(producer, plan_table(None, table.schema, ColumnMapping(), {}), 100)
-    slices = sender.send_batches(table.to_reader())
-    next(slices), next(slices)
+    completed_counts = sender.send_batches(table.to_reader())
+    next(completed_counts), next(completed_counts)
     unknown_topics.clear()
-    list(slices)
+    list(completed_counts)
     assert (sender.result.rows_failed, sender.result.rows_written) == (2, 2)
 
 
