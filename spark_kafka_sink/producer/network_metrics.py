@@ -72,7 +72,7 @@ class NetworkMetrics:
         self._counts = counts
         self._window_ms, self._window_count = window_ms, window_count
         self._traffic = TrafficMetrics(counts, window_ms, window_count)
-        # Both are keyed by channel id, which is the node id as text.
+        # Both dictionaries are keyed by channel id, which is the node id as text.
         self._node_traffic: dict[str, TrafficMetrics] = {}
         self._node_latencies_ms: defaultdict[str, WindowedStat] = defaultdict(
             partial(WindowedStat, window_ms, window_count)

@@ -227,7 +227,7 @@ class Partitioner:
 
 
 def _assign_round_robin(topic_state: _TopicState, row_count: int) -> NDArray[np.int32]:
-    """Assign rows to the assignable partitions in turn, continuing where the previous call has stopped."""
+    """Assign rows to the assignable partitions in turn, continuing where the previous call stopped."""
     partitions = np.array(topic_state.assignable_partitions, np.int32)
     positions = (topic_state.next_position + np.arange(row_count)) % len(partitions)
     topic_state.next_position = (topic_state.next_position + row_count) % len(partitions)

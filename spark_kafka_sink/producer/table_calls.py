@@ -164,7 +164,7 @@ class _TableTransaction:
     """
 
     def __init__(self, producer: TableCalls) -> None:
-        # The part of ColumnsProducer that is the same inside and outside of a transaction.
+        # These attributes of a ColumnsProducer are the same inside and outside of a transaction.
         self.config = producer.config
         self.prefetch_topics = producer.prefetch_topics
         self.without_linger = producer.without_linger

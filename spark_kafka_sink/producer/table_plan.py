@@ -146,7 +146,7 @@ def plan_table(
 def _normalize_partition(mapping: ColumnMapping) -> ColumnMapping:
     """Convert a partition number of another integer type, such as numpy's, to an int. Return other mappings unchanged.
 
-    Later steps check for int, and a numpy integer is not an instance of it. A bool is one, but no partition number.
+    Later steps check for int, and a numpy integer is not an int. A bool is one, but it is not a partition number.
     """
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
         return replace(mapping, partition=operator.index(mapping.partition))

@@ -175,7 +175,7 @@ def _to_days(column: pa.Array) -> pa.Array:
     is_out_of_range = (days < _MIN_DAYS) | (days > _MAX_DAYS)
     if is_out_of_range.any():
         first_index = int(is_out_of_range.argmax())
-        raise pa.ArrowInvalid(f"{column.view(pa.int64())[first_index]} ms is no date")
+        raise pa.ArrowInvalid(f"{column.view(pa.int64())[first_index]} ms is not a valid date")
     return numbers_to_arrow(days.astype(np.int32), null_mask).view(pa.date32())
 
 

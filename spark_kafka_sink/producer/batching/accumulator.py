@@ -387,7 +387,7 @@ class RecordAccumulator:
             # The queues are updated first, because the extra linger of the stages depends on the leaders and on the
             # batches that are ready.
             self._update_queues(snapshot, now_ms, is_linger_suspended=is_linger_suspended)
-            # A flush or the close sends all batches anyway, so copying them out of sparse leases first would be wasted.
+            # A flush or the close sends all batches anyway, so copying them out of sparse leases would be wasted.
             if is_memory_short and not is_flushing:
                 self._batch_filler.free_sparse_leases()
             plan = self._plan_fill(now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended)

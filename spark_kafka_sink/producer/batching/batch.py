@@ -410,7 +410,7 @@ class ProducerBatch:
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:
-        """Record that the response has arrived or the connection was lost, so no socket reads the batch any more."""
+        """Record that the response has arrived or the connection was lost, so no socket reads the batch anymore."""
         self.has_request_in_flight = False
         if self.state is DONE:
             self._release_leases_unless_in_flight()

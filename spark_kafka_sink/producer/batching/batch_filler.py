@@ -17,7 +17,7 @@ the topic's fill lock.
 An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
 (`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, typically a
 KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, so no thread fills batches for its
-topic any more, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`). For this reason,
+topic anymore, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`). For this reason,
 rows move from one container to the next in a single statement: after an interrupt, they are in one of the containers.
 """
 

@@ -372,19 +372,19 @@ class PartitionQueues:
         return head.oldest_row_ms + self._linger_ms
 
     def _set_leader(self, queue: PartitionQueue) -> None:
-        info = self._snapshot.partition(*queue.topic_partition)
-        if info is None:
+        partition_info = self._snapshot.partition(*queue.topic_partition)
+        if partition_info is None:
             queue.leader_id = queue.leader_epoch = None
             return
-        queue.leader_id = info.leader if info.leader in self._snapshot.nodes else None
-        queue.leader_epoch = info.leader_epoch
+        queue.leader_id = partition_info.leader if partition_info.leader in self._snapshot.nodes else None
+        queue.leader_epoch = partition_info.leader_epoch
 
     def _find_leaders(self, topic: str) -> frozenset[int]:
         """Return the known leaders of a topic's partitions."""
-        info = self._snapshot.topics.get(topic)
-        if info is None:
+        topic_info = self._snapshot.topics.get(topic)
+        if topic_info is None:
             return frozenset()
-        leaders = {partition.leader for partition in info.partitions}
+        leaders = {partition.leader for partition in topic_info.partitions}
         return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
 
     def _has_full_request(self, node_id: int) -> bool:

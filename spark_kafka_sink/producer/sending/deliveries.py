@@ -2,7 +2,7 @@
 
 Each batch passes through these steps, in this order:
 
-    batch.mark_request_ended    no socket reads the bytes any more, so the memory may be released (rule 5 of
+    batch.mark_request_ended    no socket reads the bytes anymore, so the memory may be released (rule 5 of
                                 docs/producer-guarantees.md)
     idempotence                 records that the batch is stored, or that it is no longer in flight
     decide_outcome              Done | Retry | Split | Fail

@@ -67,7 +67,7 @@ _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 def can_pipeline(partition_state: PartitionState, connection: NodeApiVersions | None) -> bool:
     """Return whether a request may be sent while requests to the same partition are in flight.
 
-    Rule 1: only after a request on the same connection has succeeded under the current epoch.
+    Rule 1: a request on the same connection must have succeeded under the current epoch.
     """
     return partition_state.phase is PIPELINED and partition_state.confirmed_connection is connection
 
@@ -83,7 +83,7 @@ def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: 
 def can_restart_sequences(partition_state: PartitionState) -> bool:
     """Return whether pending batches may get new sequences.
 
-    Rule 3: only if there is a gap, no pending batch precedes it, and no request is in flight.
+    Rule 3: there must be a gap, no pending batch may precede it, and no request may be in flight.
     """
     if partition_state.in_flight_batches or partition_state.gap_start is None:
         return False

@@ -205,18 +205,19 @@ def find_violations(partition_state: PartitionState, max_in_flight: int, *, idem
 
 def _check_any_phase(partition_state: PartitionState) -> dict[str, bool]:
     """Check the invariants of every phase. Return whether each one holds, keyed by its description."""
-    pending = partition_state.pending_batches
+    pending_batches = partition_state.pending_batches
     return {
-        "no pending batch is done": not any(batch.is_done for batch in pending),
+        "no pending batch is done": not any(batch.is_done for batch in pending_batches),
         "pending batches have one epoch": all(
-            (batch.producer_id, batch.producer_epoch) == partition_state.id_and_epoch for batch in pending
+            (batch.producer_id, batch.producer_epoch) == partition_state.id_and_epoch for batch in pending_batches
         ),
         "sequences ascend": all(
             is_after(later_batch.base_sequence, earlier_batch.last_sequence)
-            for earlier_batch, later_batch in pairwise(pending)
+            for earlier_batch, later_batch in pairwise(pending_batches)
         ),
-        "the next sequence is free": not pending or is_after(partition_state.next_sequence, pending[-1].last_sequence),
-        "only pending batches are in doubt": partition_state.in_doubt_batches <= set(pending),
+        "the next sequence is free": not pending_batches
+        or is_after(partition_state.next_sequence, pending_batches[-1].last_sequence),
+        "only pending batches are in doubt": partition_state.in_doubt_batches <= set(pending_batches),
     }
 
 

@@ -120,7 +120,7 @@ class Sender:
         Called when the producer was garbage-collected or the program is exiting.
 
         Accepted records are still delivered, or fail after delivery.timeout.ms. The records of an open transaction are
-        not delivered, because no call can commit it any more.
+        not delivered, because no call can commit it anymore.
 
         The garbage collector may call this on any thread, between any two bytecodes, while that thread holds any of the
         producer's locks. So this method takes no lock; it only sets flags and wakes the sender.

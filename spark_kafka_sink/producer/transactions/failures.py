@@ -34,11 +34,11 @@ def fail_transaction(
 
 def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
     """Build the error for a record that is dropped because its transaction cannot be committed or is aborted."""
-    text = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
+    message_start = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
     cause = manager.error
     if cause is None:
-        return TransactionAbortedError(f"{text}was aborted.")
-    error = TransactionAbortedError(f"{text}cannot be committed. {cause}")
+        return TransactionAbortedError(f"{message_start}was aborted.")
+    error = TransactionAbortedError(f"{message_start}cannot be committed. {cause}")
     error.__cause__ = cause
     return error
 

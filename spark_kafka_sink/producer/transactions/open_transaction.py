@@ -25,7 +25,7 @@ class GroupOffsets:
 
 @dataclass
 class OpenTransaction:
-    """A transaction's contents, and what the brokers know of it.
+    """A transaction's contents and progress.
 
     Each flag changes from its default at most once, and never back. Once `is_end_sent` is set, nothing can be added to
     the transaction, and only the coordinator knows its outcome.
