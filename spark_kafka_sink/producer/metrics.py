@@ -118,7 +118,10 @@ class _TopicMetrics:
 
 
 class ProducerMetrics:
-    """Records events of the sender and of calling threads, and computes the values of all metrics."""
+    """Records events of the sender and of calling threads, and computes the values of all metrics.
+
+    To add a metric, add its name to `_windowed_stats` or `_meters`, which define its gauges, and record its values.
+    """
 
     def __init__(
         self, window_ms: float, window_count: int, io_counts: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]

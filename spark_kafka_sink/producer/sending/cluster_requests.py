@@ -46,6 +46,8 @@ class BlockingCall(Call[ResponseT]):
 class ClusterRequests(PolledRequests):
     """A producer's pending requests for producer ids, transactions and transaction descriptions.
 
+    PendingRequests tracks the requests, and PolledRequests sends them. This class adds calls that other threads submit.
+
     `submit`, `cancel` and `fail` are thread-safe. All other methods must be called by the sender thread.
     """
 

@@ -65,7 +65,10 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 class PartitionState:
-    """One topic-partition's pending and in-flight batches, and its sequences."""
+    """One topic-partition's pending and in-flight batches, and its sequences.
+
+    Attributes that are declared without a value are set before they are first read.
+    """
 
     __slots__ = (
         "confirmed_connection",
