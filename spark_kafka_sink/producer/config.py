@@ -139,7 +139,7 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
     TLS and SASL options are accepted here but parsed by ProducerConfig.from_parsed_options(), which also validates all
     options together.
     """
-    return parse_option_values(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
+    return parse_option_values(PRODUCER_OPTIONS, options, other_names=SECURITY_OPTIONS, component="producer")
 
 
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:

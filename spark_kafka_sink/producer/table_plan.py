@@ -205,7 +205,8 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
             alternative = " or a list of names"
         elif accepts_number:
             alternative = " or a number"
-        faults.append(f"{field_name} must be the name of a column{alternative}, not {sanitize(repr(argument), 100)}.")
+        shown_argument = sanitize(repr(argument), max_characters=100)
+        faults.append(f"{field_name} must be the name of a column{alternative}, not {shown_argument}.")
     return faults
 
 
@@ -223,7 +224,7 @@ def _parse_formats(
             column_names = [columns] if isinstance(columns, str) else list(columns)
             # The names are quoted as in Spark SQL, so that a name may contain a comma.
             options[f"{part}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
-    parsed_options = parse_option_values(_OPTIONS, options, (), "producer")
+    parsed_options = parse_option_values(_OPTIONS, options, other_names=(), component="producer")
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
     return list(formats), registry, [*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)]

@@ -57,7 +57,7 @@ class TopicMetadataWaiter:
         self._wakeup = wakeup
         self._max_block_ms = max_block_ms
         self._system = system
-        self._topics_in_use = _TopicsInUse(metadata.snapshot, {})
+        self._topics_in_use = _TopicsInUse(metadata.snapshot, recorded_until_ms={})
         self._partition_counts_when_missing: dict[str, int] = {}
         """The number of partitions that each topic had when a requested partition was last missing."""
 
@@ -80,7 +80,7 @@ class TopicMetadataWaiter:
         snapshot = self._find_snapshot(topic, partition) or self._wait_for_partitions(topic, now_ms, partition)
         topics_in_use = self._topics_in_use
         if topics_in_use.snapshot is not snapshot:
-            topics_in_use = self._topics_in_use = _TopicsInUse(snapshot, {})
+            topics_in_use = self._topics_in_use = _TopicsInUse(snapshot, recorded_until_ms={})
         topics_in_use.recorded_until_ms[topic] = now_ms + _USE_RECORD_INTERVAL_MS
         return snapshot
 

@@ -240,7 +240,9 @@ class BatchRows(NamedTuple):
 
 def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
     """Build the BatchRows of a new row group whose rows all belong to one call."""
-    return BatchRows(RowGroup(row_indices, [call]), 0, len(row_indices), first_offset_delta)
+    return BatchRows(
+        RowGroup(row_indices, [call]), start=0, stop=len(row_indices), first_offset_delta=first_offset_delta
+    )
 
 
 def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:

@@ -180,7 +180,7 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
         index: message for index, message in response.record_error_messages.items() if 0 <= index < batch.record_count
     }
     if not messages_by_index:
-        return RecordErrors({}, None)
+        return RecordErrors(errors_by_index={}, remaining_error=None)
     partition = format_partition(*batch.topic_partition)
     code_name = lookup_error_code(response.code).name
     errors_by_index: dict[int, KafkaSinkError] = {}
