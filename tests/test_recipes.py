@@ -87,8 +87,8 @@ for name in ("throwaways", "wastes"):
 """
 COUNT_IN_PRODUCER = (
     "producer/metrics.py",
-    "            self._counts.requests += 1",
-    "            self._counts.throwaways += 3",
+    "            self._totals.requests += 1",
+    "            self._totals.throwaways += 3",
 )
 COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += written_rows", "        self._counts.wastes += 3")
 
@@ -127,7 +127,7 @@ def test_counter_recipe_adds_report_field_and_metric(
 def test_counting_undeclared_counter_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    insert("producer/metrics.py", "            self._counts.requests += 1", "            self._counts.throwaways = 3")
+    insert("producer/metrics.py", "            self._totals.requests += 1", "            self._totals.throwaways = 3")
     done = run(WRITE)
     assert "unexpected keyword argument 'throwaways'" in done.stderr
 
