@@ -72,7 +72,7 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
     hashes = murmur2(keys)
     hashes &= _NON_NEGATIVE_MASK
     # numpy optimizes division by a scalar (it multiplies and shifts), but not the remainder, so the remainders are
-    # computed from the quotients. Both steps work in place.
+    # computed from the quotients, in place.
     divisor = _to_uint32_scalar(partition_count)
     quotients = hashes // divisor
     multiples: NDArray[np.uint32] = np.multiply(quotients, divisor, out=quotients)

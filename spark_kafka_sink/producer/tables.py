@@ -363,7 +363,7 @@ def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halve a batch until it has at most MAX_BATCH_BYTES with its dictionaries decoded.
+    """Halve a batch until it has a single row, or at most MAX_BATCH_BYTES with its dictionaries decoded.
 
     A dictionary stores each value once, but decoding copies the value to every row that refers to it.
     """

@@ -116,7 +116,10 @@ class Meter:
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the time recorded by a meter as a fraction, from 0 to 1, of the recent windows."""
+    """Return the time recorded by a meter as a fraction of the recent windows.
+
+    The fraction exceeds 1 if several threads were timed at once.
+    """
     return nanoseconds.windowed_stat.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 

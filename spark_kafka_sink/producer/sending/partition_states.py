@@ -100,7 +100,8 @@ class PartitionState:
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
         self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
         self.gap_start: int | None = None  # first sequence that will never be stored; None if there is no gap
-        self.has_unresolved_sequence = False  # until `resolve_sequences` or `start_sequences` is called
+        self.has_unresolved_sequence = False
+        """Whether a batch has failed in doubt since `resolve_sequences` or `start_sequences` was last called."""
         self.id_and_epoch = NO_PRODUCER_ID  # the identity under which the sequences were assigned
         self.next_sequence: int  # set by `start_sequences`
         self.last_acked_sequence: int  # set by `start_sequences`; -1 until a batch is acknowledged
