@@ -33,11 +33,11 @@ class _Sample:
 class WindowedStat:
     """Count, sum and maximum over the last `window_count` windows of `window_ms` each."""
 
-    __slots__ = ("_num_samples", "_samples", "_window_ms")
+    __slots__ = ("_samples", "_window_count", "_window_ms")
 
     def __init__(self, window_ms: float, window_count: int) -> None:
         self._window_ms = window_ms
-        self._num_samples = window_count
+        self._window_count = window_count
         self._samples: deque[_Sample] = deque(maxlen=window_count)
 
     def record(self, value: float, now_ms: float, count: float = 1, maximum: float | None = None) -> None:
@@ -72,13 +72,13 @@ class WindowedStat:
         samples = self._select_recent_samples(now_ms)
         if not samples:
             return 0.0
-        min_elapsed_ms = self._window_ms * max(1, self._num_samples - 1)
+        min_elapsed_ms = self._window_ms * max(1, self._window_count - 1)
         elapsed_ms = max(now_ms - samples[0].start_ms, min_elapsed_ms)
         total = sum(sample.sum for sample in samples)
         return _MS_PER_SECOND * total / elapsed_ms if elapsed_ms else 0.0  # the window length may be 0
 
     def _select_recent_samples(self, now_ms: float) -> list[_Sample]:
-        oldest_ms = now_ms - self._window_ms * self._num_samples
+        oldest_ms = now_ms - self._window_ms * self._window_count
         return [sample for sample in self._samples if sample.start_ms > oldest_ms]
 
 
