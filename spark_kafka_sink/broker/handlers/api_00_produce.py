@@ -55,15 +55,16 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
 def _append_topic(
     context: RequestContext, request: ProduceRequest, topic_data: TopicProduceData
 ) -> TopicProduceResponse:
-    """Append the batches of one topic. Topics are identified by id from v13 on, and by name before."""
+    """Append the batches of one topic. Topics are identified by id since version 13, and by name in earlier ones."""
     has_topic_id = context.version >= MIN_VERSION_WITH_TOPIC_IDS
     if has_topic_id:
         topic = context.cluster.find_topic_by_id(topic_data.topic_id)
     else:
         topic = context.cluster.find_topic(topic_data.name)
-    if topic is None and has_topic_id:
+    if topic is None:
+        error_code = error_codes.UNKNOWN_TOPIC_ID if has_topic_id else error_codes.UNKNOWN_TOPIC_OR_PARTITION
         results = [
-            PartitionProduceResponse(index=partition.index, error_code=error_codes.UNKNOWN_TOPIC_ID, base_offset=-1)
+            PartitionProduceResponse(index=partition.index, error_code=error_code, base_offset=-1)
             for partition in topic_data.partition_data
         ]
     else:
@@ -72,18 +73,18 @@ def _append_topic(
 
 
 def _append_partition(
-    context: RequestContext, request: ProduceRequest, topic: Topic | None, partition_data: PartitionProduceData
+    context: RequestContext, request: ProduceRequest, topic: Topic, partition_data: PartitionProduceData
 ) -> PartitionProduceResponse:
     """Append a partition's batch. Return the batch's offset, or the error that rejected it."""
     index = partition_data.index
     result = PartitionProduceResponse(index=index, base_offset=-1)
     partition, result.error_code = context.get_partition_or_error_code(topic, index)
-    if topic is not None and 0 <= index < len(topic.partitions):
+    if 0 <= index < len(topic.partitions):
         # The response has the log start offset even if the batch is rejected.
         result.log_start_offset = topic.partitions[index].log.log_start_offset
-    if topic is None or partition is None:
-        # After a change of leader, the client can retry without requesting metadata.
-        if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:
+    if partition is None:
+        # A response that names the new leader lets the client retry without requesting metadata.
+        if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER:
             _set_current_leader(context, topic, result)
         return result
     result.error_code = _find_acks_error_code(context, request.acks, topic, partition)

@@ -38,8 +38,8 @@ def _find_routing_error_code(context: RequestContext, request: ApiVersionsReques
         return 0
     if request.cluster_id is None or request.node_id == -1:
         return error_codes.INVALID_REQUEST
-    is_routed = (request.cluster_id, request.node_id) == (context.cluster.cluster_id, context.node)
-    return 0 if is_routed else error_codes.REBOOTSTRAP_REQUIRED
+    is_for_this_node = (request.cluster_id, request.node_id) == (context.cluster.cluster_id, context.node)
+    return 0 if is_for_this_node else error_codes.REBOOTSTRAP_REQUIRED
 
 
 def build_api_versions_response(cluster: EmbeddedCluster, version: int) -> ApiVersionsResponse:

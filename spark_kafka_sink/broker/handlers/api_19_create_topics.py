@@ -25,10 +25,12 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
     name_counts = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
     valid_definitions: dict[str, TopicDefinition] = {}
+    valid_results: dict[str, CreatableTopicResult] = {}
     with cluster.lock:
         remaining_partition_count = cluster.count_available_partitions()
         for topic in request.topics:
-            definition, result = _resolve_defaults(context, topic)
+            definition = _build_definition(context, topic)
+            result = _build_result(context, topic, definition.partition_count)
             if name_counts[topic.name] > 1:
                 result.error_code = error_codes.INVALID_REQUEST
                 result.error_message = "The request contains the topic more than once."
@@ -39,29 +41,34 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResu
             if not result.error_code:
                 remaining_partition_count -= definition.partition_count
                 valid_definitions[definition.name] = definition
+                valid_results[definition.name] = result
             results.append(result)
         if not request.validate_only:
-            _create(context, valid_definitions, {result.name or "": result for result in results})
+            _create(context, valid_definitions, valid_results)
     return CreateTopicsResponse(topics=results)
 
 
-def _resolve_defaults(
-    context: RequestContext, requested_topic: CreatableTopic
-) -> tuple[TopicDefinition, CreatableTopicResult]:
-    """Replace -1 with the cluster's defaults. Return the topic to create, and the result for a successful creation."""
-    cluster = context.cluster
+def _build_definition(context: RequestContext, requested_topic: CreatableTopic) -> TopicDefinition:
+    """Build the definition of the topic to create. The partition count -1 stands for the cluster's default."""
     if requested_topic.assignments:
         partition_count = len(requested_topic.assignments)  # the request assigns each partition to nodes
     elif requested_topic.num_partitions == -1:
-        partition_count = cluster.config.default_partitions
+        partition_count = context.cluster.config.default_partitions
     else:
         partition_count = requested_topic.num_partitions
     settings = {config.name: config.value for config in requested_topic.configs if config.value is not None}
+    return TopicDefinition(requested_topic.name, partition_count, settings)
+
+
+def _build_result(
+    context: RequestContext, requested_topic: CreatableTopic, partition_count: int
+) -> CreatableTopicResult:
+    """Build the result of a successful creation, but without the topic id, which is still unknown."""
     result = CreatableTopicResult(name=requested_topic.name, num_partitions=partition_count)
     result.replication_factor = (
-        len(cluster.nodes) if requested_topic.replication_factor == -1 else requested_topic.replication_factor
+        len(context.cluster.nodes) if requested_topic.replication_factor == -1 else requested_topic.replication_factor
     )
-    return TopicDefinition(requested_topic.name, partition_count, settings), result
+    return result
 
 
 def _create(
