@@ -48,7 +48,7 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class KafkaSinkError(Exception):
-    """Base class of all exceptions that the library raises on purpose.
+    """Base class of all exceptions that the library raises deliberately.
 
     `str(error)` consists of the records' destination, the connection's address, the message, the remedy, and a warning
     if the records may have been stored.
@@ -57,12 +57,15 @@ class KafkaSinkError(Exception):
     destination: str = ""
     """The topic or topic-partition of the rows or the batch that failed, formatted by `format_partition`.
 
-    It is "" if the message itself names the topic, and for errors that are not about records.
+    It is "" if the message itself names the topic, or if the error is unrelated to records.
     """
     address: str = ""
-    """The failed connection's address, or "" if the error is not about a connection."""
+    """The failed connection's address, or "" if the error is unrelated to a connection."""
     remedy: str = ""
-    """Advice that is not part of the message, because it depends on the caller's later steps, or ""."""
+    """Advice on fixing the error; "" if there is none.
+
+    It is kept apart from the message, because it depends on what the caller does next.
+    """
     possibly_stored: bool = False
     """Whether the records may have been stored although their delivery failed."""
 

@@ -78,10 +78,10 @@ class InFlightRequests:
         self._count = 0
         self._next_deadline_check_ms = math.inf  # no request times out before this time
 
-    def add(self, in_flight: InFlightRequest) -> None:
-        self._requests_by_node.setdefault(in_flight.request.node_id, deque()).append(in_flight)
+    def add(self, in_flight_request: InFlightRequest) -> None:
+        self._requests_by_node.setdefault(in_flight_request.request.node_id, deque()).append(in_flight_request)
         self._count += 1
-        self._next_deadline_check_ms = min(self._next_deadline_check_ms, in_flight.deadline_ms)
+        self._next_deadline_check_ms = min(self._next_deadline_check_ms, in_flight_request.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
         """Return whether a further request may be sent to the node.
@@ -132,18 +132,18 @@ class InFlightRequests:
 
     def extend_deadlines(self, node_id: int, throttle_ms: float) -> None:
         """Extend the deadlines of all requests to the node by a throttle time."""
-        for in_flight in self._requests_by_node.get(node_id, ()):
-            in_flight.deadline_ms += throttle_ms
+        for in_flight_request in self._requests_by_node.get(node_id, ()):
+            in_flight_request.deadline_ms += throttle_ms
 
     def next_deadline_check_ms(self) -> float:
-        """Return the time of the next `check_deadlines` that may find anything; inf if no check is scheduled.
+        """Return the time from which `collect_timed_out_requests` may find anything; inf if no check is scheduled.
 
         No request times out before this time. It may be earlier than the earliest deadline, because it is not updated
         when requests complete or deadlines are extended.
         """
         return self._next_deadline_check_ms
 
-    def check_deadlines(self, now_ms: float) -> dict[int, ClientRequest]:
+    def collect_timed_out_requests(self, now_ms: float) -> dict[int, ClientRequest]:
         """Return the oldest timed-out request of each node, if any, and update the time of the next check.
 
         Requests have different timeouts, so a newer request may time out before an older one. The caller must remove
@@ -152,10 +152,10 @@ class InFlightRequests:
         timed_out_requests: dict[int, ClientRequest] = {}
         future_deadlines_ms: list[float] = []
         for node_id, requests in self._requests_by_node.items():
-            for in_flight in requests:
-                if in_flight.deadline_ms > now_ms:
-                    future_deadlines_ms.append(in_flight.deadline_ms)
+            for in_flight_request in requests:
+                if in_flight_request.deadline_ms > now_ms:
+                    future_deadlines_ms.append(in_flight_request.deadline_ms)
                 else:
-                    timed_out_requests.setdefault(node_id, in_flight.request)
+                    timed_out_requests.setdefault(node_id, in_flight_request.request)
         self._next_deadline_check_ms = min(future_deadlines_ms, default=math.inf)
         return timed_out_requests

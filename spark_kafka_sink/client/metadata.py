@@ -180,7 +180,7 @@ class Metadata:
             return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
-        """Wait until the version exceeds `last_version`. The response may be about topics of other callers.
+        """Wait for a metadata update newer than `last_version`, which may cover only topics requested by other callers.
 
         Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the fatal error.
         """

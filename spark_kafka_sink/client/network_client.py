@@ -291,12 +291,12 @@ class NetworkClient:
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: float) -> None:
         for send in self._selector.completed_sends:
-            in_flight = send.tag
-            assert isinstance(in_flight, InFlightRequest)
-            in_flight.is_written = True
-            if not in_flight.request.expect_response:
-                self._in_flight.complete_last_sent(in_flight.request.node_id)
-                responses.append(in_flight.build_response(message=None, now_ms=now_ms))
+            in_flight_request = send.tag
+            assert isinstance(in_flight_request, InFlightRequest)
+            in_flight_request.is_written = True
+            if not in_flight_request.request.expect_response:
+                self._in_flight.complete_last_sent(in_flight_request.request.node_id)
+                responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
         """Match responses to requests, and add those for callers to `responses`. Close connections on invalid ones."""
@@ -307,15 +307,15 @@ class NetworkClient:
             if isinstance(result, ConnectionLoss):
                 self._close_connection(responses, node_id, result, now_ms)
                 continue
-            in_flight, message = result
-            if in_flight.is_internal and isinstance(message, MetadataResponse):
-                query = get_metadata_query(in_flight.request)
-                self._fetch.handle_response(node_id, query, message, in_flight.version, now_ms)
-            elif in_flight.is_internal and isinstance(message, ApiVersionsResponse):
-                self._handle_api_versions(responses, in_flight, message, now_ms)
+            in_flight_request, message = result
+            if in_flight_request.is_internal and isinstance(message, MetadataResponse):
+                query = get_metadata_query(in_flight_request.request)
+                self._fetch.handle_response(node_id, query, message, in_flight_request.version, now_ms)
+            elif in_flight_request.is_internal and isinstance(message, ApiVersionsResponse):
+                self._handle_api_versions(responses, in_flight_request, message, now_ms)
             else:
-                responses.append(in_flight.build_response(message, now_ms))
-            self._maybe_throttle(in_flight, message, now_ms)
+                responses.append(in_flight_request.build_response(message, now_ms))
+            self._maybe_throttle(in_flight_request, message, now_ms)
 
     def _match_response(self, node_id: int, payload: memoryview) -> tuple[InFlightRequest, Message] | ConnectionLoss:
         """Return the request and the decoded response, or why the connection must be closed."""
@@ -346,7 +346,7 @@ class NetworkClient:
             self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now_ms)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now_ms: float) -> None:
-        for node_id, request in self._in_flight.check_deadlines(now_ms).items():
+        for node_id, request in self._in_flight.collect_timed_out_requests(now_ms).items():
             timeout = f"{request.timeout_ms / 1000:g} s"
             if request.timeout_ms == self._config.request_timeout_ms:
                 timeout += " (request.timeout.ms)"
@@ -399,17 +399,21 @@ class NetworkClient:
     def _send(self, request: ClientRequest, version: int, now_ms: float, *, is_internal: bool = False) -> None:
         """Pass a request to the Selector. `is_internal`: the client itself handles the response."""
         segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
-        in_flight = InFlightRequest(request, version, is_internal, now_ms)
-        self._in_flight.add(in_flight)
-        self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
+        in_flight_request = InFlightRequest(request, version, is_internal, now_ms)
+        self._in_flight.add(in_flight_request)
+        self._selector.send(NetworkSend(str(request.node_id), segments, in_flight_request))
 
     def _handle_api_versions(
-        self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now_ms: float
+        self,
+        responses: list[ClientResponse],
+        in_flight_request: InFlightRequest,
+        response: ApiVersionsResponse,
+        now_ms: float,
     ) -> None:
-        node_id = in_flight.request.node_id
-        request = in_flight.request.message
+        node_id = in_flight_request.request.node_id
+        request = in_flight_request.request.message
         assert isinstance(request, ApiVersionsRequest)
-        loss = self._connections.handle_api_versions(node_id, request, response, in_flight.version, now_ms)
+        loss = self._connections.handle_api_versions(node_id, request, response, in_flight_request.version, now_ms)
         if self._states.is_ready(node_id, now_ms):
             self._metadata.clear_connection_failure(node_id)
         if loss is not None:
@@ -417,10 +421,10 @@ class NetworkClient:
                 self._fetch.request_rebootstrap()
             self._close_connection(responses, node_id, loss, now_ms)
 
-    def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now_ms: float) -> None:
+    def _maybe_throttle(self, in_flight_request: InFlightRequest, message: Message, now_ms: float) -> None:
         """Send nothing to the node for the response's throttle time, which does not count towards timeouts."""
-        node_id = in_flight.request.node_id
-        throttle_time_ms = compute_throttle_ms(message, in_flight.request.api_key, in_flight.version)
+        node_id = in_flight_request.request.node_id
+        throttle_time_ms = compute_throttle_ms(message, in_flight_request.request.api_key, in_flight_request.version)
         if throttle_time_ms > 0:
             self._in_flight.extend_deadlines(node_id, throttle_time_ms)
             self._states.throttle(node_id, now_ms + throttle_time_ms)
@@ -445,11 +449,11 @@ class NetworkClient:
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
     ) -> None:
         """End the node's requests. Add results to `responses` only for requests of the client's callers."""
-        for in_flight in self._in_flight.clear(node_id):
-            if not in_flight.is_internal:
-                responses.append(in_flight.build_disconnect_response(loss, now_ms))
-            elif in_flight.request.api_key is ApiKey.METADATA:
-                self._fetch.handle_lost_request(node_id, get_metadata_query(in_flight.request), now_ms)
+        for in_flight_request in self._in_flight.clear(node_id):
+            if not in_flight_request.is_internal:
+                responses.append(in_flight_request.build_disconnect_response(loss, now_ms))
+            elif in_flight_request.request.api_key is ApiKey.METADATA:
+                self._fetch.handle_lost_request(node_id, get_metadata_query(in_flight_request.request), now_ms)
 
     def _ensure_active(self) -> None:
         if self._state is not _State.ACTIVE:

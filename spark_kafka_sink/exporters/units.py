@@ -15,7 +15,7 @@ _MILLISECOND_PREFIXES = ("record-queue-time-", "request-latency-", "produce-thro
 _BYTE_SIZE_PREFIXES = ("batch-size-", "record-size-", "request-size-")
 _BYTE_COUNTER_PREFIXES = ("byte-", "incoming-byte-", "outgoing-byte-")
 _RATIO_PREFIXES = ("compression-rate", "io-ratio", "io-wait-ratio", "bufferpool-wait-ratio")
-_COUNTER_UNITS = {
+_COUNTER_UNIT_BY_PREFIX = {
     "batch-split": "{split}",
     "buffer-exhausted": "{record}",
     "connection": "{connection}",
@@ -28,11 +28,14 @@ _COUNTER_UNITS = {
     "successful-": "{authentication}",
     "waiting-threads": "{thread}",
 }
-"""Units of counters, by the prefix of the metric name."""
+"""Units of counters, by the prefix of the metric name. At most one prefix matches a name.
+
+`record` and `request` have no trailing hyphen, because they also match names like `records-per-request-avg`.
+"""
 
 
 class ExportedMetric(NamedTuple):
-    """The name and base unit with which a metric is exported."""
+    """The name and base unit under which a metric is exported."""
 
     name: str
     """The metric's name without the unit that the Java producer includes in some names, such as `-ns` or `-bytes`."""
@@ -45,7 +48,7 @@ class ExportedMetric(NamedTuple):
 def to_exported_metric(name: str) -> ExportedMetric:
     """Return a producer metric's exported name and unit.
 
-    `name`: the metric's name in docs/metrics.md, without a tag.
+    `name`: the metric's name in docs/metrics.md, without tags.
     """
     # For example, the kind of `record-send-total` is `total`.
     base_name, _, kind = name.rpartition("-")
@@ -61,14 +64,14 @@ def to_exported_metric(name: str) -> ExportedMetric:
         return ExportedMetric(name, BYTES, factor=1)
     if name.startswith(_RATIO_PREFIXES):
         return ExportedMetric(name, _RATIO_UNIT, factor=1)
-    # Counters come last, because their prefixes may match other metrics: `request` counts requests, but
-    # `request-latency-avg` is a time.
+    # Check the prefixes of counters last, because they also match other metrics: `request` is the prefix of counters
+    # of requests, but also of `request-latency-avg`, which is a time.
     counter_unit = BYTES if name.startswith(_BYTE_COUNTER_PREFIXES) else _find_counter_unit(name)
     return ExportedMetric(name, f"{counter_unit}/s" if kind == "rate" else counter_unit, factor=1)
 
 
 def _find_counter_unit(name: str) -> str:
-    return next(unit for prefix, unit in _COUNTER_UNITS.items() if name.startswith(prefix))
+    return next(unit for prefix, unit in _COUNTER_UNIT_BY_PREFIX.items() if name.startswith(prefix))
 
 
 def _build_write_metric(name: str, counter: Counter) -> ExportedMetric:

@@ -101,17 +101,17 @@ def test_reports_nodes_with_timed_out_requests() -> None:
         in_flight(1, timeout_ms=1_000), in_flight(2, timeout_ms=200), in_flight(3, node_id=2, timeout_ms=5_000)
     )
     assert requests.next_deadline_check_ms() == 200
-    assert list(requests.check_deadlines(199)) == []
-    assert list(requests.check_deadlines(200)) == [1]
-    assert list(requests.check_deadlines(5_000)) == [1, 2]
+    assert list(requests.collect_timed_out_requests(199)) == []
+    assert list(requests.collect_timed_out_requests(200)) == [1]
+    assert list(requests.collect_timed_out_requests(5_000)) == [1, 2]
 
 
 def test_throttle_time_extends_deadlines() -> None:
     requests = tracked(in_flight(1, timeout_ms=1_000), in_flight(2, node_id=2, timeout_ms=1_000))
     requests.extend_deadlines(1, 300)
     requests.extend_deadlines(1, 400)
-    assert list(requests.check_deadlines(1_000)) == [2]
-    assert list(requests.check_deadlines(1_700)) == [1, 2]
+    assert list(requests.collect_timed_out_requests(1_000)) == [2]
+    assert list(requests.collect_timed_out_requests(1_700)) == [1, 2]
 
 
 def test_has_no_deadline_without_requests() -> None:
