@@ -23,6 +23,7 @@ ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
 _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
 """Microseconds per unit, by the logical type's suffix."""
+_NANOS_PER_MICRO = 1_000
 _DECIMAL_BYTES = 16
 """Size of Arrow's decimal128, and the maximum size of a fixed type to which decimals can be written."""
 
@@ -54,19 +55,18 @@ def _build_integer_writer(
 
     Both types have the same encoding and differ only in their range.
     """
-    types = pa.types
-    if types.is_integer(data_type):
-        fits_range = get_avro_type(schema) == "long" or not types.is_int64(data_type)
+    if pa.types.is_integer(data_type):
+        fits_range = get_avro_type(schema) == "long" or not pa.types.is_int64(data_type)
         return _write_integers if fits_range else None
-    if types.is_date32(data_type) and logical_type in (None, "date"):
+    if pa.types.is_date32(data_type) and logical_type in (None, "date"):
         return lambda column, mask: _write_integers(column.view(pa.int32()), mask)
     # The logical type of a time consists of a kind and a unit, for example local-timestamp-micros.
     kind, _, unit = (logical_type or "").rpartition("-")
-    fits_kind = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(kind)
-    if fits_kind is None or unit not in _MICROS_PER_UNIT or not fits_kind(data_type):
+    is_matching_type = _TIME_TYPE_CHECKS.get(kind)
+    if is_matching_type is None or unit not in _MICROS_PER_UNIT or not is_matching_type(data_type):
         return None
     # Spark passes timestamps in microseconds and times of day in nanoseconds.
-    ticks_per_unit = _MICROS_PER_UNIT[unit] * (1_000 if types.is_time64(data_type) else 1)
+    ticks_per_unit = _MICROS_PER_UNIT[unit] * (_NANOS_PER_MICRO if pa.types.is_time64(data_type) else 1)
     return lambda column, mask: build_signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // ticks_per_unit)
 
 
@@ -76,6 +76,14 @@ def _is_instant(data_type: pa.DataType) -> bool:
 
 def _is_local(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(data_type)) and data_type.tz is None
+
+
+_TIME_TYPE_CHECKS: dict[str, Callable[[pa.DataType], bool]] = {
+    "timestamp": _is_instant,
+    "local-timestamp": _is_local,
+    "time": pa.types.is_time64,
+}
+"""Functions that check whether a column's type fits a logical type, by the kind in the name of the logical type."""
 
 
 def _write_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
@@ -261,4 +269,7 @@ _WRITER_BUILDERS: dict[str, Callable[[Any, str | None, pa.DataType, str], Column
     "fixed": _build_fixed_writer,
     "enum": _build_enum_writer,
 }
-"""Builders by Avro type. A builder returns None if the column's type does not fit the schema."""
+"""Builders by Avro type. A builder returns None if the column's type does not fit the schema.
+
+All builders have the same parameters, although most of them do not use the logical type or the path.
+"""

@@ -132,7 +132,7 @@ def _attach_registered_schema(
     """
     if not registry_options.has_id_in_header:
         prefix = schema_format.build_row_prefix(registered_schema.id)
-        ignores_prefix = options.record_part == "key" and registry_options.partitioner_ignore_schema_id
+        ignores_prefix = options.record_part == "key" and registry_options.partitioner_ignores_schema_id
         return dataclasses.replace(
             encoder,
             format=schema_format.row_format,

@@ -2,13 +2,17 @@
 
 date           2024-03-10
 timestamp      2024-03-10T12:30:00.123-04:00, in the session's time zone, which is part of the column's type; the offset
-               is `Z` if it is 0, and includes seconds if it is not a whole number of minutes (before standard time)
+               is `Z` if it is 0, and includes seconds if it is not a whole number of minutes, as before the
+               introduction of standard time
 timestamp_ntz  2024-03-10T12:30:00.123
 time           12:34:56.789, without trailing zeros
 
 Negative years and years with more than four digits have a sign: `-0005`, `+12024`. Timestamps are truncated to
-milliseconds. All rows have the same number of digits. The digits are computed column by column in a byte table, a
-two-dimensional array of ASCII characters with one row for each date or time.
+milliseconds, and always have three decimals.
+
+All values of an array are first written with the same width, into a byte table: a two-dimensional array of ASCII
+characters with one row for each value and one column for each character. Long or negative years are inserted, and
+trailing zeros removed, afterwards.
 """
 
 from __future__ import annotations
@@ -26,13 +30,16 @@ from spark_kafka_sink.records.arrays import integers_to_numpy
 
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_PER_DAY = 86_400
+_DATE_WIDTH = len("2026-11-28")
+_TIMESTAMP_WIDTH = len("2026-11-28T12:34:56.789")
+_TIME_WIDTH = len("12:34:56.789012345")
 _MAX_UNSIGNED_YEAR = 9_999
 """Later years have five digits or more, and a sign, as in Java."""
 
 
 def format_dates(array: pa.Array) -> pa.Array:
     days = integers_to_numpy(array.view(pa.int32())).astype(np.int64)
-    table = np.empty((len(array), 10), np.uint8)
+    table = np.empty((len(array), _DATE_WIDTH), np.uint8)
     return copy_nulls(_to_text_with_years(table, _write_dates(table, days)), array)
 
 
@@ -46,9 +53,9 @@ def format_timestamps(array: pa.Array) -> pa.Array:
     seconds, fraction = np.divmod(ticks, ticks_per_second)
     offsets = 0 if array.type.tz is None else compute_utc_offsets(seconds, array.type.tz)
     days, day_seconds = np.divmod(seconds + offsets, _SECONDS_PER_DAY)
-    table = np.empty((len(array), 23), np.uint8)  # a row per timestamp, a column per character: 2026-11-28T12:34:56.789
+    table = np.empty((len(array), _TIMESTAMP_WIDTH), np.uint8)
     years = _write_dates(table, days)
-    table[:, 10] = ord("T")
+    table[:, _DATE_WIDTH] = ord("T")
     _write_times(table[:, 11:19], day_seconds)
     table[:, 19] = ord(".")
     _write_digits(table[:, 20:23], fraction * 1_000 // ticks_per_second)
@@ -61,7 +68,7 @@ def format_timestamps(array: pa.Array) -> pa.Array:
 def format_times(array: pa.Array) -> pa.Array:
     ticks = integers_to_numpy(array.view(pa.int64()))
     ticks_per_second = _TICKS_PER_SECOND[array.type.unit]
-    table = np.empty((len(array), 18), np.uint8)
+    table = np.empty((len(array), _TIME_WIDTH), np.uint8)
     _write_times(table, ticks // ticks_per_second)
     table[:, 8] = ord(".")
     _write_digits(table[:, 9:], ticks % ticks_per_second * (_TICKS_PER_SECOND["ns"] // ticks_per_second))

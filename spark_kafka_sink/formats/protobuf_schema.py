@@ -21,6 +21,10 @@ DEFAULT_NAME = "TopLevelRecord"
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FULL_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _MAP_KEY_TYPES = ("string", "int32", "int64", "bool")
+_UNPACKABLE_TYPES = ("string", "bytes", "message", "timestamp")
+"""Types whose repeated fields cannot be packed, because their elements have a length prefix."""
+_MESSAGE_TYPES = ("message", "timestamp")
+"""Types whose fields always have presence, and need no `optional` label."""
 
 
 class DerivedMessage(NamedTuple):
@@ -35,15 +39,16 @@ class _FieldDeclaration(NamedTuple):
     """The declaration of a field that has no name or number yet.
 
     `type_name`: the type in .proto syntax.
+    `proto_field`: the field. Its name is "" and its number 0 until `_declare_message` sets them.
     `nested_messages`: the lines of the messages that the type refers to.
     """
 
     type_name: str
-    field: MessageField
+    proto_field: MessageField
     nested_messages: tuple[str, ...] = ()
 
 
-def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessage:
+def derive_message(columns: Sequence[pa.Field], name: str | None) -> DerivedMessage:
     """Derive a message with this full name. Raise SchemaError if Protobuf does not support a name or type."""
     full_name = name or DEFAULT_NAME
     if not _FULL_NAME_PATTERN.fullmatch(full_name):
@@ -51,7 +56,7 @@ def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessa
             f"{full_name!r} is not a valid message name; use letters, digits and '_', and dots as separators"
         )
     package, _, name_in_package = full_name.rpartition(".")
-    message_fields, lines = _declare_message(fields, name_in_package, "")
+    message_fields, lines = _declare_message(columns, name_in_package, path_prefix="")
     file_header = ['syntax = "proto3";']
     if package:
         file_header.append(f"package {package};")
@@ -60,78 +65,91 @@ def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessa
     return DerivedMessage(message_fields, "\n".join([*file_header, "", *lines, ""]), full_name)
 
 
-def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[tuple[MessageField, ...], list[str]]:
-    """Return the fields of a message, and the lines of its declaration in .proto syntax."""
-    fields = list(fields)
-    used_names = {field.name for field in fields}
+def _declare_message(
+    columns: Iterable[pa.Field], name: str, path_prefix: str
+) -> tuple[tuple[MessageField, ...], list[str]]:
+    """Return the fields of a message, and the lines of its declaration in .proto syntax.
+
+    `path_prefix`: text that precedes a column's name in its path, such as `address.`.
+    """
+    columns = list(columns)
+    used_names = {column.name for column in columns}
     message_fields, declarations, nested_messages = [], [], []
-    for number, field in enumerate(fields, 1):
-        if not _NAME_PATTERN.fullmatch(field.name):
+    for number, column in enumerate(columns, 1):
+        if not _NAME_PATTERN.fullmatch(column.name):
             raise SchemaError(
-                f"column {path}{field.name} is not a valid Protobuf name; rename it so that it contains only letters, "
-                "digits and '_'"
+                f"column {path_prefix}{column.name} is not a valid Protobuf name; rename it so that it contains only "
+                "letters, digits and '_'"
             )
-        declaration = _declare_field(field, _build_nested_message_name(field.name, used_names), f"{path}{field.name}")
-        message_field = replace(declaration.field, name=field.name, number=number)
-        is_scalar = not message_field.is_repeated and message_field.type_name not in ("map", "message", "timestamp")
+        nested_message_name = _build_nested_message_name(column.name, used_names)
+        declaration = _declare_field(column, nested_message_name, f"{path_prefix}{column.name}")
+        message_field = replace(declaration.proto_field, name=column.name, number=number)
+        is_scalar = not message_field.is_repeated and message_field.type_name not in ("map", *_MESSAGE_TYPES)
         label = "optional " if is_scalar and message_field.has_presence else ""
-        declarations.append(f"  {label}{declaration.type_name} {field.name} = {number};")
+        declarations.append(f"  {label}{declaration.type_name} {column.name} = {number};")
         message_fields.append(message_field)
         nested_messages += [f"  {line}" for line in declaration.nested_messages]
     return tuple(message_fields), [f"message {name} {{", *declarations, *nested_messages, "}"]
 
 
-def _build_nested_message_name(field: str, used_names: set[str]) -> str:
+def _build_nested_message_name(column_name: str, used_names: set[str]) -> str:
     """Return a name for the message of a struct, for example ShippingAddressRecord for `shippingAddress`.
 
     The name is not in `used_names`, and is added to it.
     """
-    name = "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Record"
+    name = "".join(part[:1].upper() + part[1:] for part in column_name.split("_")) + "Record"
     while name in used_names:
         name += "_"
     used_names.add(name)
     return name
 
 
-def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
-    """Declare a field for a column of any type. `message_name` becomes the name of a struct's message."""
-    data_type, types = field.type, pa.types
-    if types.is_list(data_type):
+def _declare_field(column: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
+    """Declare a field for a column of any type.
+
+    `message_name`: the name of the message to declare if the column consists of structs or of lists or maps of them.
+    """
+    data_type = column.type
+    if pa.types.is_list(data_type):
         element = _declare_element(data_type.value_type, message_name, f"{path}.element")
-        is_packed = element.field.type_name not in ("string", "bytes", "message", "timestamp")
-        repeated = replace(element.field, is_repeated=True, is_packed=is_packed)
-        return _FieldDeclaration(f"repeated {element.type_name}", repeated, element.nested_messages)
-    if types.is_map(data_type):
+        is_packed = element.proto_field.type_name not in _UNPACKABLE_TYPES
+        repeated_field = replace(element.proto_field, is_repeated=True, is_packed=is_packed)
+        return _FieldDeclaration(f"repeated {element.type_name}", repeated_field, element.nested_messages)
+    if pa.types.is_map(data_type):
         key = _declare_element(data_type.key_type, message_name, f"{path}.key")
         value = _declare_element(data_type.item_type, message_name, f"{path}.value")
         if key.type_name not in _MAP_KEY_TYPES:
             raise SchemaError(f"column {path}: a Protobuf map cannot have keys of type {data_type.key_type}")
-        entry = (replace(key.field, name="key", number=1), replace(value.field, name="value", number=2))
+        entry_fields = (
+            replace(key.proto_field, name="key", number=1),
+            replace(value.proto_field, name="value", number=2),
+        )
         return _FieldDeclaration(
             f"map<{key.type_name}, {value.type_name}>",
-            MessageField("", 0, "map", inner_fields=entry),  # _declare_message sets the name and the number
+            MessageField(name="", number=0, type_name="map", inner_fields=entry_fields),
             value.nested_messages,
         )
     declaration = _declare_element(data_type, message_name, path)
-    has_presence = field.nullable or declaration.field.type_name in ("message", "timestamp")
-    return declaration._replace(field=replace(declaration.field, has_presence=has_presence))
+    has_presence = column.nullable or declaration.proto_field.type_name in _MESSAGE_TYPES
+    return declaration._replace(proto_field=replace(declaration.proto_field, has_presence=has_presence))
 
 
 def _declare_element(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
     """Declare a field that is neither a list nor a map. Raise SchemaError if Protobuf has no type for it."""
     if pa.types.is_struct(data_type):
         fields, lines = _declare_message(
-            (data_type.field(index) for index in range(data_type.num_fields)), message_name, f"{path}."
+            (data_type.field(index) for index in range(data_type.num_fields)), message_name, path_prefix=f"{path}."
         )
-        return _FieldDeclaration(message_name, MessageField("", 0, "message", inner_fields=fields), tuple(lines))
+        struct_field = MessageField(name="", number=0, type_name="message", inner_fields=fields)
+        return _FieldDeclaration(message_name, struct_field, nested_messages=tuple(lines))
     if pa.types.is_timestamp(data_type) and data_type.tz is not None:
-        return _FieldDeclaration(TIMESTAMP, MessageField("", 0, "timestamp"))
+        return _FieldDeclaration(TIMESTAMP, MessageField(name="", number=0, type_name="timestamp"))
     type_name = next((type_name for is_type, type_name in _SCALAR_TYPES if is_type(data_type)), None)
     if type_name is None:
         is_nested = pa.types.is_list(data_type) or pa.types.is_map(data_type)
         remedy = "; wrap the inner list or map in a struct" if is_nested else ""
         raise SchemaError(f"column {path} of type {data_type} has no corresponding Protobuf type{remedy}")
-    return _FieldDeclaration(type_name, MessageField("", 0, type_name))
+    return _FieldDeclaration(type_name, MessageField(name="", number=0, type_name=type_name))
 
 
 _SCALAR_TYPES = (

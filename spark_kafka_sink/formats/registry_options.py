@@ -40,23 +40,26 @@ class RegistryOptions:
     """The connection to the schema registry, and the rules that select schemas and subjects."""
 
     config: RegistryConfig
-    schema_source: str = SCHEMA_SOURCES[0]
-    subject_name_strategy: str = SUBJECT_NAME_STRATEGIES[0]
-    schema_id_location: str = SCHEMA_ID_LOCATIONS[0]
-    partitioner_ignore_schema_id: bool = False
+    schema_source: str = "register"
+    subject_name_strategy: str = "topic"
+    schema_id_location: str = "prefix"
+    partitioner_ignores_schema_id: bool = False
 
     @property
     def has_id_in_header(self) -> bool:
         return self.schema_id_location == "header"
 
-    def build_subject_name(self, part: str, topic: str | None, schema_name: str) -> str:
-        """Return the subject of the schema for the topic's values or keys (`part`).
+    def build_subject_name(self, record_part: str, topic: str | None, schema_name: str) -> str:
+        """Return the name of the subject under which the schema is registered.
 
-        `topic` may be None only with the strategy `record`, which does not use it.
+        `record_part`: the part of the record that has the schema, "key" or "value".
+        `topic`: the topic; may be None only with the strategy `record`, which does not use it.
         """
         if self.subject_name_strategy == "topic":
-            return f"{topic}-{part}"
-        return schema_name if self.subject_name_strategy == "record" else f"{topic}-{schema_name}"
+            return f"{topic}-{record_part}"
+        if self.subject_name_strategy == "record":
+            return schema_name
+        return f"{topic}-{schema_name}"  # the strategy topicRecord
 
 
 def _parse_token(value: object) -> str | None:
@@ -129,7 +132,7 @@ REGISTRY_OPTIONS = (
     ),
     Option(
         "partitionerIgnoreSchemaId",
-        RegistryOptions.partitioner_ignore_schema_id,
+        RegistryOptions.partitioner_ignores_schema_id,
         parse_boolean,
         "true: the partition of a key does not depend on the schema id before it, so that a key "
         "[keeps its partition](registry.md#keep-keys-in-their-partition) when its schema gets a new id",
@@ -163,7 +166,7 @@ def parse_registry_options(
     registry = _parse_registry(parsed_options)
     for options in registry_formats:
         _check_subject(options, registry, topic, parsed_options.faults)
-    if registry.partitioner_ignore_schema_id:
+    if registry.partitioner_ignores_schema_id:
         _check_keys_have_prefix(formats, registry, parsed_options)
     return registry
 
@@ -240,7 +243,7 @@ def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
         schema_source=option_values["schemaSource"],
         subject_name_strategy=option_values["subjectNameStrategy"],
         schema_id_location=option_values["schemaIdLocation"],
-        partitioner_ignore_schema_id=option_values["partitionerIgnoreSchemaId"],
+        partitioner_ignores_schema_id=option_values["partitionerIgnoreSchemaId"],
     )
 
 

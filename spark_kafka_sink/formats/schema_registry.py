@@ -284,10 +284,12 @@ class SchemaRegistryClient:
     ) -> Mapping[str, Any]:
         """Send a request to each URL in turn, with retries, until one succeeds or the timeout expires.
 
-        An attempt tries all URLs, and divides the remaining time among those that it has not tried yet. Return the JSON
-        object of the response. Raise SchemaRegistryError if the registry rejects the request or the last attempt fails.
+        Each attempt tries every URL in turn, and divides the remaining time evenly among the URLs still to be tried.
+        Return the JSON object of the response. Raise SchemaRegistryError if the registry rejects the request or the
+        last attempt fails.
 
         `schema`: the request's body, or None for a request without a body.
+        `subject`: the subject that error messages name.
         """
         deadline_s = self._now_s() + self._config.timeout_ms / 1000
         for attempt in range(1, MAX_RETRIES + 2):
@@ -296,10 +298,9 @@ class SchemaRegistryClient:
                 if result.status == HTTPStatus.OK:
                     return parse_json_object(result.data)
                 raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
-            failures = result
-            message = "; ".join(failure.message for failure in failures)
+            message = "; ".join(failure.message for failure in result)
             # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
-            min_backoffs_s = [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
+            min_backoffs_s = [failure.min_backoff_s for failure in result if failure.min_backoff_s is not None]
             can_retry = attempt <= MAX_RETRIES and bool(min_backoffs_s)
             backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *min_backoffs_s])
             remaining_s = deadline_s - self._now_s()
@@ -307,14 +308,15 @@ class SchemaRegistryClient:
                 break
             _log.warning("The request to the schema registry failed (%s). Retrying in %.1f s.", message, backoff_s)
             self._sleep(backoff_s)
+        # The loop ends only with `break`, so its variables describe the last attempt.
         requested_backoff_s = max(min_backoffs_s, default=0.0)
         remaining_s = max(0.0, remaining_s)
         if requested_backoff_s > remaining_s:
             message += f"; the requested backoff is {requested_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
         raise SchemaRegistryError(
-            f"The request to the schema registry failed after {format_count(attempt, 'attempt')} ({message}). The "
-            f"timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check schema.registry.url, "
-            "and that the driver can reach the registry."
+            f"The request to the schema registry failed after {format_count(attempt, 'attempt')}: "
+            f"{message.rstrip('.')}. The timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). "
+            "Check schema.registry.url, and that the driver can reach the registry."
         )
 
     def _try_urls(
