@@ -21,7 +21,7 @@ from spark_kafka_sink.network.channel import ChannelBuilder
 from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.security.secured_channel_builders import create_server_channel_builder
 from spark_kafka_sink.network.system import Buffer
-from spark_kafka_sink.options.files import read_regular_file
+from spark_kafka_sink.options.files import read_bounded_file
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.sasl.mechanism import ServerMechanism
@@ -127,7 +127,7 @@ class ListenerSecurity:
 def _load_certificates(load: Callable[[Path], None], path: Path) -> None:
     """Load a PEM file with a method of an SSLContext. Raise ConfigurationError if the file is unreadable or invalid."""
     try:
-        read_regular_file(path)  # rejects devices, because OpenSSL would read them forever
+        read_bounded_file(path)  # rejects devices, because OpenSSL would read them forever
         load(path)
     except OSError as error:  # includes ssl.SSLError, whose `reason` is OpenSSL's description of the problem
         reason = getattr(error, "reason", None) or error.strerror

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.options.files import read_regular_file
+from spark_kafka_sink.options.files import read_bounded_file
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
@@ -93,7 +93,7 @@ def read_text_file(path: Path, argument: str) -> str:
     `argument`: the command-line argument to name in error messages.
     """
     try:
-        return read_regular_file(path, allow_pipe=True).decode()
+        return read_bounded_file(path, allow_pipe=True).decode()
     except OSError as error:
         raise ConfigurationError(f"{argument}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

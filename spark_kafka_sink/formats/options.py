@@ -17,7 +17,7 @@ from spark_kafka_sink.formats.format_builders import (
 )
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
-from spark_kafka_sink.options.files import read_regular_file
+from spark_kafka_sink.options.files import read_bounded_file
 
 RECORD_PARTS = ("value", "key")
 """Record fields that can be encoded from columns."""
@@ -150,7 +150,7 @@ def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name:
         parsed_options.faults.add(f"{part}Schema", f"cannot be set together with {{{part}SchemaFile}}.")
     elif path:
         try:
-            data = read_regular_file(path)
+            data = read_bounded_file(path)
             text = base64.b64encode(data).decode() if format_name in DESCRIPTOR_FORMATS else data.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error

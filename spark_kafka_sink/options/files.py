@@ -1,4 +1,4 @@
-"""Reads the files that options name, such as schemas, certificates and keys.
+"""Read the files that options name, such as schemas, certificates and keys.
 
 Such files are small, so a large file is assumed to be the wrong one and rejected.
 """
@@ -19,33 +19,33 @@ _FILE_TYPES = (
 )
 
 
-def read_regular_file(
+def read_bounded_file(
     path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, *, allow_pipe: bool = False
 ) -> bytes:
-    """Read a whole file.
+    """Read a whole file of at most `max_bytes`.
 
-    Only regular files are read, because reading a device or a pipe may never end. Raise OSError if the path is not a
-    regular file or the file is too long. The error's `strerror` contains the reason.
+    Only regular files are read, because reading a device or a pipe may never end. Raise OSError if the file has another
+    type or is too long. The error's `strerror` contains the reason.
 
-    `allow_pipe`: whether to read pipes, too. This is meant for command-line arguments, where a shell may pass the
+    `allow_pipe`: whether a pipe may be read, too. This is meant for command-line arguments, where a shell may pass the
     output of a command as a pipe.
     """
     try:
-        _require_regular_file(os.stat(path).st_mode, allow_pipe)
+        _check_file_type(os.stat(path).st_mode, allow_pipe)
         # The file may be replaced between stat and open, so the descriptor is checked again after opening it. With
         # O_NONBLOCK, opening a pipe does not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if allow_pipe else os.O_NONBLOCK))
     except ValueError as error:
         raise OSError(errno.EINVAL, "the path contains a NUL character") from error
     with open(descriptor, "rb") as file:
-        _require_regular_file(os.fstat(descriptor).st_mode, allow_pipe)
+        _check_file_type(os.fstat(descriptor).st_mode, allow_pipe)
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"the file is longer than {max_bytes} bytes")
     return content
 
 
-def _require_regular_file(mode: int, allow_pipe: bool) -> None:
+def _check_file_type(mode: int, allow_pipe: bool) -> None:
     if stat.S_ISREG(mode) or (allow_pipe and stat.S_ISFIFO(mode)):
         return
     file_type = next((name for has_type, name in _FILE_TYPES if has_type(mode)), "of an unknown type")

@@ -34,7 +34,7 @@ from pyspark.errors import PySparkException
 
 from spark_kafka_sink.diagnostics.text import mask_secrets, sanitize
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.options.files import read_regular_file
+from spark_kafka_sink.options.files import read_bounded_file
 from spark_kafka_sink.reports.write_report import COMMITTED, WriteReport, parse_report
 from spark_kafka_sink.spark.constants import LINEAGE_DIRECTORY_OPTION
 from spark_kafka_sink.spark.lineage_events import LineageRun, SparkWrite, WriteStatistics, build_event, build_run
@@ -281,7 +281,7 @@ def _consume_reports(directory: str) -> Iterator[WriteReport]:
     for name in names:
         path = os.path.join(directory, name)
         try:
-            text = read_regular_file(path).decode(errors="replace")
+            text = read_bounded_file(path).decode(errors="replace")
             # A complete report ends with a newline. The file is deleted before the report is parsed, so that an invalid
             # report is not read again.
             if text.endswith("\n"):

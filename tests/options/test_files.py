@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.options.files import MAX_FILE_BYTES, read_regular_file
+from spark_kafka_sink.options.files import MAX_FILE_BYTES, read_bounded_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
 OTHER_READERS = {
@@ -25,15 +25,15 @@ OTHER_READERS = {
 def test_reads_file_and_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "schema").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(tmp_path / "schema")  # Kubernetes mounts secrets like this
-    assert read_regular_file(tmp_path / "schema") == read_regular_file(str(tmp_path / "link")) == b"{}"
-    assert read_regular_file(tmp_path / "schema", 2) == b"{}"
+    assert read_bounded_file(tmp_path / "schema") == read_bounded_file(str(tmp_path / "link")) == b"{}"
+    assert read_bounded_file(tmp_path / "schema", 2) == b"{}"
 
 
 def test_rejects_file_above_size_limit(tmp_path: Path) -> None:
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", MAX_FILE_BYTES + 1)
     with pytest.raises(OSError, match=f"the file is longer than {MAX_FILE_BYTES} bytes"):
-        read_regular_file(tmp_path / "large")
+        read_bounded_file(tmp_path / "large")
 
 
 def test_rejects_files_that_are_not_regular(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_rejects_files_that_are_not_regular(tmp_path: Path) -> None:
             (tmp_path / "pipe", "a pipe"),
         ):
             with pytest.raises(OSError, match=f"it is {file_type}, not a regular file"):
-                read_regular_file(path)
+                read_bounded_file(path)
     with pytest.raises(OSError, match="NUL"):
-        read_regular_file("a\0b")
+        read_bounded_file("a\0b")
 
 
 def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"a=b",))
     writer.start()
-    assert read_regular_file(pipe, allow_pipe=True) == b"a=b"
+    assert read_bounded_file(pipe, allow_pipe=True) == b"a=b"
     writer.join()
     with pytest.raises(OSError, match="a device"):
-        read_regular_file("/dev/zero", allow_pipe=True)
+        read_bounded_file("/dev/zero", allow_pipe=True)
 
 
 def test_no_other_module_opens_files() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security_options import get_default
-from spark_kafka_sink.options.files import read_regular_file
+from spark_kafka_sink.options.files import read_bounded_file
 from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
 
 ALGORITHMS = ("RS256", "ES256")
@@ -69,7 +69,7 @@ def read_token_file(path: str, option_name: str, now_s: float) -> str:
     contains the token.
     """
     try:
-        text = read_regular_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
+        text = read_bounded_file(path, _MAX_TOKEN_BYTES).decode("ascii").strip()
     except OSError as error:
         raise AuthenticationError(
             f"OAUTHBEARER: {option_name}: {sanitize(path)} cannot be read on this machine: {error.strerror or error}"
@@ -140,7 +140,7 @@ def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
         return {}
     prefix = f"OAUTHBEARER: {_OPTION_PREFIX}.template.file: {sanitize(config.template_file)}"
     try:
-        template = json.loads(read_regular_file(config.template_file))
+        template = json.loads(read_bounded_file(config.template_file))
     except OSError as error:
         raise AuthenticationError(f"{prefix} cannot be read on this machine: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -190,7 +190,7 @@ def _load_private_key(config: AssertionConfig) -> Any:
         ) from None
     try:
         passphrase = None if config.passphrase is None else config.passphrase.encode()
-        return load_pem_private_key(read_regular_file(config.key_file), passphrase)
+        return load_pem_private_key(read_bounded_file(config.key_file), passphrase)
     except OSError as error:
         raise AuthenticationError(f"{prefix} cannot be read on this machine: {error.strerror or error}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -21,7 +21,7 @@ from typing import IO
 
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
-from spark_kafka_sink.options.files import read_regular_file
+from spark_kafka_sink.options.files import read_bounded_file
 
 TLS_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TLS13_SUITES = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
@@ -51,7 +51,7 @@ class StoreConfig:
                 return read_pem(self.pem, self.key_password)
             assert self.store_path is not None, "a store requires a path or PEM text"
             return read_store(
-                read_regular_file(self.store_path),
+                read_bounded_file(self.store_path),
                 type_name=self.type_name,
                 password=self.password,
                 key_password=self.key_password,
