@@ -246,6 +246,7 @@ class Selector:
         if ready_channels or has_results or has_readable_closing_channel:
             timeout_ms = 0
         else:
+            # The order of the next two lines matters: see `wakeup`.
             self._may_be_waiting = True
             if self._is_wakeup_requested:
                 timeout_ms = 0
@@ -258,8 +259,9 @@ class Selector:
         self._may_be_waiting = False
         was_woken = self._is_wakeup_requested
         if was_woken:
-            # Clear the flag only if it was seen set. Otherwise, a wakeup that arrives after the read would be lost
-            # instead of ending the next wait. A wakeup that arrives before this line ends the current poll.
+            # Clear the flag only if it was set when this thread read it. If it were cleared in any case, a wakeup
+            # requested after the read would be lost. A wakeup requested between the read and this line needs no flag
+            # of its own, because the current poll reports a wakeup.
             self._is_wakeup_requested = False
         return ready_channels, was_woken
 

@@ -54,8 +54,8 @@ def _get_bearer_token(login: Login) -> str:
 def _call_token_callback(callback: Callable[[], object] | str) -> str:
     """Call the user's function, which must return the token as text.
 
-    An error of the function may contain a secret, so it is replaced by an AuthenticationError that names only the type.
-    AuthenticationError and NetworkError are raised unchanged.
+    An exception raised by the function may contain a secret, so it is replaced by an AuthenticationError that gives
+    only the exception's type. An AuthenticationError or a NetworkError is raised unchanged.
     """
     function = _import_token_callback(callback) if isinstance(callback, str) else callback
     try:
@@ -64,8 +64,9 @@ def _call_token_callback(callback: Callable[[], object] | str) -> str:
         raise
     except Exception as error:
         raise AuthenticationError(
-            f"OAUTHBEARER: the function of sasl.oauthbearer.token.callback raised {type(error).__name__}. Call the "
-            "function by itself on this machine to see the message, which may contain a secret and is not shown here."
+            f"OAUTHBEARER: the function set in sasl.oauthbearer.token.callback raised {type(error).__name__}. The "
+            "message is not shown because it may contain a secret; to see it, call the function directly on this "
+            "machine."
         ) from None
     if not isinstance(token, str):
         raise AuthenticationError("OAUTHBEARER: sasl.oauthbearer.token.callback must return the token as str")
@@ -73,7 +74,7 @@ def _call_token_callback(callback: Callable[[], object] | str) -> str:
 
 
 def _import_token_callback(name: str) -> Callable[[], object]:
-    """Import the function that the user has named as `package.module:function`.
+    """Import the function with this name, which has the form `package.module:function`.
 
     Spark's workers must be able to import it as well.
     """

@@ -353,8 +353,8 @@ def _parse_oidc_config(
         "clientSecret", ""
     )
     assertion = _parse_assertion_config(options, url, client_id, faults)
-    is_jwt_bearer = retriever == "JwtBearerJwtRetriever"
-    if assertion is None and is_jwt_bearer:
+    uses_jwt_bearer_grant = retriever == "JwtBearerJwtRetriever"
+    if assertion is None and uses_jwt_bearer_grant:
         faults.add(_RETRIEVER_OPTION, f"{retriever} requires {_ASSERTION_SOURCES_TEXT}.")
     elif assertion is None and not (client_id and client_secret):
         faults.add(
@@ -368,14 +368,14 @@ def _parse_oidc_config(
         client_id,
         "" if assertion is not None else client_secret,  # an assertion replaces the secret
         scope=options.get("sasl.oauthbearer.scope") or jaas_options.get("scope"),
-        header_urlencode=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
+        urlencodes_credentials=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
         connect_timeout_ms=int(_parse_number(options, "sasl.login.connect.timeout.ms", faults)),
         read_timeout_ms=int(_parse_number(options, "sasl.login.read.timeout.ms", faults)),
         retry_backoff_ms=int(_parse_number(options, "sasl.login.retry.backoff.ms", faults)),
         retry_backoff_max_ms=int(_parse_number(options, "sasl.login.retry.backoff.max.ms", faults)),
         refresh_window_factor=min(1.0, _parse_number(options, "sasl.login.refresh.window.factor", faults)),
         assertion=assertion,
-        is_jwt_bearer=is_jwt_bearer,
+        uses_jwt_bearer_grant=uses_jwt_bearer_grant,
     )
 
 

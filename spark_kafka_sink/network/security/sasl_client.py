@@ -1,6 +1,6 @@
 """SaslClientAuthenticator: the client's side of SASL authentication (KIP-43, KIP-152) and re-authentication (KIP-368).
 
-    START --start--> API_VERSIONS --versions--> HANDSHAKE --mechanism accepted--> TOKENS --last token--> COMPLETE
+    START --start--> API_VERSIONS --versions--> HANDSHAKE --mechanism--> TOKEN_EXCHANGE --last token--> COMPLETE
                                                     ^                                                       |
                                                     +------ start, because the session expires soon --------+
 
@@ -42,7 +42,7 @@ class _State(Enum):
     START = "start"
     API_VERSIONS = "waiting for ApiVersions"
     HANDSHAKE = "waiting for SaslHandshake"
-    TOKENS = "exchanging tokens"
+    TOKEN_EXCHANGE = "exchanging tokens"
     COMPLETE = "complete"
 
 
@@ -105,7 +105,7 @@ class SaslClientAuthenticator:
             if self._state is _State.API_VERSIONS:
                 return self._handle_api_versions(frame)
             if self._state is _State.HANDSHAKE:
-                return self._handle_handshake(frame)
+                return self._handle_sasl_handshake(frame)
             return self._handle_token(frame, now_ms)
 
     @contextlib.contextmanager
@@ -147,7 +147,7 @@ class SaslClientAuthenticator:
         self._sasl_client = self._create_sasl_client()
         return self._encode_request(SaslHandshakeRequest(mechanism=self._mechanism), self._handshake_version)
 
-    def _handle_handshake(self, frame: memoryview) -> Sequence[Buffer]:
+    def _handle_sasl_handshake(self, frame: memoryview) -> Sequence[Buffer]:
         """Send the first token if the broker accepts the mechanism. Raise AuthenticationError if it does not."""
         response = self._decode_response(frame, SaslHandshakeResponse, self._handshake_version)
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
@@ -165,7 +165,7 @@ class SaslClientAuthenticator:
                 f"SASL {self._mechanism}: the broker rejected the handshake: {_find_error_name(response.error_code)}"
             )
         assert self._sasl_client is not None
-        self._state = _State.TOKENS
+        self._state = _State.TOKEN_EXCHANGE
         return self._encode_token(self._sasl_client.start())
 
     def _handle_token(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:

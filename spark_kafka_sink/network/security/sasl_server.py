@@ -1,6 +1,7 @@
 """SaslServerAuthenticator: the listener's side of SASL authentication, for the embedded broker.
 
-    HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake, if sessions expire--> TOKENS ...
+    HANDSHAKE --SaslHandshake--> TOKEN_EXCHANGE --last token--> COMPLETE
+    COMPLETE --SaslHandshake, if sessions expire--> TOKEN_EXCHANGE
 
 Before the handshake, a client may only send ApiVersions. With `connections_max_reauth_ms`, sessions expire: the
 response to the last token tells the client when, and the client must re-authenticate before that, with the same
@@ -28,7 +29,7 @@ from spark_kafka_sink.sasl.mechanism import ServerMechanism
 
 class _State(Enum):
     HANDSHAKE = "waiting for SaslHandshake"
-    TOKENS = "exchanging tokens"
+    TOKEN_EXCHANGE = "exchanging tokens"
     COMPLETE = "complete"
 
 
@@ -83,21 +84,24 @@ class SaslServerAuthenticator:
         return False
 
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
-        if self.is_complete:  # the frame is a SaslHandshake, because is_authentication_frame accepts no other one
+        if self.is_complete:
+            # The client is re-authenticating, because is_authentication_frame now lets only a SaslHandshake through.
             self._state = _State.HANDSHAKE
         try:
-            if self._state is _State.TOKENS and not self._uses_authenticate_requests:
+            # Frames without a request header must be recognized first, because the others begin with one.
+            if self._state is _State.TOKEN_EXCHANGE and not self._uses_authenticate_requests:
                 return [self._process_token(bytes(frame))]
             header, _ = decode_request_header(frame)
-            if self._state is _State.TOKENS:
+            if self._state is _State.TOKEN_EXCHANGE:
                 return self._handle_authenticate(header, frame, now_ms)
-            if header.api_key == ApiKey.API_VERSIONS and self.principal == ANONYMOUS:
+            is_first_authentication = self.principal == ANONYMOUS
+            if header.api_key == ApiKey.API_VERSIONS and is_first_authentication:
                 return self._handle_api_versions(frame)
-            return self._handle_handshake(header, frame)
+            return self._handle_sasl_handshake(header, frame)
         except (DecodeError, UnsupportedVersionError) as error:
             raise AuthenticationError(f"the client sent an invalid frame during authentication: {error}") from error
 
-    def _handle_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
+    def _handle_sasl_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
         """Start the exchange. A client that re-authenticates must use the same mechanism as before."""
         request = _decode(header, frame, SaslHandshakeRequest)
         mechanism = request.mechanism
@@ -111,7 +115,7 @@ class SaslServerAuthenticator:
         self._mechanism = mechanism
         self._server = self._mechanisms[mechanism]()
         self._uses_authenticate_requests = header.api_version >= 1
-        self._state = _State.TOKENS
+        self._state = _State.TOKEN_EXCHANGE
         return _encode(header, SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
     def _handle_authenticate(self, header: RequestHeader, frame: memoryview, now_ms: float) -> Sequence[Buffer]:
