@@ -59,7 +59,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     request_type = _find_request_type(header.api_key)
     if request_type is not None and request_type.is_flexible(header.api_version):
         _skip_tagged_fields(reader)
-    return header, reader.read_view(reader.remaining)
+    return header, reader.read_view(reader.remaining_bytes)
 
 
 def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:

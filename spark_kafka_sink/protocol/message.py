@@ -159,7 +159,7 @@ class Message(Struct):
         except DecodeError as error:
             raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
         if reader.position < reader.end:
-            _log.debug("Ignored %d bytes after the end of a %s v%d", reader.remaining, cls.__name__, version)
+            _log.debug("Ignored %d bytes after the end of a %s v%d", reader.remaining_bytes, cls.__name__, version)
         return message
 
 

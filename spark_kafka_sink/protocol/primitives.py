@@ -102,17 +102,17 @@ class Writer:
 class Reader:
     """Reads a buffer from `position` on, and never beyond `end`."""
 
-    __slots__ = ("buffer", "end", "position", "remaining_elements")
+    __slots__ = ("buffer", "element_budget", "end", "position")
 
     def __init__(self, data: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> None:
         view = memoryview(data)
         self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
         self.position = 0
         self.end = len(self.buffer)
-        self.remaining_elements = max_elements  # number of array elements and tagged fields that may still follow
+        self.element_budget = max_elements  # how many array elements and tagged fields the message may still contain
 
     @property
-    def remaining(self) -> int:
+    def remaining_bytes(self) -> int:
         """Number of bytes from `position` to `end`."""
         return self.end - self.position
 
@@ -121,7 +121,9 @@ class Reader:
         position = self.position
         next_position = position + layout.size
         if next_position > self.end:
-            raise DecodeError(f"expected {layout.size} bytes at byte {position}, but only {self.remaining} remain")
+            raise DecodeError(
+                f"expected {layout.size} bytes at byte {position}, but only {self.remaining_bytes} remain"
+            )
         self.position = next_position
         return layout.unpack_from(self.buffer, position)
 
@@ -131,7 +133,7 @@ class Reader:
         next_position = position + size
         if size < 0 or next_position > self.end:
             raise DecodeError(
-                f"invalid length {size} before byte {position}, after which {self.remaining} bytes remain"
+                f"invalid length {size} before byte {position}, after which {self.remaining_bytes} bytes remain"
             )
         self.position = next_position
         return self.buffer[position:next_position]
@@ -183,17 +185,18 @@ class Reader:
         return self.read_unsigned_varint() - 1
 
     def check_count(self, count: int, min_element_bytes: int) -> None:
-        """Check a number of array elements or tagged fields before anything is allocated for them.
+        """Check the declared count of array elements or tagged fields before allocating anything for them.
 
         Raise DecodeError if the remaining bytes cannot contain that many, or if the message would have more than
         `max_elements` in total.
         """
-        # An element without fields, whose minimum size is 0, counts as one byte, so that the count stays limited.
+        # An element without fields, whose minimum size is 0, counts as one byte, so that the message's size limits the
+        # count.
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:
             raise DecodeError(
-                f"invalid count of {count} elements before byte {self.position}, after which {self.remaining} bytes "
-                "remain"
+                f"invalid count of {count} elements before byte {self.position}, after which {self.remaining_bytes} "
+                "bytes remain"
             )
-        self.remaining_elements -= count
-        if self.remaining_elements < 0:
-            raise DecodeError(f"too many array elements and tagged fields: {-self.remaining_elements} above the limit")
+        self.element_budget -= count
+        if self.element_budget < 0:
+            raise DecodeError(f"too many array elements and tagged fields: {-self.element_budget} over the limit")

@@ -278,9 +278,10 @@ def _encode_value(codec: FieldCodec, value: object) -> bytes:
 
 def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
     """Read a tagged field's value. Raise DecodeError unless its encoded size is exactly `size`."""
-    if size > reader.remaining:
+    if size > reader.remaining_bytes:
         raise DecodeError(
-            f"expected a tagged field of {size} bytes at byte {reader.position}, but only {reader.remaining} remain"
+            f"expected a tagged field of {size} bytes at byte {reader.position}, but only {reader.remaining_bytes} "
+            "remain"
         )
     # Let the reader end with the value, so that the codec cannot read the bytes after it.
     outer_end, reader.end = reader.end, reader.position + size
