@@ -105,7 +105,7 @@ def fetch_chunks(client: BlockingClient, progress: FetchProgress[ChunkT], *, fol
             deadline.extend()
         elif progress.pending_partitions:
             client.metadata.request_update()  # the leaders may have changed
-            deadline.wait(failure, client.retry_backoff_ms)
+            deadline.wait_or_raise(failure, client.retry_backoff_ms)
 
 
 def prefetch_stored_batches(client: BlockingClient, topic: str, partition: int, start: int) -> Call[FetchResponse]:

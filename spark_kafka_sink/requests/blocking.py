@@ -123,7 +123,7 @@ class BlockingClient:
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
                     raise build_broker_error(topic_info.error_code, destination=format_partition(topic))
                 self.metadata.request_update()
-            deadline.wait(self.metadata.topic_error(topic), self.retry_backoff_ms)
+            deadline.wait_or_raise(self.metadata.topic_error(topic), self.retry_backoff_ms)
 
     def find_leader(self, topic: str, partition: int) -> Node | None:
         """Return the partition's leader. If the leader is unknown, request a metadata update and return None."""
@@ -141,7 +141,7 @@ class BlockingClient:
         if last_version is None:
             last_version = self.metadata.request_update(reset_backoff=True)
         while self.metadata.version <= last_version:
-            deadline.wait(failure=None, pause_ms=self.retry_backoff_ms)
+            deadline.wait_or_raise(failure=None, pause_ms=self.retry_backoff_ms)
         return list(self.metadata.snapshot.nodes.values())
 
     def choose_node(self) -> Node | None:
@@ -227,7 +227,7 @@ class BlockingClient:
         done_count = call.done_count
         try:
             while not call.is_done:
-                deadline.check(call.last_failure)
+                deadline.raise_if_expired(call.last_failure)
                 self._send_due()
                 self.poll_until(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
                 if call.done_count != done_count:

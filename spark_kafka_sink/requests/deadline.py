@@ -50,11 +50,12 @@ class Deadline:
         """Restart the timeout after the operation has made progress."""
         self._last_progress_ms = self._client.now()
 
-    def check(self, failure: KafkaSinkError | None) -> None:
+    def raise_if_expired(self, failure: KafkaSinkError | None) -> None:
         """Raise an error if the deadline has passed.
 
-        The error is a NetworkError if `failure`, the operation's latest failure, is one, and a MetadataTimeoutError
-        otherwise.
+        The error is a NetworkError if `failure` is one; otherwise, it is a MetadataTimeoutError.
+
+        `failure`: the operation's latest failure, or None if there was none.
         """
         if self.waited_ms >= self._timeout_ms:
             cause = f"Last failure: {failure}" if failure is not None else self._client.describe_missing_response()
@@ -62,7 +63,7 @@ class Deadline:
             error_type = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
             raise error_type(message) from failure
 
-    def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
-        """Check the deadline, then pause before the next attempt. `failure`: see `check`."""
-        self.check(failure)
+    def wait_or_raise(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
+        """Pause before the next attempt, or raise an error if the deadline has passed. See `raise_if_expired`."""
+        self.raise_if_expired(failure)
         self._client.pause(pause_ms)

@@ -49,11 +49,11 @@ def create_if_missing(
     """Create the topic if it does not exist, and return whether it was missing.
 
     It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
-    creation.
+    creation, and MetadataTimeoutError if the topic is still missing at the deadline.
 
     `purpose` and `describe_call`: see `topic_exists`.
-    `required_request`: a request to send first, so that the topic is not created on brokers that do not support this
-    request.
+    `required_request`: a request to send before the topic is created, so that no topic is created on brokers that do
+    not support the request.
     """
     if topic_exists(client, new_topic.name, purpose=purpose, describe_call=describe_call):
         return False
@@ -61,12 +61,12 @@ def create_if_missing(
         client.send(required_request)
     deadline = client.create_deadline(f"the creation of {format_partition(new_topic.name)}")
     failure_count = 0
+    # The topic may have to be created repeatedly, because brokers report that it exists while they are deleting it.
     while True:
         _create(client, new_topic, purpose)
         if topic_exists(client, new_topic.name, purpose=purpose):
             break
-        # Try to create the topic again: brokers report that a topic exists while they are still deleting it.
-        deadline.wait(failure=None, pause_ms=compute_pause_ms(failure_count))
+        deadline.wait_or_raise(failure=None, pause_ms=compute_pause_ms(failure_count))
         failure_count += 1
     client.wait_for_topic(new_topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
     return True

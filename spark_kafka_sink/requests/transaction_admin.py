@@ -145,7 +145,7 @@ class TransactionListing:
             except (NetworkError, BrokerError) as error:
                 if isinstance(error, BrokerError) and not is_worth_retrying(error.code):
                     raise
-                deadline.wait(error, compute_pause_ms(failure_count))
+                deadline.wait_or_raise(error, compute_pause_ms(failure_count))
             failure_count += 1
             self._start_over()
 

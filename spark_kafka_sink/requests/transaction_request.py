@@ -33,18 +33,23 @@ class TransactionListener(Protocol):
 class TransactionRequest(Request[ResponseT]):
     """A request to the coordinator of a transactional id or a consumer group.
 
-    The class variables describe the effect of the request on the producer's transaction.
+    The class variables describe the effect of the request on the producer's transaction:
+
+        AddPartitions, AddOffsets   adds_to_transaction
+        CommitOffsets               starts_v2_transaction, unsafe_when_delayed
+        EndTransaction              ends_transaction, completes_abort, unsafe_when_delayed
+        InitProducerId              completes_abort
     """
 
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
     adds_to_transaction: ClassVar[bool] = False
-    """Whether brokers may know of the transaction once this request was sent, even if its response is lost."""
+    """Whether brokers may know of the transaction once this request has been sent, even if its response is lost."""
     unsafe_when_delayed: ClassVar[bool] = False
     """Whether executing the request late would affect the next transaction under the same epoch."""
     ends_transaction: ClassVar[bool] = False
     """Whether nothing may be added to the transaction after this request."""
     completes_abort: ClassVar[bool] = False
-    """Whether an abort is complete only after this request was executed."""
+    """Whether an abort is complete only after this request has been executed."""
     starts_v2_transaction: ClassVar[bool] = False
     """Whether this request starts a version 2 transaction on the brokers, as a batch does."""
 
@@ -59,11 +64,11 @@ class TransactionRequest(Request[ResponseT]):
     def route(self, key: str) -> Route:
         return self.coordinator._replace(key=key)
 
-    def notify_listener_of_parts(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Notify the listener of the executed parts, even if other parts must be retried."""
+    def notify_listener_of_executed_parts(self, response: ResponseT, listener: TransactionListener) -> None:
+        """Tell the listener which parts of the request succeeded, even if others have to be retried."""
 
     def notify_listener(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Notify the listener that the request was executed."""
+        """Tell the listener that the whole request was executed."""
 
     def describe_subject(self, key: str) -> str:
         return f"transactional id {key}"

@@ -213,7 +213,9 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
         return select_most_severe(_classify_partitions(self, self.offsets, _parse_offset_error_codes(response)))
 
-    def notify_listener_of_parts(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
+    def notify_listener_of_executed_parts(
+        self, response: TxnOffsetCommitResponse, listener: TransactionListener
+    ) -> None:
         error_codes = _parse_offset_error_codes(response)
         listener.on_offsets_written(partition for partition, code in error_codes.items() if code == codes.NONE)
 

@@ -34,7 +34,7 @@ def test_progress_restarts_the_timeout() -> None:
     client = Client()
     deadline = Deadline(client, "the operation", 100)
     for _ in range(3):
-        deadline.wait(None, 90)
+        deadline.wait_or_raise(None, 90)
         assert deadline.waited_ms == 90
         deadline.extend()
         assert (deadline.waited_ms, deadline.at_ms) == (0, client.now_ms + 100)
@@ -52,9 +52,9 @@ def test_error_names_operation_timeout_and_last_failure(
     failure: KafkaSinkError | None, error_type: type[KafkaSinkError], cause: str
 ) -> None:
     deadline = Deadline(Client(), "the operation", 100)
-    deadline.wait(failure, 100)
+    deadline.wait_or_raise(failure, 100)
     with pytest.raises(error_type) as raised:
-        deadline.wait(failure, 100)
+        deadline.wait_or_raise(failure, 100)
     assert not isinstance(raised.value, BrokerError)
     assert str(raised.value).startswith(f"the operation: timed out after 100 ms. {cause}")
     assert raised.value.__cause__ is failure

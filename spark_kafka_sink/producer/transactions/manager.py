@@ -382,7 +382,7 @@ class TransactionManager:
                 self._mark_in_doubt(request)
             is_done_or_retried = classification.verdict < Verdict.ABORTABLE
             if is_done_or_retried:
-                request.notify_listener_of_parts(response, self)
+                request.notify_listener_of_executed_parts(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
         """Handle the final response of a request."""
