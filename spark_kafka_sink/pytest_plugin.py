@@ -6,7 +6,7 @@
     new_kafka_topic        a function that creates more such topics: new_kafka_topic(partitions=12)
 
 Each fixture imports the broker only when a test requests the fixture, because pytest loads this module in every project
-of the environment.
+that uses this environment.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def kafka_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(scope="session")
 def session_kafka_broker() -> Iterator[EmbeddedBroker]:
-    """An embedded broker for the whole session. It creates missing topics like `kafka_broker`."""
+    """An embedded broker for the whole session. Like `kafka_broker`, it creates missing topics."""
     from spark_kafka_sink.testing import embedded_broker
 
     with embedded_broker(auto_create_topics=True) as broker:
@@ -54,7 +54,7 @@ def session_kafka_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def new_kafka_topic(session_kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[NewKafkaTopic]:
-    """A function that creates topics on the session's broker. They are named after the test and deleted at its end."""
+    """A function that creates topics on the session's broker, named after the test. The test's end deletes them."""
     topic_numbers = itertools.count(1)
     prefix = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_MAX_PREFIX_CHARACTERS]
     topics: list[KafkaTopic] = []
