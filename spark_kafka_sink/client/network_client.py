@@ -1,9 +1,8 @@
 """NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
-`poll` does most of the work: it sends what is due, polls the Selector and returns the results as responses. There are
-no callbacks. Between polls, `ready` starts a connection, and `send` queues a request for a node that is ready. The
-client's own requests go first: each new connection starts with ApiVersions, and `is_ready` returns False for all nodes
-while a metadata update is due.
+`poll` does most of the work: it sends the due requests, polls the Selector and returns the responses. Between polls,
+`ready` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go first:
+each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update is due.
 
 If a response times out, cannot be decoded or belongs to a different request, later responses cannot be matched to
 requests. The client then closes the connection, and all of its requests fail in order as `disconnected`.
