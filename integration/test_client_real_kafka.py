@@ -69,8 +69,8 @@ def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) ->
         assert snapshot.topics[topic].partitions[0].leader_epoch is not None
         while not client.ready(leader, SYSTEM.now()):
             client.poll(100, SYSTEM.now())
-        assert client.version_for(leader.id, ApiKey.PRODUCE) >= 11
-        assert client.version_for(leader.id, ApiKey.METADATA) >= 12
+        assert client.latest_usable_version(leader.id, ApiKey.PRODUCE) >= 11
+        assert client.latest_usable_version(leader.id, ApiKey.METADATA) >= 12
         assert client.finalized_features.levels["transaction.version"] >= 1
         assert client.finalized_features.epoch >= 0
     finally:

@@ -52,7 +52,7 @@ class RecordValidator:
             record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
-    def find_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
+    def find_record_by_timestamp(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
         """Find a batch's first record with this timestamp or a later one.
 
         Return the record's timestamp and offset, or None if there is no such record or the batch cannot be decoded.

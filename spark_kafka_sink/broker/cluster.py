@@ -127,7 +127,7 @@ class EmbeddedCluster:
         store: ClusterStore | None = None,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """Load the cluster from `store`, if given, and create those `topics` that the store does not contain.
+        """Load the cluster from `store`, unless it is None, and create those `topics` that the store does not contain.
 
         `topics`: partition counts by topic name.
         """
@@ -184,7 +184,7 @@ class EmbeddedCluster:
         if self._next_timeout_ms is not None and now_ms >= self._next_timeout_ms:
             with self.lock:
                 try:
-                    self.coordinator.abort_timed_out(now_ms)
+                    self.coordinator.abort_timed_out_transactions(now_ms)
                     self.save_transactions()
                 except ApiError as error:
                     _log.warning("Could not abort timed-out transactions. Retrying later: %s", error)

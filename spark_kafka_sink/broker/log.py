@@ -351,7 +351,7 @@ class PartitionLog:
 
         If the batch cannot be decoded, return its largest timestamp and its base offset.
         """
-        record = self._record_validator.find_record_since(batch.data, timestamp)
+        record = self._record_validator.find_record_by_timestamp(batch.data, timestamp)
         return (batch.max_timestamp, batch.base_offset) if record is None else record
 
     # --- retention and administration

@@ -39,7 +39,7 @@ class DelayedRequest:
 
     deadline_ms: float
     resume: Callable[[float], RequestOutcome]
-    """Function that continues the request, given the current time in milliseconds."""
+    """Function that continues the request. It takes the current time in milliseconds."""
     change_count: int | None = None
     """The cluster's `change_count` before the request was handled. The request is due as soon as the cluster's count
     differs. None: the request waits only for its deadline."""

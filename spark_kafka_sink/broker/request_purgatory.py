@@ -42,7 +42,7 @@ class RequestPurgatory:
     def put(self, deadline_ms: float, task: Task, change_count: int | None = None) -> None:
         """Add a task that is due at `deadline_ms`.
 
-        If `change_count` is given, the task is also due once the cluster's change count differs from it.
+        `change_count`: if it is not None, the task is also due once the cluster's change count differs from it.
         """
         with self._lock:
             self._last_number += 1

@@ -142,7 +142,7 @@ class ClusterFiles:
                 for producer_id in partition.log.list_open_producer_ids():
                     transactions_by_producer[producer_id].partitions.add((topic.name, partition.index))
         # At an infinite time, every open transaction has timed out.
-        coordinator.abort_timed_out(math.inf)
+        coordinator.abort_timed_out_transactions(math.inf)
 
 
 class LogFile:

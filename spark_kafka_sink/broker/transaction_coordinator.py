@@ -35,7 +35,7 @@ NOT_STARTED_MS = -1
 
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
-"""Function that writes a marker, given the topic-partition, producer id, epoch and whether to commit."""
+"""Function that writes a marker. It takes the topic-partition, producer id, epoch and whether to commit."""
 
 
 class TransactionState(Enum):
@@ -287,15 +287,17 @@ class TransactionCoordinator:
             return ProducerIdentity(error_code=response_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
-    def abort_timed_out(self, now_ms: float) -> list[str]:
+    def abort_timed_out_transactions(self, now_ms: float) -> list[str]:
         """Abort all timed-out transactions and fence their producers.
 
         Return their transactional ids. Raise ApiError if a marker cannot be stored.
         """
-        timed_out = [transaction for transaction in self._list_open_transactions() if now_ms >= transaction.deadline_ms]
-        for transaction in timed_out:
+        timed_out_transactions = [
+            transaction for transaction in self._list_open_transactions() if now_ms >= transaction.deadline_ms
+        ]
+        for transaction in timed_out_transactions:
             self._fence_and_abort(transaction)
-        return [transaction.transactional_id for transaction in timed_out]
+        return [transaction.transactional_id for transaction in timed_out_transactions]
 
     def next_timeout_ms(self) -> float | None:
         """Return the earliest time at which an open transaction times out, or None if no transaction is open."""

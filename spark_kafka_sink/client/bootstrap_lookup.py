@@ -28,7 +28,7 @@ class BootstrapLookup:
     def __init__(self, config: ClientConfig, system: System, wakeup: Callable[[], None] | None = None) -> None:
         """Create a lookup that has not started. Raise ConfigurationError if an address is not HOST:PORT.
 
-        If `wakeup` is given, attempts run on a background thread, which calls it after each attempt. Otherwise
+        `wakeup`: called after each attempt, on the background thread that runs the attempts. If it is None,
         `try_resolve` resolves the names on the calling thread.
         """
         parse_bootstrap_servers(config.bootstrap_servers)

@@ -20,7 +20,7 @@ class ClientRequest(NamedTuple):
     timeout_ms: float
     expect_response: bool = True
     tag: object = None
-    """An arbitrary object of the caller. The caller finds it again in the response's `request`."""
+    """An arbitrary object that the caller finds again in the response's `request`."""
     versions: VersionRange | None = None
     """If set, only these versions may be used."""
 

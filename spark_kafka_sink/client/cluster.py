@@ -54,7 +54,7 @@ class TopicInfo:
     topic_id: UUID = NO_TOPIC_ID
     error_code: int = 0
     partitions: tuple[PartitionInfo, ...] = ()
-    """Sorted by index. There are usually no gaps, but a broker may omit partitions."""
+    """The partitions, sorted by index. There are usually no gaps, but a broker may omit partitions."""
     is_internal: bool = False
 
     def partition(self, index: int) -> PartitionInfo | None:

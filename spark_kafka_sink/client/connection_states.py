@@ -153,14 +153,14 @@ class ConnectionStates:
 
     def is_preparing(self, node_id: int) -> bool:
         """Return whether a connection is being set up but is not ready yet."""
-        return self._is_in(node_id, _PREPARING)
+        return self._is_in_any_state(node_id, _PREPARING)
 
     def is_connected(self, node_id: int) -> bool:
-        return self._is_in(node_id, _CONNECTED)
+        return self._is_in_any_state(node_id, _CONNECTED)
 
     def has_failed(self, node_id: int) -> bool:
         """Return whether the node's last connection has ended or its last connection attempt has failed."""
-        return self._is_in(node_id, _UNCONNECTED)
+        return self._is_in_any_state(node_id, _UNCONNECTED)
 
     def is_unreachable(self, node_id: int) -> bool:
         """Return whether the last connection attempt failed. The end of an established connection does not count."""
@@ -336,7 +336,7 @@ class ConnectionStates:
         connection.state = new_state
         self._setup_deadlines_ms.pop(node_id, None)
 
-    def _is_in(self, node_id: int, states: frozenset[ConnectionState]) -> bool:
+    def _is_in_any_state(self, node_id: int, states: frozenset[ConnectionState]) -> bool:
         connection = self._connections.get(node_id)
         return connection is not None and connection.state in states
 

@@ -108,7 +108,7 @@ class Connections:
 
         `find_address`: returns None while the host name is being looked up; raises NetworkError if the lookup fails.
 
-        Return a ConnectionLoss if the attempt fails immediately, and None otherwise.
+        Return a ConnectionLoss if the attempt fails immediately, else None.
         """
         try:
             address = find_address()
@@ -252,7 +252,7 @@ class Connections:
         self._nodes_without_routing_check.discard(node_id)
         self.last_losses[node_id] = loss
         if loss.authentication_error is not None:
-            level = logging.ERROR if self._remember_reason(node_id, loss) else logging.DEBUG
+            level = logging.ERROR if self._record_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.mark_authentication_failed(node_id, now_ms, loss.authentication_error)
         else:
@@ -268,10 +268,10 @@ class Connections:
             return logging.DEBUG
         if loss.was_working:
             return logging.INFO
-        return logging.WARNING if self._remember_reason(node_id, loss) else logging.DEBUG
+        return logging.WARNING if self._record_reason(node_id, loss) else logging.DEBUG
 
-    def _remember_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
-        """Remember the reason, and return whether it differs from the previous one at this address."""
+    def _record_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
+        """Record the reason as logged, and return whether it differs from the previous one at this address."""
         address = self.address(node_id)
         is_new = self._logged_loss_reasons.get(address) != loss.reason
         if len(self._logged_loss_reasons) >= MAX_LOGGED_ADDRESSES:
@@ -280,7 +280,7 @@ class Connections:
         return is_new
 
     def find_authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
-        """Return the error of the latest rejection if the credentials must be considered invalid, and None otherwise.
+        """Return the error of the latest rejection if the credentials must be considered invalid, else None.
 
         A restarted broker may reject valid credentials until it has loaded its users. So rejections are not final while
         other brokers may accept the credentials. As long as only the bootstrap servers are known, the client does not

@@ -89,7 +89,7 @@ class MetadataFetch:
     def start_query(self, node_id: int, now_ms: float) -> MetadataQuery:
         """Return the query to send to this node, and record that it is being sent.
 
-        If other nodes have not responded to the current query yet, return that query. Otherwise create a new one.
+        If other nodes have not responded to the current query yet, return that query; otherwise, create a new one.
         """
         if self._query is None:
             self._query = self._metadata.build_query(now_ms)
@@ -145,7 +145,7 @@ class MetadataFetch:
     def handle_disconnection(self, now_ms: float, fatal_error: KafkaSinkError | None = None) -> None:
         """Request an update after the loss of a connection, because the metadata may be stale.
 
-        `fatal_error`: if given, the error that all callers waiting for metadata get.
+        `fatal_error`: the error to raise in all callers that wait for metadata; None if they should keep waiting.
         """
         if self.is_due(now_ms):
             # The client may have been about to send the query to the lost node. Without a backoff, it would try nodes

@@ -167,14 +167,14 @@ class NetworkClient:
         if not self._can_send(request.node_id, now_ms):
             raise IllegalStateError(f"{request} was sent, but the node is not ready")
         try:
-            self._send(request, self.version_for(request.node_id, request.api_key, request.versions), now_ms)
+            self._send(request, self.latest_usable_version(request.node_id, request.api_key, request.versions), now_ms)
         except UnsupportedVersionError as error:
             latency_ms = now_ms - request.created_ms
             self._unreported_responses.append(
                 ClientResponse(request, now_ms, latency_ms, version_error=error, reason=str(error))
             )
 
-    def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
+    def latest_usable_version(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
         """Return the API version to use for a request to the node. Raise UnsupportedVersionError if there is none."""
         node_versions = self._connections.api_versions.get(node_id)
         if node_versions is None:
@@ -391,7 +391,7 @@ class NetworkClient:
         query = self._fetch.start_query(node.id, now_ms)
         request = self.new_client_request(node.id, query.build_request(), now_ms, tag=query)
         try:
-            self._send(request, self.version_for(node.id, ApiKey.METADATA), now_ms, is_internal=True)
+            self._send(request, self.latest_usable_version(node.id, ApiKey.METADATA), now_ms, is_internal=True)
         except UnsupportedVersionError as error:
             self._fetch.fail(now_ms, error)
 
@@ -465,16 +465,16 @@ def create_network_client(
     *,
     system: System,
     random: Random | None = None,
-    counts_nodes: bool = False,
+    counts_per_node: bool = False,
 ) -> NetworkClient:
     """Create a client with its own Selector.
 
-    `counts_nodes`: whether to count traffic per node. The caller must then remove the recorded request sizes regularly.
+    `counts_per_node`: count traffic per node, too. The caller must then remove the recorded request sizes regularly.
     """
     selector = Selector(
         system,
         channel_builder=create_client_channel_builder(config.security, config.client_id),
         timeouts=ChannelTimeouts(idle_ms=config.connections_max_idle_ms),
-        counts_per_channel=counts_nodes,
+        counts_per_channel=counts_per_node,
     )
     return NetworkClient(selector, metadata, config, system=system, random=random)

@@ -98,7 +98,7 @@ def suggest_option_name(name: str, known_names: Collection[str]) -> str:
 
 
 def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> str | None:
-    """Return a suggestion if the name is an option of librdkafka or kafka-python, and None otherwise."""
+    """Return a suggestion if the name is an option of librdkafka or kafka-python, else None."""
     dotted_name = name.replace("_", ".")
     if dotted_name != name and dotted_name in known_names:
         return f"Option names have dots here: {{{dotted_name}}}."

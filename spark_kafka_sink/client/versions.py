@@ -74,7 +74,7 @@ class FinalizedFeatures:
 
     @property
     def transaction_version(self) -> int:
-        """The transaction protocol version: 2 if the feature has at least level 2 (KIP-890), and 1 otherwise."""
+        """The transaction protocol version: 2 if the feature has at least level 2 (KIP-890), else 1."""
         return 2 if self.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
 
 
@@ -139,12 +139,12 @@ def build_node_api_versions(broker: str, response: ApiVersionsResponse) -> NodeA
     )
 
 
-def select_newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) -> FinalizedFeatures:
+def select_newest_features(nodes: Iterable[NodeApiVersions], known_features: FinalizedFeatures) -> FinalizedFeatures:
     """Return the features with the highest epoch among those of the nodes and the known ones.
 
     Brokers learn of a change one after another, so a response may be older than the known features.
     """
-    return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
+    return max([known_features, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
 
 def has_routing_check(response: ApiVersionsResponse) -> bool:

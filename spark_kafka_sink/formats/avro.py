@@ -48,7 +48,7 @@ ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 It does not validate rows that the mask does not select. The caller discards their bytes.
 """
 RowWriter = Callable[[Sequence[pa.Array], Mask], list[Piece]]
-"""Function that returns pieces of rows, given all columns of the rows."""
+"""Function that takes all columns of some rows, and returns the pieces of the rows."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ _NOT_FOUND_ERRORS = (40401, 40402, 40403)
 """The registry's error codes for an unknown subject, version or schema."""
 _MAX_CACHED_SCHEMAS = 1_000
 _MAX_CACHE_AGE_S = 60.0
-"""Maximum age of a cached schema, so that a program that runs for days notices new rules of a subject."""
+"""Maximum age of a cached schema. Without a limit, a program that runs for days would miss new rules of a subject."""
 _WRITE_RULE_LISTS = ("domainRules", "encodingRules")
 _NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -113,7 +113,7 @@ class RegistryConfig:
 
 
 class _Operation(Enum):
-    """What a query does."""
+    """The operation that a query performs."""
 
     REGISTER = "register"
     """Register the given schema, unless the subject already has it."""

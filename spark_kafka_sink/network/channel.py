@@ -221,7 +221,7 @@ class KafkaChannel:
         self._send = send
 
     def read(self, now_ms: float) -> NetworkReceive | None:
-        """Continue reading the current frame. Return it if it is complete now, and None otherwise.
+        """Continue reading the current frame. Return it if it is complete now, else None.
 
         Authentication frames are passed to the authenticator instead of being returned. Raise AuthenticationError if
         authentication has failed and no error response has to be written first.
@@ -244,7 +244,7 @@ class KafkaChannel:
         return None
 
     def write(self, now_ms: float) -> NetworkSend | None:
-        """Try once to write. Return the send if this attempt completed it, and None otherwise.
+        """Try once to write. Return the send if this attempt completed it, else None.
 
         Raise AuthenticationError once the response that rejects the peer has been written.
         """

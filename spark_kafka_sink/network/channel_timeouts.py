@@ -19,7 +19,7 @@ class ChannelTimeouts:
     setup_ms: float = math.inf
     """Maximum time for connecting, the TLS handshake and authentication together, and for each re-authentication."""
     frame_ms: float = math.inf
-    """Maximum time from a frame's first byte to its last. Measured anew when reading resumes after a pause."""
+    """Maximum time from a frame's first byte to its last. It starts again when reading resumes after a pause."""
 
     def compute_deadline_ms(self, channel: KafkaChannel) -> float:
         """Return the time at which the channel must be closed if it makes no progress before then."""

@@ -57,7 +57,7 @@ _FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
 class NetworkSend(NamedTuple):
     """A frame to send. Its payload is the concatenation of the segments.
 
-    `tag` is an arbitrary object of the caller's, to be read from the send in `Selector.completed_sends`.
+    `tag`: an arbitrary object that the caller finds again in the sends of `Selector.completed_sends`.
     """
 
     channel_id: str

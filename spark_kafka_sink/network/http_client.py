@@ -212,26 +212,26 @@ def _time_limit(connection: http.client.HTTPConnection, timeout_s: float) -> Ite
     A socket's timeout starts again with each read, so a server that sends single bytes would never exceed it. A timer
     therefore limits the whole block.
     """
-    timed_out = threading.Event()
-    timer = threading.Timer(timeout_s, _abort, (connection.sock, timed_out))
+    has_timed_out = threading.Event()
+    timer = threading.Timer(timeout_s, _abort, (connection.sock, has_timed_out))
     timer.daemon = True
     timer.start()
     try:
         yield
     except (OSError, http.client.HTTPException):
-        if timed_out.is_set():
+        if has_timed_out.is_set():
             raise _build_timeout_error(timeout_s) from None
         raise
     finally:
         timer.cancel()
         connection.close()
-    if timed_out.is_set():  # without a Content-Length, a response looks complete when the timer ends the connection
+    if has_timed_out.is_set():  # without a Content-Length, a response looks complete when the timer ends the connection
         raise _build_timeout_error(timeout_s)
 
 
-def _abort(sock: socket.socket, timed_out: threading.Event) -> None:
+def _abort(sock: socket.socket, has_timed_out: threading.Event) -> None:
     """Shut down the connection, so that the thread that reads from it stops waiting."""
-    timed_out.set()
+    has_timed_out.set()
     with contextlib.suppress(OSError):
         # Bypass SSLSocket.shutdown: it would discard the SSLObject that another thread is reading from.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -22,7 +22,7 @@ class TrafficCounts:
         self.bytes_received = self.bytes_sent = 0
         self.receives = self.sends = 0  # complete frames
         self.send_sizes: deque[int] = deque(maxlen=MAX_SEND_SIZES)
-        """The sizes of completed sends. Whoever computes their average removes them."""
+        """The sizes of completed sends. The caller that computes their average must remove them."""
 
     def record_bytes_received(self, size: int) -> None:
         self.bytes_received += size

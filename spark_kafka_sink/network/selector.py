@@ -232,7 +232,7 @@ class Selector:
     def _read_from_closing_channels(self, now_ms: float) -> None:
         """Read once from each closing channel, and finish closing the channels that have nothing left to return."""
         for channel in list(self._closing_channels.values()):
-            if channel.id in self._ids_with_rejected_sends or not self._read_from_closing(channel, now_ms):
+            if channel.id in self._ids_with_rejected_sends or not self._read_from_closing_channel(channel, now_ms):
                 self._finish_close(channel)
 
     def _select(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
@@ -347,14 +347,14 @@ class Selector:
         # A poll returns at most one receive per channel, so if this poll already has one, leave the rest to the next.
         may_have_receives = any(receive.channel_id == channel.id for receive in self.completed_receives)
         if not may_have_receives and channel.transport.is_ready and not channel.state.has_failed_authentication:
-            may_have_receives = self._read_from_closing(channel, now_ms)
+            may_have_receives = self._read_from_closing_channel(channel, now_ms)
         # A channel that failed before it was ready has received no frames for the caller.
         if may_have_receives and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
             self._closing_channels[channel.id] = channel
         else:
             self._finish_close(channel)
 
-    def _read_from_closing(self, channel: KafkaChannel, now_ms: float) -> bool:
+    def _read_from_closing_channel(self, channel: KafkaChannel, now_ms: float) -> bool:
         """Read once from a closing channel. Return whether to keep it, because it is muted or had bytes to read."""
         if channel.is_muted:
             return True

@@ -87,7 +87,7 @@ class Probe:
         pending = PendingRequests(routing, lambda failure_count: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
-        self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
+        self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create, include_operations=True))
         self._timeouts = timeouts
         self._system = system
 

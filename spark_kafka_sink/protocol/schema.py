@@ -162,7 +162,10 @@ def nullable_string(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> str | None:
-    """Declare a string that may be null, in the versions `nullable` if given and otherwise in all `versions`."""
+    """Declare a string that may be null.
+
+    `nullable`: the versions that allow null; None for all `versions`.
+    """
     value: str | None = _define_field(
         "string", versions, default, nullable=nullable or versions, tag=tag, ignorable=ignorable
     )
@@ -195,7 +198,10 @@ def array(element: type[Struct] | str, versions: str, *, tag: int | None = None,
 def nullable_array(
     element: type[Struct] | str, versions: str, *, nullable: str | None = None, ignorable: bool = False
 ) -> list[Any] | None:
-    """Declare an array that may be null, in the versions `nullable` if given and otherwise in all `versions`."""
+    """Declare an array that may be null.
+
+    `nullable`: the versions that allow null; None for all `versions`.
+    """
     value: list[Any] | None = _define_field(
         "array", versions, list, nullable=nullable or versions, ignorable=ignorable, inner_type=element
     )

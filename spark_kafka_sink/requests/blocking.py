@@ -288,7 +288,7 @@ class BlockingClient:
         attempt = queue.queued.popleft().attempt
         node_id, request = queue.node.id, attempt.request
         try:
-            version = self._client.version_for(node_id, request.api_key, request.versions)
+            version = self._client.latest_usable_version(node_id, request.api_key, request.versions)
             message = request.build_message(version)
         except UnsupportedVersionError as error:
             self._fail_attempt(attempt, error)

@@ -118,7 +118,7 @@ class Call(Generic[ResponseT]):
         The base class does nothing. Calls that derive their requests from other state override this method.
         """
 
-    def request_for(self, key: str) -> Request[ResponseT]:
+    def get_request(self, key: str) -> Request[ResponseT]:
         """Return the request to send for a due key."""
         return self._requests[key]
 
@@ -211,7 +211,7 @@ class PendingRequests:
         for key, due_ms in list(call.due_ms_by_key.items()):  # a copy, because a key of an unknown topic may fail here
             if due_ms > now_ms:
                 continue
-            request = call.request_for(key)
+            request = call.get_request(key)
             route = request.route(key)
             node = self.routing.find_node(route, now_ms)
             if node is not None:
@@ -381,7 +381,7 @@ class PendingRequests:
 
         A pending key is neither in flight nor done. Keys whose backoff has not ended yet are included.
         """
-        routes = [(key, call.request_for(key).route(key)) for key in call.due_ms_by_key]
+        routes = [(key, call.get_request(key).route(key)) for key in call.due_ms_by_key]
         return [
             (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type
         ]

@@ -63,7 +63,7 @@ class PolledRequests:
         if not self._client.ready(node, now_ms):
             return self._fail_or_wait(attempt, now_ms)
         try:
-            version = self._client.version_for(node.id, request.api_key, request.versions)
+            version = self._client.latest_usable_version(node.id, request.api_key, request.versions)
             message = request.build_message(version)
         except UnsupportedVersionError as error:
             self._pending.handle_failure(attempt, error, now_ms)

@@ -63,14 +63,14 @@ class DescribeTopics(Request[MetadataResponse]):
 
     `topics`: None for all topics that the user may describe.
     `auto_create`: whether brokers may create missing topics.
-    `with_operations`: whether to include the operations that the user may perform on each topic.
+    `include_operations`: whether to include the operations that the user may perform on each topic.
     """
 
     api_key = ApiKey.METADATA
     action = "describe topics"
     topics: Sequence[str] | None
     auto_create: bool = False
-    with_operations: bool = False
+    include_operations: bool = False
 
     @property
     def keys(self) -> Sequence[str]:
@@ -84,7 +84,7 @@ class DescribeTopics(Request[MetadataResponse]):
         return MetadataRequest(
             topics=requested_topics,
             allow_auto_topic_creation=self.auto_create,
-            include_topic_authorized_operations=self.with_operations and version >= _MIN_VERSION_WITH_OPERATIONS,
+            include_topic_authorized_operations=self.include_operations and version >= _MIN_VERSION_WITH_OPERATIONS,
         )
 
     def classify(self, response: MetadataResponse) -> Classification:

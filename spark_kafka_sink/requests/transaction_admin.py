@@ -106,7 +106,7 @@ def describe_transactions(
 
 
 class TransactionListing:
-    """Lists the transactions on all brokers of the cluster. `states`: the states to list; all if there are none."""
+    """Lists the transactions on all brokers of the cluster. `states`: the states to list; empty for all states."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
         """Send requests to the brokers that are known already, without waiting for the responses.
@@ -169,7 +169,7 @@ class TransactionListing:
 
 
 def list_transactions(client: BlockingClient, *states: str) -> list[ListTransactionsResponseTransactionState]:
-    """Return the transactions in one of these states, or in any state if none is given."""
+    """Return the transactions in these states, or in all states if `states` is empty."""
     return TransactionListing(client, *states).wait_for_transactions()
 
 
@@ -179,5 +179,5 @@ def fetch_ids_by_producer(client: BlockingClient) -> dict[int, str]:
 
 
 def list_transactional_ids(client: BlockingClient, *states: str) -> list[str]:
-    """Return the sorted transactional ids in one of these states, or in any state if none is given."""
+    """Return the sorted transactional ids in these states, or in all states if `states` is empty."""
     return sorted({transaction.transactional_id for transaction in list_transactions(client, *states)})

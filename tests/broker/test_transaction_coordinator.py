@@ -150,8 +150,8 @@ def test_aborts_timed_out_transaction_and_fences_its_producer(
     identity = init(coordinator)
     add(coordinator, identity, now_ms=100)
     assert coordinator.next_timeout_ms() == 1100
-    assert coordinator.abort_timed_out(1099) == []
-    assert coordinator.abort_timed_out(1100) == ["x"]
+    assert coordinator.abort_timed_out_transactions(1099) == []
+    assert coordinator.abort_timed_out_transactions(1100) == ["x"]
     assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, False)]
     assert coordinator.next_timeout_ms() is None
     assert end(coordinator, identity, commit=True).error_code == error_codes.INVALID_TXN_STATE
@@ -164,7 +164,7 @@ def test_aborts_at_the_computed_deadline_despite_rounding(coordinator: Transacti
     announced_ms = coordinator.next_timeout_ms()
     assert announced_ms is not None
     assert announced_ms - began_ms < 900_000, "the deadline must be rounded for this test"
-    assert coordinator.abort_timed_out(announced_ms) == ["x"]
+    assert coordinator.abort_timed_out_transactions(announced_ms) == ["x"]
     assert end(coordinator, identity, commit=False).error_code == 0, "as if the producer had aborted the transaction"
 
 
@@ -216,7 +216,7 @@ def test_deferred_completion_blocks_next_transaction_until_markers_are_written(
     assert init(coordinator).error_code == init(coordinator, next_identity).error_code == blocked
     assert end(coordinator, identity, version=version).error_code == blocked
     assert end(coordinator, identity, commit=False, version=version).error_code == error_codes.INVALID_TXN_STATE
-    coordinator.abort_timed_out(1e9)
+    coordinator.abort_timed_out_transactions(1e9)
     coordinator.complete_transaction(transaction)
     coordinator.complete_transaction(transaction)
     assert transaction.state.value == "CompleteCommit"

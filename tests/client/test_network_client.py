@@ -241,8 +241,8 @@ def test_request_version_is_highest_that_broker_and_caller_support() -> None:
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 9)
     rig.bootstrap()
     rig.make_ready()
-    assert rig.client.version_for(0, ApiKey.PRODUCE) == 9
-    assert rig.client.version_for(0, ApiKey.PRODUCE, VersionRange(0, 8)) == 8
+    assert rig.client.latest_usable_version(0, ApiKey.PRODUCE) == 9
+    assert rig.client.latest_usable_version(0, ApiKey.PRODUCE, VersionRange(0, 8)) == 8
     versions = rig.client.versions(0)
     assert versions is not None
     assert versions.ranges[ApiKey.PRODUCE] == VersionRange(3, 9)

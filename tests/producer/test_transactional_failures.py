@@ -397,14 +397,14 @@ def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_p
     cluster, producer = create_initialized_producer(version, nodes=2)
     for node, name in enumerate("ab"):
         cluster.control.move_coordinator(name, node)
-    known = get_sender(producer).client.version_for
+    known = get_sender(producer).client.latest_usable_version
 
-    def version_for(node: int, api: ApiKey, versions: VersionRange | None = None) -> int:
+    def latest_usable_version(node: int, api: ApiKey, versions: VersionRange | None = None) -> int:
         if (node, api) == (1, ApiKey.DESCRIBE_TRANSACTIONS):
             raise UnsupportedVersionError("node 1 does not know DESCRIBE_TRANSACTIONS")
         return known(node, api, versions)
 
-    monkeypatch.setattr(get_sender(producer).client, "version_for", version_for)
+    monkeypatch.setattr(get_sender(producer).client, "latest_usable_version", latest_usable_version)
     with pytest.raises(UnsupportedVersionError, match="node 1 does not know DESCRIBE_TRANSACTIONS"):
         producer.describe_transactions("ab")
     assert [*producer.describe_transactions("a")] == []

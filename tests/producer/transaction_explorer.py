@@ -184,14 +184,14 @@ class TransactionRun:
 
     def _watch_timeouts(self) -> None:
         coordinator = self.cluster.core.coordinator
-        abort_timed_out: Callable[[float], list[str]] = coordinator.abort_timed_out
+        abort_timed_out_transactions: Callable[[float], list[str]] = coordinator.abort_timed_out_transactions
 
         def watched(now_ms: float) -> list[str]:
-            overdue = abort_timed_out(now_ms)
+            overdue = abort_timed_out_transactions(now_ms)
             self.timed_out.update(overdue)
             return overdue
 
-        coordinator.abort_timed_out = watched  # type: ignore[method-assign]
+        coordinator.abort_timed_out_transactions = watched  # type: ignore[method-assign]
 
     def _watch_epochs(self) -> None:
         coordinator = self.cluster.core.coordinator

@@ -21,9 +21,8 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 @pytest.mark.parametrize(("version", "has_operations"), [(7, False), (8, True)])
 def test_requests_authorized_operations_in_versions_that_have_them(version: int, has_operations: bool) -> None:
-    assert DescribeTopics(["t"], with_operations=True).build_message(version).include_topic_authorized_operations == (
-        has_operations
-    )
+    message = DescribeTopics(["t"], include_operations=True).build_message(version)
+    assert message.include_topic_authorized_operations == has_operations
     assert not DescribeTopics(["t"]).build_message(version).include_topic_authorized_operations
 
 

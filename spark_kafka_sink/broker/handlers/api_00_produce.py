@@ -164,7 +164,7 @@ def _join_or_verify_transaction(
     """Ensure that the producer's open transaction contains the batch's partition, or raise ApiError.
 
     In transaction version 2, the batch adds the partition, and begins the transaction if necessary. In version 1, the
-    producer must have added the partition before.
+    producer must already have added the partition.
     """
     cluster = context.cluster
     if _uses_transaction_version_2(context):

@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
             for transaction in context.cluster.coordinator.transactions.values()
             if transaction.state.value in accepted_states
             and (not accepted_producer_ids or transaction.producer_id in accepted_producer_ids)
-            and _exceeds_duration(transaction, request.duration_filter, context.now_ms)
+            and _matches_duration_filter(transaction, request.duration_filter, context.now_ms)
             and not context.find_coordinator_error_code(transaction.transactional_id)
         ]
     try:
@@ -64,7 +64,7 @@ def _filter_by_pattern(transactions: list[TransactionMetadata], pattern: str | N
     return [transaction for transaction, is_match in zip(transactions, matches.to_pylist(), strict=True) if is_match]
 
 
-def _exceeds_duration(transaction: TransactionMetadata, min_ms: int, now_ms: float) -> bool:
+def _matches_duration_filter(transaction: TransactionMetadata, min_ms: int, now_ms: float) -> bool:
     """Return whether the transaction has been open for more than `min_ms`, or `min_ms` is not positive (no filter)."""
     return min_ms <= 0 or (
         transaction.state is TransactionState.ONGOING and now_ms - transaction.started_at_monotonic_ms > min_ms

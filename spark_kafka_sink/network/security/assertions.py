@@ -50,8 +50,8 @@ class AssertionConfig:
     exp_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.exp.seconds"))
     """How long an assertion remains valid after it was signed."""
     nbf_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.nbf.seconds"))
-    """How long before it was signed an assertion becomes valid."""
-    jti_include: bool = False
+    """How far before the time of signing the validity of an assertion begins."""
+    includes_jti: bool = False
 
 
 def can_sign() -> bool:
@@ -104,7 +104,7 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
     payload: dict[str, Any] = _build_configured_claims(config)
     payload |= template.get("payload", {})
     payload |= {"iat": issued_at_s, "nbf": issued_at_s - config.nbf_seconds, "exp": issued_at_s + config.exp_seconds}
-    if config.jti_include:
+    if config.includes_jti:
         payload["jti"] = str(uuid.uuid4())
     try:
         signing_input = f"{_encode_json(header)}.{_encode_json(payload)}"

@@ -321,7 +321,7 @@ def _parse_assertion_config(
         audience=assertion_options.get("claim.aud") or url,
         exp_seconds=int(_parse_number(options, f"{prefix}claim.exp.seconds", faults)),
         nbf_seconds=int(_parse_number(options, f"{prefix}claim.nbf.seconds", faults)),
-        jti_include=_parse_boolean(options, f"{prefix}claim.jti.include", faults),
+        includes_jti=_parse_boolean(options, f"{prefix}claim.jti.include", faults),
     )
     if not config.issuer and not config.template_file:
         faults.add(

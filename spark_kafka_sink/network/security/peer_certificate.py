@@ -54,7 +54,7 @@ class PeerCertificate:
     verification_error: str = ""
     """The reason why the certificate is not trusted; empty if it is trusted."""
     tls_version: str = ""
-    """TLSv1.2 or TLSv1.3."""
+    """The negotiated version: TLSv1.2 or TLSv1.3."""
 
 
 def fetch_peer_certificate(

@@ -102,7 +102,7 @@ class SaslServerAuthenticator:
             raise AuthenticationError(f"the client sent an invalid frame during authentication: {error}") from error
 
     def _handle_sasl_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
-        """Start the exchange. A client that re-authenticates must use the same mechanism as before."""
+        """Start the exchange. A client that re-authenticates must keep its mechanism."""
         request = _decode(header, frame, SaslHandshakeRequest)
         mechanism = request.mechanism
         allowed_mechanisms = [self._mechanism] if self._mechanism is not None else list(self._mechanisms)

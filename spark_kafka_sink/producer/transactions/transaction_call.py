@@ -49,7 +49,7 @@ class TransactionCall(Call[Any]):
         (key,) = request.keys  # the only key of a TransactionRequest is that of its coordinator
         self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now_ms)}
 
-    def request_for(self, key: str) -> Request[Any]:
+    def get_request(self, key: str) -> Request[Any]:
         """Return the scheduled request, whose only key is `key`."""
         return self._require_request()
 

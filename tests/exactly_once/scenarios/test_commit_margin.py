@@ -112,11 +112,11 @@ def time_out_before_commit(
         monkeypatch.undo()
         with query.broker.cluster.lock:
             now_ms = max(transaction.started_at_monotonic_ms for transaction in coordinator.transactions.values())
-            assert coordinator.abort_timed_out(now_ms + compute_decision_timeout_ms(start.entry.timeout_ms)) == [
-                start.driver_id
-            ]
+            assert coordinator.abort_timed_out_transactions(
+                now_ms + compute_decision_timeout_ms(start.entry.timeout_ms)
+            ) == [start.driver_id]
             if tasks_too:
-                coordinator.abort_timed_out(1e12)
+                coordinator.abort_timed_out_transactions(1e12)
         return original(writing, *arguments)
 
     monkeypatch.setattr(LogTransaction, "commit", suspend_commit)

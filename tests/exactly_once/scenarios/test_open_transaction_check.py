@@ -19,7 +19,7 @@ Event = Callable[[EmbeddedBroker, BatchStart], None]
 
 
 def abort_all(broker: EmbeddedBroker, start: BatchStart) -> None:
-    broker.cluster.coordinator.abort_timed_out(1e12)
+    broker.cluster.coordinator.abort_timed_out_transactions(1e12)
 
 
 def expire_id(broker: EmbeddedBroker, start: BatchStart) -> None:

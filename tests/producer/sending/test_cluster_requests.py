@@ -37,7 +37,7 @@ class Sender:
         self.client.ready.side_effect = lambda node, now_ms: self.is_ready
         self.client.connection_failed.return_value = False
         self.client.poll_delay_ms.return_value = 0.0
-        self.client.version_for.return_value = 4
+        self.client.latest_usable_version.return_value = 4
         self.client.new_client_request.side_effect = self._new_request
         self.client.send.side_effect = lambda request, now_ms: self.sent.append(request)
         self.requests = ClusterRequests(self.client, Mock(), ExponentialBackoff(100, 100, Random(1)))
@@ -118,7 +118,7 @@ def test_cancelled_call_is_not_retried(sender: Sender) -> None:
 
 
 def test_request_that_node_does_not_support_ends_its_call(sender: Sender) -> None:
-    sender.client.version_for.side_effect = UnsupportedVersionError("node 1 does not support it")
+    sender.client.latest_usable_version.side_effect = UnsupportedVersionError("node 1 does not support it")
     call = new_call()
     sender.requests.submit(call)
     sender.requests.send_due(0)
@@ -175,7 +175,7 @@ def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
     assert str(call.last_failure) == (loss.reason if is_reason_known else "")
     sender.is_ready = True
     sender.requests.send_due(100)
-    assert sender.client.version_for.call_args.args[1] is ApiKey.FIND_COORDINATOR
+    assert sender.client.latest_usable_version.call_args.args[1] is ApiKey.FIND_COORDINATOR
 
 
 def test_request_for_any_broker_waits_for_a_connection(sender: Sender) -> None:
