@@ -20,7 +20,7 @@ import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.reports.write_report import parse_report
-from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, decode_token_part
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, decode_token_claims, decode_token_header
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import ROOT, blocks, languages, pages
@@ -189,8 +189,8 @@ def test_google_function_returns_token_in_google_format(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys.modules.get("google") or ModuleType("google"), "auth", auth, raising=False)
     token = create_token("google_tokens")
     assert made.valid
-    assert decode_token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
-    claims = decode_token_part(token, 1)
+    assert decode_token_header(token)["alg"] == "GOOG_OAUTH2_TOKEN"
+    claims = decode_token_claims(token)
     assert (claims["sub"], claims["exp"]) == ("job@project", 1_767_312_000.0)
     OauthBearerClient(token)  # validates the token's format
 

@@ -170,7 +170,8 @@ def _reject_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelR
     """Respond to ApiVersions with the supported versions. For any other API, close the connection."""
     if header.api_key != ApiKey.API_VERSIONS:
         return CLOSE_CONNECTION
-    return ChannelResponse(frame=encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id))
+    response = build_unsupported_version_response(cluster)
+    return ChannelResponse(frame=encode_response(response, version=0, correlation_id=header.correlation_id))
 
 
 # --- topics and partitions in any message, found by field name

@@ -144,4 +144,4 @@ def _encode_api_versions_response(cluster: EmbeddedCluster, frame: memoryview) -
     if header.api_version in select_supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
         response = build_api_versions_response(cluster, header.api_version)
         return encode_response(response, header.api_version, header.correlation_id)
-    return encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id)
+    return encode_response(build_unsupported_version_response(cluster), version=0, correlation_id=header.correlation_id)

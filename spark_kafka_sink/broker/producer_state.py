@@ -106,7 +106,7 @@ class ProducerStateEntry:
         if epoch != self.epoch:
             return 0
         # If a transaction marker has just started the epoch, it has no batches yet.
-        return sequences.increment(self.batches[-1].last_sequence, 1) if self.batches else 0
+        return sequences.increment(self.batches[-1].last_sequence, record_count=1) if self.batches else 0
 
 
 def compute_last_sequence(header: BatchHeader) -> int:

@@ -142,7 +142,7 @@ class TransactionCoordinator:
         producer that has just started.
         """
         if transactional_id is None:  # an idempotent producer without transactions
-            return ProducerIdentity(self.allocate_producer_id(), 0)
+            return ProducerIdentity(self.allocate_producer_id(), epoch=0)
         if not transactional_id:
             return ProducerIdentity(error_code=error_codes.INVALID_REQUEST)
         if not 0 < timeout_ms <= self.max_timeout_ms:

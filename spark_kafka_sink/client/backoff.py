@@ -24,12 +24,12 @@ class ExponentialBackoff:
         self._maximum_ms = maximum_ms
         self._random = random
 
-    def compute_delay_ms(self, failures: int) -> float:
-        """Return the backoff in milliseconds after `failures` consecutive failures; 0 gives the initial backoff."""
+    def compute_delay_ms(self, failure_count: int) -> float:
+        """Return the backoff in milliseconds after this many consecutive failures; 0 gives the initial backoff."""
         if self._initial_ms >= self._maximum_ms:
             return self._maximum_ms
         # The exponent is limited so that the float cannot overflow. 2^60 ms is long enough for any backoff.
-        doublings = min(failures, 60)
+        doublings = min(failure_count, 60)
         backoff_ms = min(self._initial_ms * 2.0**doublings, self._maximum_ms)
         return min(backoff_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
@@ -47,12 +47,12 @@ class SharedRetryBackoff:
         self._backoff_key: tuple[float, int] | None = None
         """The time and the number of failures that `_backoff_ms` was drawn for; None before the first draw."""
 
-    def next_attempt_ms(self, now_ms: float, failures: int) -> float:
+    def next_attempt_ms(self, now_ms: float, failure_count: int) -> float:
         """Return the time of the next attempt, in milliseconds on the same clock as `now_ms`."""
-        key = (now_ms, failures)
+        key = (now_ms, failure_count)
         if self._backoff_key != key:
             self._backoff_key = key
-            self._backoff_ms = self._backoff.compute_delay_ms(failures)
+            self._backoff_ms = self._backoff.compute_delay_ms(failure_count)
         return now_ms + self._backoff_ms
 
 

@@ -94,9 +94,9 @@ class _NodeConnection:
     state: ConnectionState = ConnectionState.DISCONNECTED
     last_attempt_ms: float = -math.inf
     """-inf if there was no attempt yet."""
-    failed_attempts: int = 0
+    failed_attempt_count: int = 0
     """Connections lost and attempts failed since the node was last ready. Determines the reconnect backoff."""
-    failed_setups: int = 0
+    failed_setup_count: int = 0
     """Consecutive attempts that ended in state CONNECTING. Determines the setup timeout."""
     throttled_until_ms: float = -math.inf
     """-inf if no response has requested a pause."""
@@ -164,7 +164,7 @@ class ConnectionStates:
 
     def is_unreachable(self, node_id: int) -> bool:
         """Return whether the last connection attempt failed. The end of an established connection does not count."""
-        return self.has_failed(node_id) and self._connections[node_id].failed_setups > 0
+        return self.has_failed(node_id) and self._connections[node_id].failed_setup_count > 0
 
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         connection = self._connections.get(node_id)
@@ -278,7 +278,7 @@ class ConnectionStates:
         connection = self._get_connection(node_id)
         self._transition(node_id, connection, ConnectionState.READY)
         connection.authentication_error = None
-        connection.failed_attempts = 0
+        connection.failed_attempt_count = 0
         connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(0)
         if connection.throttled_until_ms > now_ms:
             self._transition(node_id, connection, ConnectionState.THROTTLED)
@@ -309,19 +309,19 @@ class ConnectionStates:
         previous_state = connection.state
         self._transition(node_id, connection, final_state)
         connection.last_attempt_ms = now_ms
-        connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(connection.failed_attempts)
-        connection.failed_attempts += 1
+        connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(connection.failed_attempt_count)
+        connection.failed_attempt_count += 1
         if previous_state is ConnectionState.CONNECTING:
             # The addresses are kept, so that the next attempt uses the next one.
-            connection.failed_setups += 1
-            connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(connection.failed_setups)
+            connection.failed_setup_count += 1
+            connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(connection.failed_setup_count)
         else:
             # The connection had been established. The node may have a new address by now, so resolve its name again.
             connection.addresses = []
             self._reset_setup_timeout(connection)
 
     def _reset_setup_timeout(self, connection: _NodeConnection) -> None:
-        connection.failed_setups = 0
+        connection.failed_setup_count = 0
         connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
 
     def _transition(self, node_id: int, connection: _NodeConnection, new_state: ConnectionState) -> None:

@@ -16,5 +16,5 @@ class ProducerIdAndEpoch(NamedTuple):
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
-UNUSED_IDENTITY = ProducerIdAndEpoch(2**62, 0)
+UNUSED_IDENTITY = ProducerIdAndEpoch(producer_id=2**62, epoch=0)
 """A valid identity that brokers never assign to a producer."""

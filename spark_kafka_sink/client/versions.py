@@ -190,7 +190,7 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
     if error_code != error_codes.UNSUPPORTED_VERSION:
         return decode_response(frame, ApiVersionsResponse, version)[1]
     try:
-        return decode_response(frame, ApiVersionsResponse, 0)[1]
+        return decode_response(frame, ApiVersionsResponse, version=0)[1]
     except DecodeError:
         return ApiVersionsResponse(error_code=error_code)
 

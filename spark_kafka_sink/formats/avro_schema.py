@@ -31,7 +31,7 @@ MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digi
 def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
     """Return the columns' Avro schema as JSON. Raise SchemaError if Avro does not support a name or type."""
     namespace, _, record_name = (name or DEFAULT_NAME).rpartition(".")
-    schema = _SchemaBuilder(null_first).build_record_schema(fields, record_name, namespace, "")
+    schema = _SchemaBuilder(null_first).build_record_schema(fields, record_name, namespace, path="")
     return json.dumps(schema, separators=(",", ":"))
 
 
@@ -204,7 +204,7 @@ class NamedTypes:
 
     def __init__(self, schema: Any) -> None:
         self._definitions: dict[str, tuple[Any, str]] = {}
-        self._collect(schema, "")
+        self._collect(schema, namespace="")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
         """Return the schema, or its definition if it is a type name, with the namespace of the names inside it.
@@ -258,7 +258,7 @@ def _find_inner_namespace(schema: Any, namespace: str) -> str:
 def parse_full_record_name(text: str) -> str:
     """Return the record's full name, which the subject name strategies `record` and `topicRecord` need."""
     schema = parse_record_schema(text)
-    namespace, name = _find_inner_namespace(schema, ""), str(schema["name"])
+    namespace, name = _find_inner_namespace(schema, namespace=""), str(schema["name"])
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 

@@ -187,8 +187,8 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
     ticks_per_second = _TICKS_PER_SECOND[column.type.unit]
     seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), ticks_per_second)
     timestamp_fields = (
-        MessageField("seconds", 1, "int64", has_presence=False),
-        MessageField("nanos", 2, "int32", has_presence=False),
+        MessageField("seconds", number=1, type_name="int64", has_presence=False),
+        MessageField("nanos", number=2, type_name="int32", has_presence=False),
     )
     numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // ticks_per_second))]
     return _encode_message(timestamp_fields, ("seconds", "nanos"), numbers, ALL_ROWS, path="")

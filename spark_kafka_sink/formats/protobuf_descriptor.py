@@ -52,7 +52,7 @@ def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -
             f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be "
             "imported"
         )
-    fields = _select_fields(message, list(columns), "")
+    fields = _select_fields(message, list(columns), path="")
     return ParsedMessage(
         fields,
         base64.b64encode(file.serialized_pb).decode(),

@@ -384,7 +384,7 @@ class Selector:
 
     def _remove(self, channel: KafkaChannel) -> None:
         """Remove a channel from the poller and the internal collections, but not from the results for the caller."""
-        self._set_interest(channel, 0)
+        self._set_interest(channel, events=0)
         self._ready_channels.pop(channel, None)
         self._channels.pop(channel.id, None)
         self._closing_channels.pop(channel.id, None)

@@ -44,9 +44,9 @@ class LengthPrefix(NamedTuple):
     min_bytes: int
 
 
-_INT16_PREFIX = LengthPrefix(struct.Struct(">h").pack, Reader.read_int16_length, 2)
-_INT32_PREFIX = LengthPrefix(struct.Struct(">i").pack, Reader.read_int32_length, 4)
-_COMPACT_PREFIX = LengthPrefix(encode_compact_length, Reader.read_compact_length, 1)
+_INT16_PREFIX = LengthPrefix(struct.Struct(">h").pack, Reader.read_int16_length, min_bytes=2)
+_INT32_PREFIX = LengthPrefix(struct.Struct(">i").pack, Reader.read_int32_length, min_bytes=4)
+_COMPACT_PREFIX = LengthPrefix(encode_compact_length, Reader.read_compact_length, min_bytes=1)
 
 
 class _LengthPrefixedCodec:

@@ -10,12 +10,12 @@ _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 20.0, 1_000.0
 _MAX_DOUBLINGS = 10
 
 
-def compute_pause_ms(previous_failures: int) -> float:
+def compute_pause_ms(previous_failure_count: int) -> float:
     """Compute the pause before a retry, which doubles with each consecutive failure, up to one second.
 
-    `previous_failures`: the number of consecutive failures before the latest one.
+    `previous_failure_count`: the number of consecutive failures before the latest one.
     """
-    return min(_FIRST_PAUSE_MS * 2.0 ** min(previous_failures, _MAX_DOUBLINGS), _MAX_PAUSE_MS)
+    return min(_FIRST_PAUSE_MS * 2.0 ** min(previous_failure_count, _MAX_DOUBLINGS), _MAX_PAUSE_MS)
 
 
 class _Client(Protocol):

@@ -401,14 +401,14 @@ class PendingRequests:
         call.due_ms_by_key[key] = now_ms + self.compute_backoff_ms(retry_state.failure_count, code)
         retry_state.failure_count += 1
 
-    def compute_backoff_ms(self, previous_failures: int, code: int = codes.NONE) -> float:
+    def compute_backoff_ms(self, previous_failure_count: int, code: int = codes.NONE) -> float:
         """Return the backoff of a key after a failure with this error code.
 
         CONCURRENT_TRANSACTIONS is retried sooner, because a coordinator soon completes the previous transaction.
-        `previous_failures`: the number of consecutive failures before this one.
+        `previous_failure_count`: the number of consecutive failures before this one.
         """
-        backoff_ms = self._compute_base_backoff_ms(previous_failures)
+        backoff_ms = self._compute_base_backoff_ms(previous_failure_count)
         if code == codes.CONCURRENT_TRANSACTIONS:
-            doublings = min(previous_failures, _MAX_DOUBLINGS)
+            doublings = min(previous_failure_count, _MAX_DOUBLINGS)
             return min(backoff_ms, _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS * 2.0**doublings)
         return backoff_ms

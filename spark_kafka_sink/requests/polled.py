@@ -27,9 +27,9 @@ class PolledRequests:
         self._pending = pending
         self._timeout_ms = timeout_ms
 
-    def compute_backoff_ms(self, previous_failures: int) -> float:
-        """Return the backoff after a failure. `previous_failures`: the number of consecutive failures before it."""
-        return self._pending.compute_backoff_ms(previous_failures)
+    def compute_backoff_ms(self, previous_failure_count: int) -> float:
+        """Return the backoff after a failure. `previous_failure_count`: how many consecutive failures preceded it."""
+        return self._pending.compute_backoff_ms(previous_failure_count)
 
     def add(self, call: Call[Any]) -> None:
         self._pending.add(call)

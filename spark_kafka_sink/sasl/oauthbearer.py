@@ -151,8 +151,8 @@ def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str =
 
     Raise AuthenticationError for all other tokens.
     """
-    header = decode_token_part(token, 0)
-    claims = decode_token_part(token, 1)
+    header = decode_token_header(token)
+    claims = decode_token_claims(token)
     if header.get("alg") != "none" or not token.endswith("."):
         raise AuthenticationError("OAUTHBEARER: only unsigned tokens are accepted here")
     principal = claims.get(principal_claim)
@@ -164,11 +164,20 @@ def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str =
     return AcceptedToken(principal, (expires_at_s - now_s) * 1000)
 
 
-def decode_token_part(token: str, index: int) -> dict[str, object]:
-    """Decode a JSON Web Token's header (index 0) or claims (index 1) without verifying the signature.
+def decode_token_header(token: str) -> dict[str, object]:
+    """Decode a JSON Web Token's header. Raise AuthenticationError if it is not a JSON object in base64url."""
+    return _decode_token_part(token, index=0)
 
-    Raise AuthenticationError if the part is not a JSON object in base64url.
+
+def decode_token_claims(token: str) -> dict[str, object]:
+    """Decode a JSON Web Token's claims without verifying the signature.
+
+    Raise AuthenticationError if the claims are not a JSON object in base64url.
     """
+    return _decode_token_part(token, index=1)
+
+
+def _decode_token_part(token: str, index: int) -> dict[str, object]:
     parts = token.split(".")
     try:
         encoded_part = parts[index]

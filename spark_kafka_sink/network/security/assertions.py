@@ -20,7 +20,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security_options import get_default
 from spark_kafka_sink.options.files import read_bounded_file
-from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
+from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_expiry_s
 
 ALGORITHMS = ("RS256", "ES256")
 MISSING_CRYPTOGRAPHY_MESSAGE = (
@@ -78,7 +78,7 @@ def read_token_file(path: str, option_name: str, now_s: float) -> str:
         text = ""
     if text.count(".") != 2:  # the dots separate the header, the payload and the signature
         raise AuthenticationError(f"OAUTHBEARER: {option_name}: {sanitize(path)} contains no JSON Web Token")
-    expires_at_s = parse_token_expiry_s(decode_token_part(text, 1))
+    expires_at_s = parse_token_expiry_s(decode_token_claims(text))
     if expires_at_s is not None and expires_at_s <= now_s:
         raise AuthenticationError(
             f"OAUTHBEARER: {option_name}: the token in {sanitize(path)} expired {now_s - expires_at_s:.0f} s ago by "

@@ -38,7 +38,7 @@ from spark_kafka_sink.network.http_client import (
 )
 from spark_kafka_sink.network.security.assertions import AssertionConfig, create_assertion, describe_assertion
 from spark_kafka_sink.network.security_options import get_default
-from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
+from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_expiry_s
 
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_ATTEMPTS = 3
@@ -181,7 +181,7 @@ class TokenSource:
         if isinstance(expires_in, int | float) and not isinstance(expires_in, bool) and expires_in > 0:
             return float(min(expires_in, _MAX_LIFETIME_S))
         try:
-            expires_at_s = parse_token_expiry_s(decode_token_part(response.token, 1))
+            expires_at_s = parse_token_expiry_s(decode_token_claims(response.token))
         except AuthenticationError:
             return 0.0  # an opaque token, which is allowed
         return max(0.0, expires_at_s - request_time_s) if expires_at_s is not None else 0.0

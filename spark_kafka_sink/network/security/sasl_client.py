@@ -90,7 +90,7 @@ class SaslClientAuthenticator:
     def start(self, now_ms: float) -> Sequence[Buffer] | None:
         if self._state is _State.START:
             self._state = _State.API_VERSIONS
-            return self._encode_request(ApiVersionsRequest(), 0)
+            return self._encode_request(ApiVersionsRequest(), version=0)
         self._reauthentication_due_ms = None  # set again if the broker limits the lifetime of the new session
         with self._convert_errors():
             return self._send_handshake()
@@ -129,7 +129,7 @@ class SaslClientAuthenticator:
 
     def _handle_api_versions(self, frame: memoryview) -> Sequence[Buffer]:
         """Choose the versions of the SASL requests and start the handshake."""
-        api_keys = self._decode_response(frame, ApiVersionsResponse, 0).api_keys
+        api_keys = self._decode_response(frame, ApiVersionsResponse, version=0).api_keys
         max_versions = {api.api_key: api.max_version for api in api_keys}
         if ApiKey.SASL_HANDSHAKE not in max_versions:
             raise AuthenticationError(f"SASL {self._mechanism}: the broker does not support SaslHandshake")

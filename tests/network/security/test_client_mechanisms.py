@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.errors import AuthenticationError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.security import client_mechanisms
 from spark_kafka_sink.network.security_config import parse_security_config
-from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_part, validate_unsecured_token
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_claims, validate_unsecured_token
 from tests.network.security.security_cases import OAUTH, OAUTH_MODULE, OAUTH_OPTION_PREFIX, SCRAM, build_jaas_config
 
 NOW_S = 1_800_000_000.0
@@ -124,7 +124,7 @@ def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytes
         path.unlink(missing_ok=True)
         path.symlink_to(tmp_path / f"{number}")
         first = pickle.loads(pickle.dumps(config)).create_mechanism("b").start().decode()
-        assert decode_token_part(first.partition("Bearer ")[2].partition("\x01")[0], 1)["n"] == number
+        assert decode_token_claims(first.partition("Bearer ")[2].partition("\x01")[0])["n"] == number
     path.unlink()
     with pytest.raises(AuthenticationError, match="a token cannot be read on this machine: No such file"):
         config.create_mechanism("b")
