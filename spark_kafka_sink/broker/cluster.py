@@ -418,7 +418,7 @@ class EmbeddedCluster:
             try:
                 self._store.save(self)
             except OSError as error:
-                raise build_storage_error("the state of the cluster", error) from error
+                raise build_storage_error("the cluster's state", error) from error
 
     def _write_marker(self, topic_partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
         """Write a transaction marker to a partition's log, if the partition still exists."""

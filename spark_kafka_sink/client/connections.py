@@ -239,7 +239,7 @@ class Connections:
 
     def build_setup_timeout_loss(self, node_id: int) -> ConnectionLoss:
         """Describe the loss of a connection attempt that has timed out."""
-        missing_step = "no address of the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
+        missing_step = "no address for the name" if self.states.is_awaiting_lookup(node_id) else "no connection"
         detail = (
             f"{missing_step} within {self.states.setup_timeout_ms(node_id):.0f} ms (socket.connection.setup.timeout.ms)"
         )

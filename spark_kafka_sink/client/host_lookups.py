@@ -36,7 +36,7 @@ class BackgroundLookup(Generic[ResultT]):
         self._should_notify = False
         self._look_up = look_up
         self._on_finish = on_finish
-        self._outcome: ResultT | DisconnectedError = DisconnectedError("the lookup of the name ended unexpectedly")
+        self._outcome: ResultT | DisconnectedError = DisconnectedError("the name lookup ended unexpectedly")
         system.run_in_background(self._run, "pykafka-lookup")
         # The order matters. This thread sets `_should_notify` and then the caller reads `is_finished`; `_run` sets
         # `is_finished` and then reads `_should_notify`. Whichever comes second sees the flag that the other has set, so

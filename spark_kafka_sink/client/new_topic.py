@@ -23,7 +23,7 @@ _REMEDIES = {
     error_codes.TOPIC_AUTHORIZATION_FAILED: _GRANT_REMEDY,
     error_codes.CLUSTER_AUTHORIZATION_FAILED: _GRANT_REMEDY,
     error_codes.POLICY_VIOLATION: (
-        "A policy of the cluster (create.topic.policy.class.name) does not allow this topic: choose partitions, "
+        "A cluster policy (create.topic.policy.class.name) does not allow this topic: choose partitions, "
         "replicas and settings that the policy allows, or ask an administrator to create it."
     ),
     error_codes.INVALID_REPLICATION_FACTOR: (

@@ -75,7 +75,7 @@ KAFKA_PYTHON_OPTIONS = {
     "sasl_plain_username": _JAAS_CONFIG,
     "sasl_plain_password": _JAAS_CONFIG,
     "sasl_oauth_token_provider": "{sasl.oauthbearer.token.callback}",
-    "api_version": "not needed: the client requests the versions of the brokers",
+    "api_version": "not needed: the client asks the brokers for their versions",
 }
 
 

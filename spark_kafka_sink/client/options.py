@@ -80,7 +80,7 @@ CONNECTION_OPTIONS = (
         "socket.connection.setup.timeout.ms",
         ClientConfig.socket_connection_setup_timeout_ms,
         parse_non_negative_long,
-        "initial timeout for establishing a connection, including the lookup of the host name",
+        "initial timeout for establishing a connection, including the host name lookup",
     ),
     Option(
         "socket.connection.setup.timeout.max.ms",

@@ -118,7 +118,7 @@ class NodeApiVersions:
         if latest_version < max(client_range.min, broker_range.min):  # the ranges have no version in common
             age = "old" if broker_range.max < client_range.min else "new"
             raise UnsupportedVersionError(
-                f"{self.broker} is too {age}: it supports the versions {broker_range} of the API {api_key.name} "
+                f"{self.broker} is too {age}: it supports versions {broker_range} of the API {api_key.name} "
                 f"({api_key.value}), and this client requires one of {client_range}."
             )
         return latest_version

@@ -254,7 +254,7 @@ class SchemaRegistryClient:
         # Compare the type, because isinstance() also accepts bools.
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
-                f"The response of the schema registry about subject '{subject}' has no valid schema id."
+                f"The schema registry's response about subject '{subject}' has no valid schema id."
             )
         schema_type = self.sanitize(str(response.get("schemaType", "AVRO")), max_characters=40)
         return RegisteredSchema(schema_id, schema_type, text, _parse_guid(response.get("guid")))

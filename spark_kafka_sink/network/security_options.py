@@ -197,7 +197,7 @@ _SUPPORTED_OPTIONS = (
         "sasl.login.read.timeout.ms",
         "10000",
         to_option_text,
-        "OAUTHBEARER: timeout for a response of the token endpoint",
+        "OAUTHBEARER: timeout for the token endpoint's response",
     ),
     Option(
         "sasl.login.refresh.window.factor",

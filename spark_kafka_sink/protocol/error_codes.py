@@ -267,7 +267,7 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT = _define_error(
     "The topic has a record format from before Kafka 0.11. Increase its message.format.version.",
 )
 POLICY_VIOLATION = _define_error(
-    44, "POLICY_VIOLATION", OTHER, "A policy of the cluster forbids the request. Ask its administrator."
+    44, "POLICY_VIOLATION", OTHER, "A cluster policy forbids the request. Ask the cluster's administrator."
 )
 OUT_OF_ORDER_SEQUENCE_NUMBER = _define_error(
     45,
@@ -324,7 +324,7 @@ KAFKA_STORAGE_ERROR = _define_error(
     56,
     "KAFKA_STORAGE_ERROR",
     STALE,
-    "A disk of the broker has failed or is full. Check the broker's log directories.",
+    "One of the broker's disks has failed or is full. Check the broker's log directories.",
 )
 LOG_DIR_NOT_FOUND = _define_error(57, "LOG_DIR_NOT_FOUND")
 SASL_AUTHENTICATION_FAILED = _define_error(

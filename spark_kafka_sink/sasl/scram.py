@@ -150,7 +150,7 @@ class ScramClient:
         if not hmac.compare_digest(decode_base64(self.name, first_field[2:]), self._server_signature):
             raise AuthenticationError(
                 f"{self.name}: the broker's signature is wrong. The server does not know "
-                "the credential of the user, so it is not the expected broker"
+                "the user's credential, so it is not the expected broker"
             )
 
     def _build_rejected_error(self, error_field: str) -> AuthenticationError:

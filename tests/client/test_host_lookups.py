@@ -69,7 +69,7 @@ def test_lookup_without_end_fails_after_connection_setup_timeout(caplog: pytest.
     with caplog.at_level(logging.WARNING):
         rig.poll_until(lambda: rig.client.connection_failed(1), limit_ms=1_500)
     (message,) = caplog.messages
-    detail = "no address of the name within 1000 ms (socket.connection.setup.timeout.ms)"
+    detail = "no address for the name within 1000 ms (socket.connection.setup.timeout.ms)"
     assert message == f"Connection failed: b1:9092: {detail}"
     for _ in range(3):
         rig.pass_time(2_000)

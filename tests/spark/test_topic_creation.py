@@ -103,7 +103,7 @@ def test_warns_when_topic_configs_cannot_be_described(broker: EmbeddedBroker, ca
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (error_codes.POLICY_VIOLATION, "A policy of the cluster"),
+        (error_codes.POLICY_VIOLATION, "A cluster policy"),
         (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the Create permission on the topic"),
     ],
 )

@@ -110,7 +110,7 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
         signing_input = f"{_encode_json(header)}.{_encode_json(payload)}"
     except ValueError:  # NaN, Infinity or a lone surrogate, which JSON cannot represent; the values may be secret
         raise AuthenticationError(
-            "OAUTHBEARER: the claims of the assertion cannot be written as JSON. "
+            "OAUTHBEARER: the assertion's claims cannot be written as JSON. "
             f"Remove NaN, Infinity and unpaired surrogates from {_CLAIM_SOURCES_TEXT}."
         ) from None
     return f"{signing_input}.{_encode_base64url(_sign(config, signing_input.encode()))}"
@@ -171,7 +171,7 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
         # JWTs contain the numbers r and s themselves (RFC 7518, 3.4). The library returns them in DER.
         r_and_s = utils.decode_dss_signature(key.sign(data, ec.ECDSA(SHA256())))
         return b"".join(number.to_bytes(_ES256_INTEGER_BYTES, "big") for number in r_and_s)
-    required_key = "an RSA key" if config.algorithm == "RS256" else "a key of the curve P-256"
+    required_key = "an RSA key" if config.algorithm == "RS256" else "a P-256 key"
     raise AuthenticationError(
         f"{prefix} is not {required_key}, which {_OPTION_PREFIX}.algorithm {config.algorithm} requires"
     )

@@ -135,7 +135,7 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
     magic = reader.read_integer()
     version = reader.read_integer()
     if magic != _JKS_MAGIC or version not in (1, 2):
-        raise ConfigurationError("the version of the JKS file is unknown")
+        raise ConfigurationError("the JKS file has an unknown version")
     key_entries: list[tuple[bytes, str]] = []  # envelope, certificate chain
     authorities = ""
     for _ in range(reader.read_integer()):

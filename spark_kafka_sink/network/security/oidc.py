@@ -171,7 +171,7 @@ class TokenSource:
         response = self._send_with_retries(max_attempts)
         token = response.get("access_token")
         if not isinstance(token, str) or not token:
-            raise AuthenticationError("OAUTHBEARER: the response of the token endpoint has no access_token")
+            raise AuthenticationError("OAUTHBEARER: the token endpoint's response has no access_token")
         return _TokenResponse(token, response.get("expires_in"))
 
     def _compute_lifetime_s(self, response: _TokenResponse, request_time_s: float) -> float:

@@ -61,7 +61,7 @@ def _describe_verification_error(error: ssl.SSLCertVerificationError, hostname: 
     if code == _EXPIRED_ERROR:
         return "the broker's certificate has expired: renew it on the broker, or correct the clock of this machine"
     if code == _NOT_YET_VALID_ERROR:
-        return "the broker's certificate is not valid yet: check the clocks of the broker and of this machine"
+        return "the broker's certificate is not valid yet: check the broker's clock and this machine's"
     if code in _UNTRUSTED_ISSUER_ERRORS:
         return (
             f"the broker's certificate is signed by an authority that is not trusted ({message}): "
