@@ -267,9 +267,9 @@ def test_version_2_batch_adds_its_partition_and_end_increments_epoch(
     assert partition_response(client.request(produce_request(data, transactional_id="x"), 12)).error_code == 0
     ended = client.request(end_request(identity, commit=False), 5)
     assert (ended.error_code, ended.producer_epoch) == (0, identity[1] + 1)
-    late = batch(b"late", sequence=1, producer=identity, transactional=True)
+    late_batch = batch(b"late", sequence=1, producer=identity, transactional=True)
     assert (
-        partition_response(client.request(produce_request(late, transactional_id="x"), 12)).error_code
+        partition_response(client.request(produce_request(late_batch, transactional_id="x"), 12)).error_code
         == error_codes.INVALID_PRODUCER_EPOCH
     )
     assert cluster.values("t", committed=True) == []

@@ -291,16 +291,16 @@ def test_rebootstrap_drops_brokers_and_keeps_topics(metadata: Metadata) -> None:
 
 def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
     add_known_topics(metadata, "t")
-    held, release = threading.Event(), threading.Event()
+    is_lock_held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
         with metadata._lock:
-            held.set()
+            is_lock_held.set()
             release.wait(WAIT_TIMEOUT_SECONDS)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(WAIT_TIMEOUT_SECONDS)
+    is_lock_held.wait(WAIT_TIMEOUT_SECONDS)
     assert metadata.snapshot.partition_count("t") == 1
     assert metadata.version > 0
     assert holder.is_alive(), "the read waited for the lock"

@@ -27,8 +27,8 @@ def merge(
 
 
 def leader(merged: MergeResult, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
-    found = merged.snapshot.partition(name, index)
-    return (None, None) if found is None else (found.leader, found.leader_epoch)
+    info = merged.snapshot.partition(name, index)
+    return (None, None) if info is None else (info.leader, info.leader_epoch)
 
 
 def test_merges_nodes_topics_and_leaders() -> None:
@@ -60,7 +60,7 @@ def test_unknown_broker_is_no_leader() -> None:
 
 def test_sorts_partitions_and_allows_gaps() -> None:
     merged = merge(EMPTY, metadata_response(topic("t", [partition(4, 1), partition(0, 2), partition(2, 0)])))
-    assert [found.index for found in merged.snapshot.topics["t"].partitions] == [0, 2, 4]
+    assert [info.index for info in merged.snapshot.topics["t"].partitions] == [0, 2, 4]
     assert leader(merged, index=4)[0] == 1
     assert merged.snapshot.partition("t", 1) is None
 
@@ -68,7 +68,7 @@ def test_sorts_partitions_and_allows_gaps() -> None:
 def test_ignores_duplicate_and_invalid_partition_indexes() -> None:
     numbers = (1, 0, 1, -5, MAX_PARTITIONS, 2**31 - 1)
     merged = merge(EMPTY, metadata_response(topic("t", [partition(index, leader=1) for index in numbers])))
-    assert [one.index for one in merged.snapshot.topics["t"].partitions] == [0, 1]
+    assert [info.index for info in merged.snapshot.topics["t"].partitions] == [0, 1]
 
 
 def test_ignores_older_leader_epoch() -> None:
@@ -81,9 +81,9 @@ def test_ignores_older_leader_epoch() -> None:
 
 def test_same_leader_epoch_is_no_change() -> None:
     known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
-    again = merge(known, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
-    assert leader(again) == (1, 10)
-    assert not again.has_changes
+    repeated = merge(known, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
+    assert leader(repeated) == (1, 10)
+    assert not repeated.has_changes
 
 
 def test_recreated_topic_starts_with_new_epochs() -> None:
@@ -146,7 +146,7 @@ def test_drops_topics_that_are_not_retained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_kept", "again"),
+    ("error", "is_kept", "needs_refresh"),
     [
         (error_codes.LEADER_NOT_AVAILABLE, True, True),
         (error_codes.REQUEST_TIMED_OUT, True, False),
@@ -155,20 +155,20 @@ def test_drops_topics_that_are_not_retained() -> None:
         (error_codes.INVALID_TOPIC_EXCEPTION, False, False),
     ],
 )
-def test_keeps_partitions_of_topic_with_temporary_error(error: int, is_kept: bool, again: bool) -> None:
+def test_keeps_partitions_of_topic_with_temporary_error(error: int, is_kept: bool, needs_refresh: bool) -> None:
     known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=3)], topic_id=ID_1)))
     merged = merge(known, metadata_response(topic("t", 0, error=error)))
     assert merged.snapshot.topics["t"].error_code == error
     assert merged.snapshot.partition_count("t") == (1 if is_kept else None)
     assert merged.snapshot.topic_id("t") == (ID_1 if is_kept else None)
-    assert merged.needs_refresh is again
+    assert merged.needs_refresh is needs_refresh
 
 
 @pytest.mark.parametrize(
-    ("error", "again"),
+    ("error", "needs_refresh"),
     [(error_codes.LEADER_NOT_AVAILABLE, True), (error_codes.REPLICA_NOT_AVAILABLE, True), (0, False)],
 )
-def test_requests_refresh_for_partition_without_leader(error: int, again: bool) -> None:
+def test_requests_refresh_for_partition_without_leader(error: int, needs_refresh: bool) -> None:
     merged = merge(EMPTY, metadata_response(topic("t", [partition(0, -1, epoch=4, error=error), partition(1)])))
-    assert merged.needs_refresh is again
+    assert merged.needs_refresh is needs_refresh
     assert leader(merged) == (None, 4)

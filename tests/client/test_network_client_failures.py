@@ -18,9 +18,9 @@ PID = InitProducerIdResponse(producer_id=7)
 
 def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     rig = rig_with_requests(3, request_timeout_ms=1_000)
-    sent = rig.now
+    sent_ms = rig.now
     rig.poll_until(lambda: bool(rig.responses))
-    assert rig.now == sent + 1_000, "neither early nor late"
+    assert rig.now == sent_ms + 1_000, "neither early nor late"
     assert all_failed_in_order(rig, 3)
     assert all(response.timed_out for response in rig.responses)
     assert "broker 0 (b0:9092) did not respond within 1 s (request.timeout.ms)" in rig.responses[0].reason
@@ -32,10 +32,10 @@ def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
 
 def test_request_can_have_its_own_timeout() -> None:
     rig = ready_rig(request_timeout_ms=30_000)
-    sent = rig.now
+    sent_ms = rig.now
     rig.send(timeout_ms=200)
     rig.poll_until(lambda: bool(rig.responses))
-    assert rig.now == sent + 200
+    assert rig.now == sent_ms + 200
     assert rig.responses[0].reason == "broker 0 (b0:9092) did not respond within 0.2 s"
 
 

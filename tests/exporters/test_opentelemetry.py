@@ -31,7 +31,9 @@ def collect_values(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any
     data = reader.get_metrics_data()
     assert data is not None
     values: dict[tuple[str, object], Any] = {}
-    metrics = [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]
+    metrics = [
+        metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+    ]
     for metric in metrics:
         for point in metric.data.data_points:
             attributes = point.attributes or {}
@@ -97,7 +99,9 @@ def test_instruments_have_units_but_no_unit_in_name() -> None:
     wait_for_result(producer, producer.send(ProducerRecord("t", b"v")))
     data = reader.get_metrics_data()
     assert data is not None
-    metrics = [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]
+    metrics = [
+        metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+    ]
     units = {metric.name: metric.unit for metric in metrics}
     assert {name: units[name] for name in UNITS} == UNITS
     assert [name for name, unit in units.items() if not unit or re.search("_(ns|ms|bytes)(_|$)", name)] == []

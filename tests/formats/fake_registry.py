@@ -79,8 +79,8 @@ class FakeRegistry:
 
     def _by_guid(self, guid: str) -> tuple[int, dict[str, Any]]:
         schemas = (schema for versions in self.subjects.values() for _, schema in versions)
-        found = next((schema for schema in schemas if _build_guid(schema) == guid), None)
-        return (404, {"error_code": 40403, "message": "Schema not found"}) if found is None else (200, found)
+        match = next((schema for schema in schemas if _build_guid(schema) == guid), None)
+        return (404, {"error_code": 40403, "message": "Schema not found"}) if match is None else (200, match)
 
     def _with_guid(self, version: dict[str, Any]) -> dict[str, Any]:
         return {**version, "guid": _build_guid(version)} if self.has_guids else version

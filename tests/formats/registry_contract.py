@@ -47,9 +47,9 @@ class RegistryContract:
         registry.register(subject, avro_schema("a"))
         second_schema = avro_schema("a", "b", b=None)
         schema_id = registry.register(subject, second_schema).id
-        found = registry.get_latest(subject)
-        assert (found.id, found.schema_type) == (schema_id, "AVRO")
-        assert json.loads(found.text) == json.loads(second_schema.text)
+        latest_schema = registry.get_latest(subject)
+        assert (latest_schema.id, latest_schema.schema_type) == (schema_id, "AVRO")
+        assert json.loads(latest_schema.text) == json.loads(second_schema.text)
 
     def test_error_names_missing_subject(self, registry: SchemaRegistryClient, subject: str) -> None:
         expected = f"Subject '{subject}' .* set schemaSource to 'register'"
@@ -66,8 +66,12 @@ class RegistryContract:
     def test_keeps_schema_type_of_json_schema(self, registry: SchemaRegistryClient, subject: str) -> None:
         text = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
         schema_id = registry.register(subject, Schema("JSON", text, "Order")).id
-        found = registry.get_latest(subject)
-        assert (found.id, found.schema_type, json.loads(found.text)) == (schema_id, "JSON", json.loads(text))
+        latest_schema = registry.get_latest(subject)
+        assert (latest_schema.id, latest_schema.schema_type, json.loads(latest_schema.text)) == (
+            schema_id,
+            "JSON",
+            json.loads(text),
+        )
 
     def test_rejects_invalid_schema(self, registry: SchemaRegistryClient, subject: str) -> None:
         with pytest.raises(SchemaRegistryError, match="rejected the request for subject"):

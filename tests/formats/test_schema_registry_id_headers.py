@@ -34,7 +34,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 def write(broker: EmbeddedBroker, registry: FakeRegistry, table: pa.Table = ORDERS, **arguments: object) -> pa.Table:
     """Write the table with the key `id`, and return all records of the topic."""
-    given: dict[str, Any] = {
+    default_arguments: dict[str, Any] = {
         "key": ["id"],
         "key_format": "avro-confluent",
         "value_format": "avro-confluent",
@@ -42,7 +42,7 @@ def write(broker: EmbeddedBroker, registry: FakeRegistry, table: pa.Table = ORDE
         "schema_id_location": "header",
     }
     with KafkaProducer(broker.client_options) as producer:
-        producer.send_table("orders", table, **{**given, **arguments}).raise_for_failures()
+        producer.send_table("orders", table, **{**default_arguments, **arguments}).raise_for_failures()
     return read_topic(broker.bootstrap_servers, "orders")
 
 
@@ -77,7 +77,7 @@ def test_key_keeps_its_partition_when_its_schema_id_changes(broker: EmbeddedBrok
     for key, partition in zip(records["key"].to_pylist(), records["partition"].to_pylist(), strict=True):
         partitions.setdefault(key, set()).add(partition)
     assert len(partitions) == 40
-    assert all(len(found) == 1 for found in partitions.values())
+    assert all(len(numbers) == 1 for numbers in partitions.values())
 
 
 def test_headers_of_rows_are_kept(broker: EmbeddedBroker, registry: FakeRegistry) -> None:

@@ -66,7 +66,7 @@ def test_key_with_two_schema_ids_has_one_partition(
     for key, partition in read_keys(broker):
         partitions.setdefault(key[AVRO_PREFIX_BYTES:], set()).add(partition)
     assert len({key[:AVRO_PREFIX_BYTES] for key, _ in read_keys(broker)}) == 2
-    assert [len(found) for found in partitions.values()] == [1] * ROWS
+    assert [len(numbers) for numbers in partitions.values()] == [1] * ROWS
 
 
 def test_partition_is_murmur2_of_payload(broker: EmbeddedBroker, registry: FakeRegistry) -> None:

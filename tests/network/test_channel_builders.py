@@ -31,8 +31,8 @@ MECHANISMS: dict[str, Callable[[], ServerMechanism]] = {
 }
 
 
-class Meeting:
-    """A client with the given options, connected to a listener with the same security.protocol."""
+class ConnectedPair:
+    """A client with these options, connected to a listener with the same security.protocol."""
 
     def __init__(self, options: Mapping[str, object], certificates: Path) -> None:
         protocol = str(options.get("security.protocol", "PLAINTEXT"))
@@ -54,21 +54,21 @@ class Meeting:
         self.client.register("a", near, SocketAddress("localhost", 9092, socket.AF_UNIX, ("localhost",)))
         self.server.register("a", far, SocketAddress("client", 1, socket.AF_UNIX, ("client",)))
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> ConnectedPair:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self.server.close()
 
-    def request_arrives(self) -> bytes:
+    def deliver_request(self) -> bytes:
         for _ in range(200):
             if self.client.is_channel_ready("a"):
                 break
-            self._step()
+            self._poll_both()
         self.client.send(NetworkSend("a", [b"\0\3the request"]))
         for _ in range(200):
-            self._step()
+            self._poll_both()
             if self.server.completed_receives:
                 return bytes(self.server.completed_receives[0].payload)
         raise AssertionError("nothing arrived")
@@ -80,12 +80,12 @@ class Meeting:
 
     def end(self) -> ChannelState:
         for _ in range(200):
-            self._step()
+            self._poll_both()
             if self.client.disconnected:
                 return self.client.disconnected["a"]
-        raise AssertionError("not refused")
+        raise AssertionError("not rejected")
 
-    def _step(self) -> None:
+    def _poll_both(self) -> None:
         self.client.poll(0)
         self.server.poll(0)
 
@@ -115,16 +115,16 @@ def options_for(protocol: str, certificates: Path, mechanism: str, password: str
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def test_receives_request_over_each_security_protocol(certificates: Path, protocol: str, mechanism: str) -> None:
-    with Meeting(options_for(protocol, certificates, mechanism), certificates) as meeting:
-        assert meeting.request_arrives() == b"\0\3the request"
-        assert meeting.principal() == ("alice" if "SASL" in protocol else "ANONYMOUS")
+    with ConnectedPair(options_for(protocol, certificates, mechanism), certificates) as pair:
+        assert pair.deliver_request() == b"\0\3the request"
+        assert pair.principal() == ("alice" if "SASL" in protocol else "ANONYMOUS")
 
 
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_wrong_password_error_does_not_contain_password(certificates: Path, protocol: str, mechanism: str) -> None:
-    with Meeting(options_for(protocol, certificates, mechanism, "wrong-secret"), certificates) as meeting:
-        state = meeting.end()
+    with ConnectedPair(options_for(protocol, certificates, mechanism, "wrong-secret"), certificates) as pair:
+        state = pair.end()
         assert state.has_failed_authentication
         assert type(state.error) is AuthenticationError
         assert "secret" not in repr(state)

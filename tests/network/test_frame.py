@@ -84,13 +84,13 @@ PAYLOADS = st.one_of(
 )
 def test_reads_same_frames_from_any_chunks(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(payload)) + payload for payload in payloads)
-    found: list[bytes] = []
+    received_payloads: list[bytes] = []
     reader, turn = FrameReader(), 0
     while stream:
         cut = cuts[turn % len(cuts)] if turn < 500 else len(stream)
-        found += feed(reader, stream[:cut])
+        received_payloads += feed(reader, stream[:cut])
         stream, turn = stream[cut:], turn + 1
-    assert found == payloads
+    assert received_payloads == payloads
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=8), st.integers(1, READ_AHEAD_BYTES))

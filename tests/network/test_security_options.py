@@ -46,9 +46,9 @@ def test_security_protocol_selects_tls_and_login(protocol: str, uses_tls: bool, 
     ],
 )
 def test_reports_each_invalid_security_option(changed: dict[str, object], fault: str) -> None:
-    found = collect_faults(SCRAM | changed)
-    assert any(fault in message for message in found), found
-    assert "hush" not in "\n".join(found)
+    messages = collect_faults(SCRAM | changed)
+    assert any(fault in message for message in messages), messages
+    assert "hush" not in "\n".join(messages)
 
 
 def test_ignores_options_that_protocol_does_not_use() -> None:
@@ -57,10 +57,10 @@ def test_ignores_options_that_protocol_does_not_use() -> None:
 
 
 def test_reports_all_invalid_security_options_in_one_error() -> None:
-    found = collect_faults(
+    messages = collect_faults(
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.protocol": "x", "ssl.keystore.key": "k"}
     )
-    assert len(found) == 3
+    assert len(messages) == 3
 
 
 def test_ignores_jvm_options_and_marks_secrets() -> None:

@@ -92,14 +92,14 @@ class TlsPair:
                 self.ends[name] = selector.disconnected["a"]
         self.sent += len(self.client.completed_sends)
 
-    def shake_hands(self) -> None:
+    def complete_handshake(self) -> None:
         for _ in range(50):
             self.step()
             if self.client.is_channel_ready("a") and self.server.is_channel_ready("a"):
                 return
         raise AssertionError(f"no handshake: {self.ends}")
 
-    def run_to_the_end(self) -> dict[str, ChannelState]:
+    def run_until_client_ends(self) -> dict[str, ChannelState]:
         for _ in range(100):
             self.step()
             if "client" in self.ends:
@@ -108,7 +108,7 @@ class TlsPair:
 
     def client_error(self) -> str:
         """Return the client's error for a connection that must fail."""
-        state = self.run_to_the_end()["client"]
+        state = self.run_until_client_ends()["client"]
         assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
         assert isinstance(state.error, TlsError)
         return str(state.error)
@@ -130,7 +130,7 @@ def test_tls_transfers_frames_in_both_directions(
     client = build_client_ssl_context(certificates)
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     channel = pair.client.channel("a")
     assert channel is not None
     assert isinstance(channel.transport, TlsTransport)
@@ -149,7 +149,7 @@ def test_large_send_arrives_complete_after_partial_writes(
     server = server_context(certificates)
     server.minimum_version = server.maximum_version = version
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server))
-    pair.shake_hands()
+    pair.complete_handshake()
     segments = [os.urandom(61), os.urandom(1_000_000), b"", os.urandom(5), os.urandom(300_000), b"x"]
     pair.client.send(NetworkSend("a", segments))
     polls = 0
@@ -163,7 +163,7 @@ def test_large_send_arrives_complete_after_partial_writes(
 
 def test_encrypts_only_a_few_records_ahead_of_socket(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     channel = pair.client.channel("a")
     assert channel is not None
     window = [memoryview(bytes(1_000_000))]
@@ -173,7 +173,7 @@ def test_encrypts_only_a_few_records_ahead_of_socket(certificates: Path, pairs: 
 
 def test_send_completes_only_when_socket_has_all_bytes(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.client.send(NetworkSend("a", [bytes(100_000)]))  # encrypted immediately, but too large for the socket's buffer
     for _ in range(20):
         pair.client.poll(0)
@@ -200,7 +200,7 @@ def test_does_not_report_connection_that_fails_in_same_poll(
 
 def test_tiny_segments_share_tls_records(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     segments = [bytes([number % 256]) * (number % 7) for number in range(10_000)]
     pair.client.send(NetworkSend("a", segments))
     for _ in range(200):
@@ -211,22 +211,22 @@ def test_tiny_segments_share_tls_records(certificates: Path, pairs: list[TlsPair
 @pytest.mark.parametrize("records", [1, 3])
 def test_delivers_frames_of_one_record_without_waiting(certificates: Path, pairs: list[TlsPair], records: int) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     channel = pair.server.channel("a")
     assert channel is not None
     frames = [len(text).to_bytes(4, "big") + text for text in (b"one", b"two", b"three")]
     for record in [b"".join(frames)] if records == 1 else frames:
         channel.transport.write([memoryview(record)])
-    found = []
+    received_payloads = []
     for _ in range(3):
         pair.client.poll(600_000)  # the test would hang if this call waited for the socket
-        found += [bytes(receive.payload) for receive in pair.client.completed_receives]
-    assert found == [b"one", b"two", b"three"]
+        received_payloads += [bytes(receive.payload) for receive in pair.client.completed_receives]
+    assert received_payloads == [b"one", b"two", b"three"]
 
 
 def test_muted_tls_channel_keeps_decrypted_bytes_without_spinning(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     channel = pair.server.channel("a")
     assert channel is not None
     channel.transport.write([memoryview(b"\0\0\0\1x\0\0\0\1y")])
@@ -276,7 +276,7 @@ def test_accepts_host_name_with_trailing_dot(certificates: Path, pairs: list[Tls
     pairs.append(
         pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="localhost.")
     )
-    pair.shake_hands()
+    pair.complete_handshake()
 
 
 def test_rejects_expired_certificate(certificates: Path, pairs: list[TlsPair]) -> None:
@@ -289,7 +289,7 @@ def test_accepts_client_with_certificate(certificates: Path, pairs: list[TlsPair
     server = server_context(certificates, clients="ca.pem")
     server.minimum_version = server.maximum_version = version
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates, identity="client.pem"), server))
-    pair.shake_hands()
+    pair.complete_handshake()
     counts = pair.client.counts
     assert (counts.successful_authentications, counts.failed_authentications) == (1, 0)
 
@@ -326,9 +326,9 @@ def test_error_without_common_tls_version_names_option(certificates: Path, pairs
 
 def test_connection_end_is_not_an_authentication_failure(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.server.close_channel("a")
-    state = pair.run_to_the_end()["client"]
+    state = pair.run_until_client_ends()["client"]
     assert state.kind is ChannelStateKind.READY
     assert isinstance(state.error, DisconnectedError)
 

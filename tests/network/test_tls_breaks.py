@@ -35,7 +35,7 @@ class Pair:
         self.client = TlsTransport(self.near, client, server_hostname="localhost")
         self.server = TlsTransport(self.far, server, server_hostname=None)
 
-    def shake_hands(self) -> Pair:
+    def complete_handshake(self) -> Pair:
         for _ in range(10):
             self.client.handshake()
             self.server.handshake()
@@ -71,7 +71,7 @@ def pair(certificates: Path) -> Iterator[Pair]:
 
 
 def test_has_input_until_buffered_record_is_read(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.read()  # reads the session tickets
     pair.server.write([memoryview(bytes(MAX_RECORD_BYTES))])
     assert pair.read(10) == bytes(10)
@@ -86,7 +86,7 @@ def test_has_input_until_buffered_record_is_read(pair: Pair) -> None:
 
 
 def test_distinguishes_close_notify_from_truncation(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.server.write([b"last words"])
     pair.server.close()
     assert pair.read() == b"last words"
@@ -95,7 +95,7 @@ def test_distinguishes_close_notify_from_truncation(pair: Pair) -> None:
 
 
 def test_truncated_tls_stream_is_a_disconnection(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.far.close()
     with pytest.raises(DisconnectedError, match="the peer closed the connection"):
         read_on(pair.client)
@@ -103,7 +103,7 @@ def test_truncated_tls_stream_is_a_disconnection(pair: Pair) -> None:
 
 @pytest.mark.parametrize("read_before", [True, False])
 def test_invalid_record_is_a_disconnection_not_a_tls_error(pair: Pair, read_before: bool) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     if read_before:
         pair.server.write([b"x"])
         assert pair.read() == b"x"
@@ -114,7 +114,7 @@ def test_invalid_record_is_a_disconnection_not_a_tls_error(pair: Pair, read_befo
 
 
 def test_write_after_invalid_record_is_a_disconnection(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.far.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(NetworkError, match="the TLS connection failed"):
         pair.read()
@@ -123,7 +123,7 @@ def test_write_after_invalid_record_is_a_disconnection(pair: Pair) -> None:
 
 
 def test_modified_record_is_a_disconnection(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.read()
     pair.server.write([b"a secret"])
     record = bytearray(pair.near.recv(1000))
@@ -151,14 +151,14 @@ def test_reports_end_of_stream_after_partial_handshake(pair: Pair) -> None:
 
 
 def test_write_to_closed_connection_raises_socket_error(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.far.close()
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         write_on(pair.client)
 
 
 def test_sends_close_notify_unless_output_is_pending(pair: Pair) -> None:
-    pair.shake_hands()
+    pair.complete_handshake()
     pair.read()
     while not pair.client.has_output:
         pair.client.write([bytes(1 << 20)])

@@ -64,13 +64,13 @@ def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
 
 
 def test_no_other_module_opens_files() -> None:
-    found = {
+    reading_modules = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and _reads(node)
     }
-    assert found == OTHER_READERS
+    assert reading_modules == OTHER_READERS
 
 
 def _reads(call: ast.Call) -> bool:

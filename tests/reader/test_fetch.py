@@ -35,8 +35,8 @@ def test_sends_each_leader_its_own_partitions_and_offsets() -> None:
 
 @pytest.mark.parametrize(("topic_id", "versions"), [(NO_TOPIC_ID, VersionRange(0, 12)), (UUID(int=1), None)])
 def test_fetches_topic_without_id_in_versions_with_names(topic_id: UUID, versions: VersionRange | None) -> None:
-    found = Fetch("t", topic_id, {0: 0}, 0).versions
-    assert (found and found.max) == (versions and versions.max)
+    request_versions = Fetch("t", topic_id, {0: 0}, 0).versions
+    assert (request_versions and request_versions.max) == (versions and versions.max)
 
 
 def test_each_partition_has_its_own_verdict() -> None:
@@ -47,8 +47,8 @@ def test_each_partition_has_its_own_verdict() -> None:
 
 
 def test_error_of_whole_response_is_the_error_of_each_partition() -> None:
-    found = REQUEST.classify_keys(FetchResponse(error_code=codes.FETCH_SESSION_ID_NOT_FOUND))
-    assert {key: classification.code for key, classification in found.items()} == dict.fromkeys(
+    classifications = REQUEST.classify_keys(FetchResponse(error_code=codes.FETCH_SESSION_ID_NOT_FOUND))
+    assert {key: classification.code for key, classification in classifications.items()} == dict.fromkeys(
         REQUEST.keys, codes.FETCH_SESSION_ID_NOT_FOUND
     )
 

@@ -38,7 +38,7 @@ class Clock:
 
 class LeasePool:
     def __init__(self) -> None:
-        self.made: list[FakeClient] = []
+        self.clients: list[FakeClient] = []
         self.clock = Clock()
         self.pool: Leases[FakeClient] = Leases(
             lambda client: client.close("close"),
@@ -51,8 +51,8 @@ class LeasePool:
         return self.pool.lease(key, lambda: self._make(key), idle_seconds)
 
     def _make(self, key: str) -> FakeClient:
-        self.made.append(FakeClient(key))
-        return self.made[-1]
+        self.clients.append(FakeClient(key))
+        return self.clients[-1]
 
     def lend(self, key: str = KEY, idle_seconds: float = 600) -> FakeClient:
         with self.lease(key, idle_seconds) as client:
@@ -61,9 +61,9 @@ class LeasePool:
 
 @pytest.fixture
 def lease_pool() -> Generator[LeasePool]:
-    made = LeasePool()
-    yield made
-    made.pool.close()
+    leases = LeasePool()
+    yield leases
+    leases.pool.close()
 
 
 def test_close_closes_idle_clients(lease_pool: LeasePool) -> None:
@@ -74,12 +74,12 @@ def test_close_closes_idle_clients(lease_pool: LeasePool) -> None:
 
 def test_next_task_reuses_producer(lease_pool: LeasePool) -> None:
     assert lease_pool.lend() is lease_pool.lend()
-    assert len(lease_pool.made) == 1
+    assert len(lease_pool.clients) == 1
 
 
 def test_other_options_get_another_producer(lease_pool: LeasePool) -> None:
     assert lease_pool.lend() is not lease_pool.lend("b:1")
-    assert [made.closed_with for made in lease_pool.made] == [None, None]
+    assert [client.closed_with for client in lease_pool.clients] == [None, None]
 
 
 def test_concurrent_tasks_never_share_a_producer(lease_pool: LeasePool) -> None:
@@ -96,10 +96,10 @@ def test_discards_producer_of_failed_task(lease_pool: LeasePool, end: type[BaseE
 
     with pytest.raises(end):
         task()
-    assert lease_pool.made[0].closed_with == "discard"
+    assert lease_pool.clients[0].closed_with == "discard"
     assert len(lease_pool.pool) == 0
     lease_pool.lend()
-    assert len(lease_pool.made) == 2
+    assert len(lease_pool.clients) == 2
 
 
 def test_closes_idle_producer_after_its_idle_time(lease_pool: LeasePool) -> None:
@@ -108,7 +108,7 @@ def test_closes_idle_producer_after_its_idle_time(lease_pool: LeasePool) -> None
     assert len(lease_pool.pool) == 1
     lease_pool.pool.evict(600)
     assert len(lease_pool.pool) == 0
-    assert lease_pool.made[0].closed_with is not None
+    assert lease_pool.clients[0].closed_with is not None
 
 
 def test_leases_most_recently_used_idle_producer(lease_pool: LeasePool) -> None:
@@ -123,11 +123,11 @@ def test_closes_the_least_recently_used_producer_when_too_many_are_idle(lease_po
         lease_pool.lend(key)
     lease_pool.lend(client_ids[0])  # now the second client is the least recently used
     lease_pool.lend(client_ids[MAX_IDLE])
-    assert [made.key for made in lease_pool.made if made.closed_with is not None] == ["1"]
+    assert [client.key for client in lease_pool.clients if client.closed_with is not None] == ["1"]
     for key in client_ids[MAX_IDLE + 1 :]:
         lease_pool.lend(key)
     assert len(lease_pool.pool) == MAX_IDLE
-    idle = [made.key for made in lease_pool.made if made.closed_with is None]
+    idle = [client.key for client in lease_pool.clients if client.closed_with is None]
     assert idle == client_ids[-MAX_IDLE:]
 
 
@@ -135,7 +135,7 @@ def test_limit_of_idle_producers_ignores_leased_ones(lease_pool: LeasePool) -> N
     with contextlib.ExitStack() as tasks:
         for _ in range(2 * MAX_IDLE):
             tasks.enter_context(lease_pool.lease(KEY, 600))
-        assert [made.closed_with for made in lease_pool.made] == [None] * (2 * MAX_IDLE)
+        assert [client.closed_with for client in lease_pool.clients] == [None] * (2 * MAX_IDLE)
     assert len(lease_pool.pool) == MAX_IDLE
 
 
@@ -144,7 +144,7 @@ def test_each_use_restarts_idle_time(lease_pool: LeasePool) -> None:
     lease_pool.clock.now = 500
     lease_pool.lend(idle_seconds=600)
     lease_pool.pool.evict(900)
-    assert lease_pool.made[0].closed_with is None
+    assert lease_pool.clients[0].closed_with is None
 
 
 def test_eviction_thread_closes_idle_producers_and_ends(lease_pool: LeasePool) -> None:
@@ -153,7 +153,7 @@ def test_eviction_thread_closes_idle_producers_and_ends(lease_pool: LeasePool) -
     for evictor in set(threading.enumerate()) - before:
         evictor.join(WAIT_TIMEOUT_SECONDS)
         assert not evictor.is_alive()
-    assert lease_pool.made[0].closed_with is not None
+    assert lease_pool.clients[0].closed_with is not None
     lease_pool.lend(idle_seconds=600)
     assert len(lease_pool.pool) == 1
 
@@ -161,11 +161,11 @@ def test_eviction_thread_closes_idle_producers_and_ends(lease_pool: LeasePool) -
 class FakeThread:
     """The eviction thread, which the test runs. Waits return at once and advance the clock."""
 
-    made: ClassVar[list[FakeThread]] = []
+    instances: ClassVar[list[FakeThread]] = []
 
     def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
         self.run = target
-        self.made.append(self)
+        self.instances.append(self)
 
     def start(self) -> None:
         """Do nothing: the test calls `run`."""
@@ -190,16 +190,16 @@ def test_eviction_thread_sleeps_until_next_producer_expires(
     monkeypatch.setattr(threading, "Condition", Sleeping)
     lease_pool.pool._reset()
     monkeypatch.setattr(threading, "Thread", FakeThread)
-    monkeypatch.setattr(FakeThread, "made", made := list[FakeThread]())
+    monkeypatch.setattr(FakeThread, "instances", threads := list[FakeThread]())
     with lease_pool.lease(KEY, 600), lease_pool.lease(KEY, 100):
-        assert not made, "there is no thread while nothing is idle"
-    (evictor,) = made
+        assert not threads, "there is no thread while nothing is idle"
+    (evictor,) = threads
     evictor.run()
     assert slept == [100, 500]
-    assert [producer.closed_with for producer in lease_pool.made] == ["close", "close"]
+    assert [client.closed_with for client in lease_pool.clients] == ["close", "close"]
     assert len(lease_pool.pool) == 0
     lease_pool.lend()
-    assert len(made) == 2, "the first thread has ended"
+    assert len(threads) == 2, "the first thread has ended"
 
 
 def test_returned_producer_wakes_eviction_thread(lease_pool: LeasePool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_returned_producer_wakes_eviction_thread(lease_pool: LeasePool, monkeypa
 
     class Waking(threading.Condition):
         def notify(self, n: int = 1) -> None:
-            woken.append(len(lease_pool.made))
+            woken.append(len(lease_pool.clients))
 
     monkeypatch.setattr(threading, "Condition", Waking)
     lease_pool.pool._reset()
@@ -219,16 +219,16 @@ def test_returned_producer_wakes_eviction_thread(lease_pool: LeasePool, monkeypa
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forks with threads on purpose
 def test_forked_child_has_empty_pool_when_lock_was_held(lease_pool: LeasePool) -> None:
-    held, done = threading.Event(), threading.Event()
+    is_lock_held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with lease_pool.pool._condition:
-            held.set()
+            is_lock_held.set()
             done.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait()
+    is_lock_held.wait()
     child = os.fork()
     if not child:
         # The child would wait forever for the parent's lock, but the alarm ends it.

@@ -22,16 +22,16 @@ from tests.network.test_tls import build_client_ssl_context, tls_channels
 CHANNELS = ("a", "b", "c")
 
 
-class LateAnswers(FramePeer):
-    """Responds after the given delays, in pieces of the given size."""
+class DelayedResponder(FramePeer):
+    """Responds after these delays, in pieces of this size."""
 
     def __init__(self, delays_ms: list[int], piece_bytes: int) -> None:
-        super().__init__(self._answer_late)
+        super().__init__(self._respond_after_delay)
         self._delays_ms = delays_ms
         self._piece_bytes = piece_bytes
         self._turn = 0
 
-    def _answer_late(self, connection: FakeConnection, payload: bytes) -> None:
+    def _respond_after_delay(self, connection: FakeConnection, payload: bytes) -> None:
         self._turn += 1
         delay_ms = self._delays_ms[self._turn % len(self._delays_ms)]
         response_frame = frame(payload[::-1])
@@ -59,15 +59,15 @@ def test_frames_arrive_complete_once_and_in_order(
     system = FakeSystem(latency_ms=1.0, window_bytes=window_bytes)
     selector, peers = Selector(system), dict.fromkeys(CHANNELS, FramePeer())
     for port, channel_id in enumerate(CHANNELS):
-        peers[channel_id] = LateAnswers(delays_ms, piece_bytes)
+        peers[channel_id] = DelayedResponder(delays_ms, piece_bytes)
         system.listen("broker", port, peers[channel_id])
         selector.connect(channel_id, system.resolve("broker", port)[0])
     poll_until(selector, lambda: all(map(selector.is_channel_ready, CHANNELS)))
     for connection in system.connections:
         connection.socket.max_write_bytes = max_write_bytes
     waiting, busy, turn = list(payloads), set[str](), 0
-    answers: dict[str, list[bytes]] = {channel_id: [] for channel_id in CHANNELS}
-    while waiting or sum(map(len, answers.values())) < len(payloads):
+    responses: dict[str, list[bytes]] = {channel_id: [] for channel_id in CHANNELS}
+    while waiting or sum(map(len, responses.values())) < len(payloads):
         assert turn < 50_000
         (selector.mute if turn in muted_turns else selector.unmute)("a")
         if waiting and waiting[0][0] not in busy:
@@ -77,16 +77,16 @@ def test_frames_arrive_complete_once_and_in_order(
         selector.poll(5)
         busy -= {send.channel_id for send in selector.completed_sends}
         for receive in selector.completed_receives:
-            answers[receive.channel_id].append(bytes(receive.payload))
+            responses[receive.channel_id].append(bytes(receive.payload))
         turn += 1
     for channel_id in CHANNELS:
-        sent = [payload for where, payload in payloads if where == channel_id]
-        assert peers[channel_id].frames == sent
-        assert answers[channel_id] == [payload[::-1] for payload in sent]
+        sent_payloads = [payload for payload_channel_id, payload in payloads if payload_channel_id == channel_id]
+        assert peers[channel_id].frames == sent_payloads
+        assert responses[channel_id] == [payload[::-1] for payload in sent_payloads]
 
 
-class Babbler(Peer):
-    """Sends the given pieces after a connection is made, and closes it."""
+class ArbitraryBytesPeer(Peer):
+    """Sends these pieces after a connection is established, and then closes it."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
@@ -121,12 +121,12 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> list[ChannelBuilder]:
 )
 def test_poll_never_raises_for_arbitrary_peer_bytes(builders: list[ChannelBuilder], pieces: list[bytes]) -> None:
     for channels in builders:
-        _hear_out(channels, pieces)
+        _poll_until_disconnected(channels, pieces)
 
 
-def _hear_out(channels: ChannelBuilder, pieces: list[bytes]) -> None:
+def _poll_until_disconnected(channels: ChannelBuilder, pieces: list[bytes]) -> None:
     system = FakeSystem()
-    system.listen("broker", 9092, Babbler(pieces))
+    system.listen("broker", 9092, ArbitraryBytesPeer(pieces))
     selector = Selector(system, channel_builder=channels)
     selector.connect("a", system.resolve("broker", 9092)[0])
     poll_until(selector, lambda: bool(selector.disconnected), 200)

@@ -101,7 +101,7 @@ def test_closes_connection_for_excessive_length_without_more_bytes(system: FakeS
 def test_returns_frames_received_together_over_tls(tmp_path: Path) -> None:
     write_certificates(tmp_path)
     pair = TlsPair(build_client_ssl_context(tmp_path), server_context(tmp_path))
-    pair.shake_hands()
+    pair.complete_handshake()
     for payload in (b"1", b"2", bytes(5000)):
         pair.server.send(NetworkSend("a", [payload]))
         pair.server.poll(100)

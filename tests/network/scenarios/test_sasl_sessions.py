@@ -11,8 +11,8 @@ from tests.network.security.sasl_peers import (
     Mutual,
     Password,
     ScriptedClient,
-    authenticated,
     authentication_counts,
+    connect_and_authenticate,
     listener,
     sasl_channels,
     send_number,
@@ -22,7 +22,7 @@ from tests.network.security.sasl_peers import (
 
 def test_reauthenticates_before_next_request_near_session_end() -> None:
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password, share=0.9))
     system.advance(800)
     first = send_number(selector, 1)
     poll_until(selector, lambda: bool(selector.completed_receives))
@@ -37,7 +37,7 @@ def test_reauthenticates_before_next_request_near_session_end() -> None:
 
 def test_reauthenticates_repeatedly() -> None:
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(Mutual))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Mutual))
     for number in range(40):
         system.advance(300)
         payload = send_number(selector, number)
@@ -49,9 +49,9 @@ def test_reauthenticates_repeatedly() -> None:
 
 def test_receives_earlier_responses_during_reauthentication() -> None:
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password, share=0.9))
     system.advance(890)
-    peer.answer_after_ms = 50
+    peer.response_delay_ms = 50
     first = send_number(selector, 1)
     selector.poll(0)
     system.advance(20)  # shortly before the end of the session, while the first response is in transit
@@ -68,7 +68,7 @@ def test_receives_earlier_responses_during_reauthentication() -> None:
 
 def test_does_not_reauthenticate_during_partial_send() -> None:
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password, share=0.9))
     system.connections[0].socket.max_write_bytes = 3
     payload = send_number(selector, 1)
     selector.poll(0)
@@ -81,7 +81,7 @@ def test_does_not_reauthenticate_during_partial_send() -> None:
 def test_rejected_reauthentication_is_an_authentication_failure() -> None:
     passwords = iter(["right-secret", "right-secret", "expired-secret"])
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(lambda: Password(next(passwords))))
+    system, selector = connect_and_authenticate(peer, sasl_channels(lambda: Password(next(passwords))))
     system.advance(950)
     send_number(selector, 1)
     poll_until(selector, lambda: "a" in selector.disconnected)
@@ -92,7 +92,7 @@ def test_rejected_reauthentication_is_an_authentication_failure() -> None:
 
 def test_does_not_reauthenticate_without_session_lifetime() -> None:
     peer = listener()
-    system, selector = authenticated(peer, sasl_channels(Password))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password))
     del peer.log[:]
     system.advance(100_000)
     send_number(selector, 1)
@@ -102,7 +102,7 @@ def test_does_not_reauthenticate_without_session_lifetime() -> None:
 
 def test_does_not_reauthenticate_after_session_becomes_unlimited() -> None:
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(Password))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password))
     (authenticator,) = peer.authenticators.values()
     authenticator._max_reauth_ms = 0
     for number in range(3):
@@ -114,7 +114,7 @@ def test_does_not_reauthenticate_after_session_becomes_unlimited() -> None:
 
 def test_delivers_responses_received_before_reauthentication_is_disconnected() -> None:
     peer = listener(connections_max_reauth_ms=1000)
-    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password, share=0.9))
     system.advance(950)
     connection = system.connections[0]
     connection.socket.max_write_bytes = 1

@@ -103,7 +103,7 @@ def test_tls_references_send_memory_until_encrypted(tmp_path: Path) -> None:
     write_certificates(tmp_path)
     client: ssl.SSLContext = build_client_ssl_context(tmp_path)
     pair = TlsPair(client, server_context(tmp_path))
-    pair.shake_hands()
+    pair.complete_handshake()
     memory = bytearray(b"x" * 1_000_000)
     pair.client.send(NetworkSend("a", [memory]))
     pair.client.poll(0)

@@ -29,22 +29,22 @@ class Provider:
     now_s: float
     url: str = ""
     audience: str | None = None
-    wants_jti: bool = False
-    asked: list[dict[str, str]] = field(default_factory=list)
+    requires_jti: bool = False
+    requests: list[dict[str, str]] = field(default_factory=list)
     token: str = ""
     """The token to return. If empty, each request gets a different token."""
     headers: list[dict[str, str]] = field(default_factory=list)
     claims: dict[str, Any] = field(default_factory=dict)
     """Claims of the last accepted assertion."""
     header: dict[str, Any] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
+    _used_jtis: set[str] = field(default_factory=set)
 
     def answer(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        self.asked.append(form)
+        self.requests.append(form)
         fault = self._fault(form)
         if fault is not None:
             return 401, {"error": fault, "error_description": "hush-9"}
-        return 200, {"access_token": self.token or f"token-{len(self.asked)}", "expires_in": 100}
+        return 200, {"access_token": self.token or f"token-{len(self.requests)}", "expires_in": 100}
 
     def _fault(self, form: dict[str, str]) -> str | None:
         name = _GRANTS.get(form.get("grant_type", ""))
@@ -60,10 +60,10 @@ class Provider:
         times = claims["nbf"] <= self.now_s < claims["exp"] and claims["iat"] <= self.now_s + 1
         if not times or claims["aud"] != (self.audience or self.url) or (claims["iss"], claims["sub"]) != (CLIENT,) * 2:
             return "invalid_client"
-        if self.wants_jti:
-            if claims.get("jti") in {None, *self._seen}:
+        if self.requires_jti:
+            if claims.get("jti") in {None, *self._used_jtis}:
                 return "invalid_grant"
-            self._seen.add(claims["jti"])
+            self._used_jtis.add(claims["jti"])
         self.header, self.claims = header, claims
         return None
 

@@ -75,7 +75,7 @@ class Mutual:
         return None
 
 
-class LastWord(Mutual):
+class MutualWithoutProof(Mutual):
     """Like Mutual, but without the listener's proof: the client is complete when it has sent its last token."""
 
     def step(self, challenge: bytes) -> bytes | None:
@@ -110,24 +110,24 @@ def handle_api_versions(request: memoryview) -> Sequence[Buffer]:
 class SaslListener(FramePeer):
     """A peer that authenticates each connection with SaslServerAuthenticator, and then sends each frame back."""
 
-    def __init__(self, make: Callable[[], SaslServerAuthenticator]) -> None:
-        super().__init__(self._take)
+    def __init__(self, create_authenticator: Callable[[], SaslServerAuthenticator]) -> None:
+        super().__init__(self._handle_frame)
         self.authenticators: dict[FakeConnection, SaslServerAuthenticator] = {}
         self.requests: list[bytes] = []
         self.log: list[str] = []
-        self.answer_after_ms = 0.0
-        self._make = make
+        self.response_delay_ms = 0.0
+        self._create_authenticator = create_authenticator
 
     def on_connect(self, connection: FakeConnection) -> None:
-        self.authenticators[connection] = self._make()
+        self.authenticators[connection] = self._create_authenticator()
 
-    def _take(self, connection: FakeConnection, payload: bytes) -> None:
+    def _handle_frame(self, connection: FakeConnection, payload: bytes) -> None:
         authenticator, now_ms = self.authenticators[connection], connection.system.now()
         try:
             if not authenticator.is_authentication_frame(memoryview(payload), now_ms):
                 self.log.append("data")
                 self.requests.append(payload)
-                connection.send(frame(payload), after_ms=self.answer_after_ms)
+                connection.send(frame(payload), after_ms=self.response_delay_ms)
                 return
             self.log.append(str(decode_request_header(payload)[0].api_key))
             answer = authenticator.handle_frame(memoryview(payload), now_ms)
@@ -160,10 +160,10 @@ def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.
 
 
 def listener(*, connections_max_reauth_ms: float = 0) -> SaslListener:
-    return SaslListener(lambda: stranger(connections_max_reauth_ms=connections_max_reauth_ms).authenticator)
+    return SaslListener(lambda: create_direct_client(connections_max_reauth_ms=connections_max_reauth_ms).authenticator)
 
 
-def meet(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
+def connect_to(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
     system = FakeSystem(latency_ms=1.0)
     system.listen("broker", 9092, peer)
     selector = Selector(system, channel_builder=channels)
@@ -171,15 +171,15 @@ def meet(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selecto
     return system, selector
 
 
-def authenticated(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
-    system, selector = meet(peer, channels)
+def connect_and_authenticate(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
+    system, selector = connect_to(peer, channels)
     poll_until(selector, lambda: selector.is_channel_ready("a"), 50)
     return system, selector
 
 
-def refused(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
+def await_rejection(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
     """Return the end of a connection that must be rejected. Check that it ends without waiting for a timeout."""
-    system, selector = meet(peer, channels)
+    system, selector = connect_to(peer, channels)
     started = system.now()
     poll_until(selector, lambda: "a" in selector.disconnected, 50)
     assert system.now() - started < 100
@@ -209,10 +209,10 @@ class ScriptedBroker(FramePeer):
     """Responds to the n-th frame with the n-th message or bytes of a script, whatever was requested."""
 
     def __init__(self, *script: Message | bytes) -> None:
-        super().__init__(self._take)
+        super().__init__(self._handle_frame)
         self._script = list(script)
 
-    def _take(self, connection: FakeConnection, payload: bytes) -> None:
+    def _handle_frame(self, connection: FakeConnection, payload: bytes) -> None:
         answer = self._script.pop(0)
         if isinstance(answer, bytes):
             connection.send(frame(answer))
@@ -230,27 +230,27 @@ def versions(**newest: int) -> ApiVersionsResponse:
 MODERN = versions(SASL_HANDSHAKE=1, SASL_AUTHENTICATE=2)
 
 
-class Stranger:
+class DirectClient:
     """A client that passes single requests to the listener's authenticator."""
 
     def __init__(self, authenticator: SaslServerAuthenticator) -> None:
         self.authenticator = authenticator
         self.now = 0.0
 
-    def ask(self, message: Message, version: int) -> bytes:
+    def request(self, message: Message, version: int) -> bytes:
         request = memoryview(b"".join(encode_request(message, version, 1, "x")))
         assert self.authenticator.is_authentication_frame(request, self.now)
         return b"".join(self.authenticator.handle_frame(request, self.now) or [])
 
     def log_in(self, password: bytes = b"right-secret") -> SaslAuthenticateResponse:
-        self.ask(SaslHandshakeRequest(mechanism="PASSWORD"), 1)
-        answer = self.ask(SaslAuthenticateRequest(auth_bytes=password), 1)
+        self.request(SaslHandshakeRequest(mechanism="PASSWORD"), 1)
+        answer = self.request(SaslAuthenticateRequest(auth_bytes=password), 1)
         return SaslAuthenticateResponse.decode(answer[4:], 1)
 
 
-def stranger(*, connections_max_reauth_ms: float = 0) -> Stranger:
+def create_direct_client(*, connections_max_reauth_ms: float = 0) -> DirectClient:
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck, "MUTUAL": MutualCheck}
-    return Stranger(
+    return DirectClient(
         SaslServerAuthenticator(mechanisms, handle_api_versions, connections_max_reauth_ms=connections_max_reauth_ms)
     )
 
@@ -259,13 +259,13 @@ class ScriptedClient(FramePeer):
     """A client of a listening Selector, which sends its next request after each response."""
 
     def __init__(self, *requests: tuple[Message, int]) -> None:
-        super().__init__(lambda connection, payload: self._say_next(connection))
+        super().__init__(lambda connection, payload: self._send_next_request(connection))
         self._requests = [b"".join(encode_request(message, version, 1, "x")) for message, version in requests]
 
     def on_connect(self, connection: FakeConnection) -> None:
-        self._say_next(connection)
+        self._send_next_request(connection)
 
-    def _say_next(self, connection: FakeConnection) -> None:
+    def _send_next_request(self, connection: FakeConnection) -> None:
         if self._requests:
             connection.send(frame(self._requests.pop(0)), after_ms=1)
 
@@ -274,7 +274,7 @@ def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Se
     """Create a listening Selector with one accepted connection, that of the client."""
     system = FakeSystem()
     system.listen("client", 1, client)
-    where = system.resolve("client", 1)[0]
+    address = system.resolve("client", 1)[0]
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
     channels = create_server_channel_builder(
         mechanisms=mechanisms,
@@ -282,5 +282,5 @@ def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Se
         connections_max_reauth_ms=connections_max_reauth_ms,
     )
     selector = Selector(system, channel_builder=channels)
-    selector.register("c", system.connect(where, -1, -1), where)
+    selector.register("c", system.connect(address, -1, -1), address)
     return selector

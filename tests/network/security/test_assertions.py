@@ -37,10 +37,10 @@ EC = ec.generate_private_key(ec.SECP256R1())
 
 
 def pem(key: Any, passphrase: str | None = None) -> bytes:
-    how: Any = serialization.NoEncryption()
+    encryption: Any = serialization.NoEncryption()
     if passphrase is not None:
-        how = serialization.BestAvailableEncryption(passphrase.encode())
-    data: bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+        encryption = serialization.BestAvailableEncryption(passphrase.encode())
+    data: bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     return data
 
 
@@ -81,7 +81,7 @@ def test_client_authenticates_with_key_without_sending_secret(
         provider, assertion_private_key_file=str(key_file), assertion_algorithm=algorithm, scope="kafka"
     )
     assert source(config).get_token() == "token-1"
-    (form,) = provider.asked
+    (form,) = provider.requests
     assert set(form) == {"grant_type", "client_assertion_type", "client_assertion", "client_id", "scope"}
     assert (form["grant_type"], form["client_id"], form["scope"]) == ("client_credentials", CLIENT, "kafka")
     assert "Authorization" not in provider.headers[0]
@@ -98,7 +98,7 @@ def test_client_authenticates_with_key_without_sending_secret(
 def test_assertion_takes_precedence_over_secret(provider: Provider, key_file: Path) -> None:
     config = configured(provider, assertion_private_key_file=str(key_file), client_credentials_client_secret="hush-1")
     source(config).get_token()
-    assert "client_assertion" in provider.asked[0]
+    assert "client_assertion" in provider.requests[0]
     assert b"hush" not in pickle.dumps(config)
 
 
@@ -114,13 +114,13 @@ def test_exchanges_assertion_for_token_with_jwt_bearer_grant(provider: Provider,
         }
     )
     assert source(config).get_token() == "token-1"
-    (form,) = provider.asked
+    (form,) = provider.requests
     assert set(form) == {"grant_type", "assertion", "scope"}
     assert form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 def test_creates_new_assertion_id_for_each_request(provider: Provider, key_file: Path) -> None:
-    provider.wants_jti = True
+    provider.requires_jti = True
     tokens = [
         source(configured(provider, assertion_private_key_file=str(key_file), assertion_claim_jti_include="true"))
         for _ in range(2)
@@ -128,8 +128,8 @@ def test_creates_new_assertion_id_for_each_request(provider: Provider, key_file:
     assert [token.get_token() for token in tokens] == ["token-1", "token-2"]
     with pytest.raises(AuthenticationError, match="status 401: invalid_grant"):
         source(configured(provider, assertion_private_key_file=str(key_file))).get_token()
-    first = provider.asked[0]["client_assertion"]
-    (key_file.parent / "assertion.jwt").write_text(first)
+    first_assertion = provider.requests[0]["client_assertion"]
+    (key_file.parent / "assertion.jwt").write_text(first_assertion)
     with pytest.raises(AuthenticationError, match="invalid_grant"):  # because the id of the assertion was used before
         source(configured(provider, assertion_file=str(key_file.parent / "assertion.jwt"))).get_token()
 
@@ -148,10 +148,10 @@ def test_uses_replaced_key_for_next_request(provider: Provider, key_file: Path) 
 
 
 def test_reads_assertion_file_for_each_request(provider: Provider, key_file: Path, tmp_path: Path) -> None:
-    made = configured(provider, assertion_private_key_file=str(key_file)).login
-    assert made is not None
-    assert made.oidc is not None
-    assert made.oidc.assertion is not None
+    signing_login = configured(provider, assertion_private_key_file=str(key_file)).login
+    assert signing_login is not None
+    assert signing_login.oidc is not None
+    assert signing_login.oidc.assertion is not None
     path = tmp_path / "assertion.jwt"
     config = configured(provider, assertion_file=str(path))
     clock = SimpleNamespace(now_s=NOW_S)
@@ -159,7 +159,7 @@ def test_reads_assertion_file_for_each_request(provider: Provider, key_file: Pat
     assert config.login.oidc is not None
     tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, sleep=lambda _: None)
     for number in range(2):
-        path.write_text(create_assertion(made.oidc.assertion, clock.now_s) + "\n")
+        path.write_text(create_assertion(signing_login.oidc.assertion, clock.now_s) + "\n")
         assert tokens.get_token() == f"token-{number + 1}"
         clock.now_s = provider.now_s = clock.now_s + 101
     clock.now_s = provider.now_s = clock.now_s + 1_000
@@ -205,9 +205,9 @@ def test_error_describes_rejected_assertion_and_clock_skew(
         setattr(provider, name, value)
     with pytest.raises(AuthenticationError, match=message) as caught:
         source(configured(provider, assertion_private_key_file=str(key_file))).get_token()
-    assert len(provider.asked) == 1, "a refusal is final"
+    assert len(provider.requests) == 1, "a refusal is final"
     assert "hush" not in str(caught.value)
-    assert provider.asked[0]["client_assertion"] not in str(caught.value)
+    assert provider.requests[0]["client_assertion"] not in str(caught.value)
 
 
 def test_error_does_not_mention_small_clock_skew(provider: Provider, key_file: Path) -> None:
@@ -234,7 +234,7 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
     config = configured(provider, assertion_private_key_file=str(key_file), assertion_template_file=str(file))
     with pytest.raises(AuthenticationError, match="cannot be written as JSON"):
         source(config).get_token()
-    assert provider.asked == []
+    assert provider.requests == []
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_rejects_unusable_key_without_showing_its_content(
         key_file.write_bytes(content)
     with pytest.raises(AuthenticationError, match=message) as caught:
         source(configured(provider, assertion_private_key_file=str(key_file), **options)).get_token()
-    assert provider.asked == []
+    assert provider.requests == []
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -316,7 +316,7 @@ def test_repr_pickle_and_log_contain_no_secret_of_assertions(
     key = key_file.read_text().splitlines()[1]
     for text in (repr(config), repr(tokens), caplog.text, pickle.dumps(config).decode("latin1")):
         assert key not in text
-        assert provider.asked[0]["client_assertion"] not in text
+        assert provider.requests[0]["client_assertion"] not in text
         assert "token-1" not in text
 
 
@@ -344,6 +344,6 @@ def test_producer_writes_with_key_and_with_token_file(broker: EmbeddedBroker, ke
             client_credentials_client_id=CLIENT,
             assertion_private_key_file=str(key_file),
         )
-        assert (offset, len(provider.asked)) == (0, 1)
+        assert (offset, len(provider.requests)) == (0, 1)
     (tmp_path / "token").write_text(token)
     assert written(broker, token_endpoint_url=(tmp_path / "token").as_uri()) == 1

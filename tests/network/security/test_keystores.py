@@ -118,20 +118,20 @@ def test_private_key_is_never_written_to_a_named_file(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if not in_memory:
         monkeypatch.delattr(os, "memfd_create")
-    seen: list[tuple[str, list[Path]]] = []
+    loaded_files: list[tuple[str, list[Path]]] = []
     real = ssl.SSLContext.load_cert_chain
 
     def spy(self: ssl.SSLContext, chain: str, key: str, **settings: Any) -> None:
-        seen.extend((os.readlink(path), list(tmp_path.iterdir())) for path in (chain, key))
+        loaded_files.extend((os.readlink(path), list(tmp_path.iterdir())) for path in (chain, key))
         real(self, chain, key, **settings)
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     good = options(keystore_key=KEY, keystore_certificate_chain=CHAIN)
     parse_security_config(good).build_ssl_context()
     assert "damaged" in failure(good | {"ssl.keystore.certificate.chain": CHAIN.replace("M", "N")})
-    assert len(seen) == 4
-    assert all(name.endswith("(deleted)") and not files for name, files in seen)
-    assert not in_memory or all(name.startswith("/memfd:identity") for name, _ in seen)
+    assert len(loaded_files) == 4
+    assert all(name.endswith("(deleted)") and not files for name, files in loaded_files)
+    assert not in_memory or all(name.startswith("/memfd:identity") for name, _ in loaded_files)
 
 
 @pytest.mark.parametrize(

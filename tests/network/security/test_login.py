@@ -79,18 +79,18 @@ def test_accepts_client_credentials_from_options_or_jaas_config(options: dict[st
     ],
 )
 def test_reports_each_invalid_login_option(changed: dict[str, object], fault: str) -> None:
-    found = collect_faults(SCRAM | changed)
-    assert any(fault in message for message in found), found
-    assert "hush" not in "\n".join(found)
+    messages = collect_faults(SCRAM | changed)
+    assert any(fault in message for message in messages), messages
+    assert "hush" not in "\n".join(messages)
 
 
 def test_names_missing_kerberos_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    found = collect_faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
-    assert len(found) == 1
-    assert 'pip install "spark-kafka-sink[gssapi]"' in found[0]
+    messages = collect_faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
+    assert len(messages) == 1
+    assert 'pip install "spark-kafka-sink[gssapi]"' in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_names_missing_mechanism_before_it_advises_gssapi(
     credentials: dict[str, object], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    (found,) = collect_faults({"security.protocol": "SASL_SSL"} | credentials)
-    assert found == f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {advice}"
+    (message,) = collect_faults({"security.protocol": "SASL_SSL"} | credentials)
+    assert message == f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {advice}"
 
 
 def test_names_missing_mechanism_next_to_unreadable_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Endpoint:
     url: str = ""
     answers: list[tuple[int, bytes]] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
 
     def answer(self, content: object, status: int = 200) -> None:
         self.answers.append((status, content if isinstance(content, bytes) else json.dumps(content).encode()))
@@ -41,7 +41,7 @@ def endpoint() -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            state.asked.append((self.path, dict(self.headers), body))
+            state.requests.append((self.path, dict(self.headers), body))
             status, content = state.answers.pop(0) if len(state.answers) > 1 else state.answers[0]
             self.send_response(status)
             for name, value in state.headers.items():
@@ -88,7 +88,7 @@ def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> To
 def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "abc.def", "expires_in": 300})
     assert source(endpoint).get_token() == "abc.def"
-    ((path, headers, body),) = endpoint.asked
+    ((path, headers, body),) = endpoint.requests
     assert path == "/realms/k/token?x=1"
     assert body == "grant_type=client_credentials&scope=kafka+produce"
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush:1"
@@ -97,7 +97,7 @@ def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> Non
 def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "t"})
     source(endpoint, urlencodes_credentials=True, scope=None).get_token()
-    ((_, headers, body),) = endpoint.asked
+    ((_, headers, body),) = endpoint.requests
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush%3A1"
     assert body == "grant_type=client_credentials"
 
@@ -112,10 +112,10 @@ def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
     assert tokens.get_token() == "first"
     clock.seconds += 2
     assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
-    assert len(endpoint.asked) == 1, "a thread that authenticates does not wait for the endpoint"
+    assert len(endpoint.requests) == 1, "a thread that authenticates does not wait for the endpoint"
     clock.run_thread()
     assert tokens.get_token() == "second"
-    assert (len(endpoint.asked), clock.later) == (2, [])
+    assert (len(endpoint.requests), clock.later) == (2, [])
 
 
 def test_renews_token_in_separate_thread(endpoint: Endpoint) -> None:
@@ -163,16 +163,16 @@ def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: 
     tokens.get_token()
     clock.run_thread()
     assert [tokens.get_token() for _ in range(3)] == ["first"] * 3
-    assert len(endpoint.asked) == 2, "neither for each connection nor several times"
+    assert len(endpoint.requests) == 2, "neither for each connection nor several times"
     assert "which expires in at most 20 s: OAUTHBEARER: the token request failed" in caplog.text
     clock.seconds += 11
     tokens.get_token()
     clock.run_thread()
-    assert len(endpoint.asked) == 3
+    assert len(endpoint.requests) == 3
     clock.seconds += 10
     with pytest.raises(AuthenticationError, match="status 503"):
         tokens.get_token()
-    assert len(endpoint.asked) == 3 + MAX_ATTEMPTS
+    assert len(endpoint.requests) == 3 + MAX_ATTEMPTS
     endpoint.answers = []
     endpoint.answer({"access_token": "second", "expires_in": 100})
     assert tokens.get_token() == "second"
@@ -185,14 +185,14 @@ def test_reads_lifetime_from_token_without_expires_in(endpoint: Endpoint) -> Non
     tokens.get_token()
     clock.seconds += 79
     tokens.get_token()
-    assert len(endpoint.asked) == 1
+    assert len(endpoint.requests) == 1
 
 
 def test_requests_token_without_lifetime_each_time(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "opaque"})
     tokens = source(endpoint)
     assert [tokens.get_token(), tokens.get_token()] == ["opaque"] * 2
-    assert len(endpoint.asked) == 2
+    assert len(endpoint.requests) == 2
 
 
 def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +210,7 @@ def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
     endpoint.answer(b"hush-2", 500)
     with pytest.raises(AuthenticationError, match="status 500") as caught:
         source(endpoint).get_token()
-    assert len(endpoint.asked) == 3
+    assert len(endpoint.requests) == 3
     assert "hush" not in str(caught.value)
 
 
@@ -240,7 +240,7 @@ def test_does_not_retry_or_show_response_without_token(
     with pytest.raises(AuthenticationError, match=message) as caught:
         source(endpoint).get_token()
     assert "hush" not in str(caught.value)
-    assert len(endpoint.asked) == 1
+    assert len(endpoint.requests) == 1
 
 
 def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_does_not_follow_redirects(endpoint: Endpoint) -> None:
     endpoint.answer(b"", 302)
     with pytest.raises(AuthenticationError, match="status 302"):
         source(endpoint).get_token()
-    assert len(endpoint.asked) == 1
+    assert len(endpoint.requests) == 1
 
 
 def test_connections_with_same_configuration_share_token(endpoint: Endpoint) -> None:
@@ -274,7 +274,7 @@ def test_connections_with_same_configuration_share_token(endpoint: Endpoint) -> 
     }
     for _ in range(3):
         assert b"Bearer shared\x01" in parse_security_config(options).create_mechanism("broker").start()
-    assert len(endpoint.asked) == 1
+    assert len(endpoint.requests) == 1
 
 
 def test_slow_token_response_fails_at_read_timeout() -> None:

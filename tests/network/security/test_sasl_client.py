@@ -22,18 +22,18 @@ from tests.fake_system import FakeConnection
 from tests.network.peers import FramePeer, frame, poll_until, received
 from tests.network.security.sasl_peers import (
     MODERN,
-    LastWord,
     Mutual,
     MutualCheck,
+    MutualWithoutProof,
     Password,
     SaslListener,
     ScriptedBroker,
-    authenticated,
     authentication_counts,
+    await_rejection,
+    connect_and_authenticate,
+    connect_to,
     handle_api_versions,
     listener,
-    meet,
-    refused,
     sasl_channels,
     send_number,
     versions,
@@ -43,7 +43,7 @@ from tests.network.security.sasl_peers import (
 @pytest.mark.parametrize("conversation", [Password, Mutual])
 def test_client_authenticates_to_listener_and_sends_requests(conversation: Callable[[], ClientMechanism]) -> None:
     peer = listener()
-    _, selector = meet(peer, sasl_channels(conversation))
+    _, selector = connect_to(peer, sasl_channels(conversation))
     poll_until(selector, lambda: bool(selector.connected))
     assert not selector.is_channel_ready("a")
     poll_until(selector, lambda: selector.is_channel_ready("a"))
@@ -55,7 +55,7 @@ def test_client_authenticates_to_listener_and_sends_requests(conversation: Calla
 
 
 def test_wrong_password_error_has_broker_message_but_no_password() -> None:
-    state = refused(listener(), sasl_channels(lambda: Password("wrong-secret")))
+    state = await_rejection(listener(), sasl_channels(lambda: Password("wrong-secret")))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert isinstance(state.error, AuthenticationError)
     assert str(state.error) == (
@@ -68,7 +68,7 @@ def test_unsupported_mechanism_error_lists_supported_mechanisms() -> None:
     class Other(Password):
         name = "OTHER"
 
-    state = refused(listener(), sasl_channels(Other))
+    state = await_rejection(listener(), sasl_channels(Other))
     assert isinstance(state.error, AuthenticationError)
     assert "It supports PASSWORD, MUTUAL" in str(state.error)
 
@@ -77,7 +77,7 @@ def test_rejects_listener_that_fails_mutual_authentication() -> None:
     peer = SaslListener(
         lambda: SaslServerAuthenticator({"MUTUAL": lambda: MutualCheck(b"forged")}, handle_api_versions)
     )
-    state = refused(peer, sasl_channels(Mutual))
+    state = await_rejection(peer, sasl_channels(Mutual))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert "did not prove" in str(state.error)
 
@@ -87,7 +87,7 @@ def test_failed_callback_error_does_not_contain_its_message() -> None:
         def start(self) -> bytes:
             raise KeyError("token-secret")
 
-    state = refused(listener(), sasl_channels(Broken))
+    state = await_rejection(listener(), sasl_channels(Broken))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert "could not obtain the credentials: KeyError" in str(state.error)
     assert state.error is not None
@@ -98,7 +98,7 @@ def test_sends_tokens_without_headers_to_old_broker() -> None:
     broker = ScriptedBroker(
         versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"proof", b"\0\0\0\7answer"
     )
-    _, selector = authenticated(broker, sasl_channels(Mutual))
+    _, selector = connect_and_authenticate(broker, sasl_channels(Mutual))
     assert broker.frames[2:] == [b"hello", b"alice"]
     send_number(selector, 7)
     poll_until(selector, lambda: bool(selector.completed_receives))
@@ -107,7 +107,7 @@ def test_sends_tokens_without_headers_to_old_broker() -> None:
 
 def test_last_token_without_header_is_written_first_and_needs_no_response() -> None:
     broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"")
-    system, selector = meet(broker, sasl_channels(LastWord))
+    system, selector = connect_to(broker, sasl_channels(MutualWithoutProof))
     poll_until(selector, lambda: len(broker.frames) == 3)
     system.connections[0].stall()
     system.connections[0].socket.window_bytes = 0
@@ -124,12 +124,12 @@ def test_last_token_without_header_is_written_first_and_needs_no_response() -> N
 def test_response_to_last_authenticate_request_decides_login() -> None:
     refusal = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
     broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), refusal)
-    assert "the broker rejected the login: no" in str(refused(broker, sasl_channels(LastWord)).error)
+    assert "the broker rejected the login: no" in str(await_rejection(broker, sasl_channels(MutualWithoutProof)).error)
 
 
 def test_empty_token_without_header_is_a_response() -> None:
     broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["PASSWORD"]), b"")
-    authenticated(broker, sasl_channels(Password))
+    connect_and_authenticate(broker, sasl_channels(Password))
     assert broker.frames[2:] == [b"right-secret"]
 
 
@@ -139,7 +139,7 @@ def test_uses_supported_versions_with_newer_broker() -> None:
         SaslHandshakeResponse(mechanisms=["PASSWORD"]),
         SaslAuthenticateResponse(),
     )
-    authenticated(broker, sasl_channels(Password))
+    connect_and_authenticate(broker, sasl_channels(Password))
     headers = [decode_request_header(request)[0] for request in broker.frames]
     assert [(header.api_key, header.api_version) for header in headers] == [(18, 0), (17, 1), (36, 2)]
     assert [header.client_id for header in headers] == ["client"] * 3
@@ -164,7 +164,7 @@ def test_uses_supported_versions_with_newer_broker() -> None:
     ],
 )
 def test_authentication_error_names_each_cause(script: list[Message | bytes], message: str) -> None:
-    state = refused(ScriptedBroker(*script), sasl_channels(Password))
+    state = await_rejection(ScriptedBroker(*script), sasl_channels(Password))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert message in str(state.error)
 
@@ -174,14 +174,14 @@ def test_rejects_long_frame_before_authentication() -> None:
         def on_connect(self, connection: FakeConnection) -> None:
             connection.send(struct.pack(">i", 2 * 1024 * 1024))
 
-    state = refused(Huge(), sasl_channels(Password))
+    state = await_rejection(Huge(), sasl_channels(Password))
     assert isinstance(state.error, DecodeError)
     assert "at most 1048576" in str(state.error)
 
 
 def test_accepts_long_frame_after_authentication() -> None:
     peer = listener()
-    system, selector = authenticated(peer, sasl_channels(Password))
+    system, selector = connect_and_authenticate(peer, sasl_channels(Password))
     system.connections[0].send(frame(bytes(2_000_000)))
     poll_until(selector, lambda: bool(selector.completed_receives))
     assert len(selector.completed_receives[0].payload) == 2_000_000
@@ -189,7 +189,7 @@ def test_accepts_long_frame_after_authentication() -> None:
 
 @pytest.mark.parametrize(("password", "expected"), [("right-secret", (1, 0, 0, 0)), ("wrong-secret", (0, 1, 0, 0))])
 def test_counts_each_authentication_once(password: str, expected: tuple[int, int, int, int]) -> None:
-    _, selector = meet(listener(), sasl_channels(lambda: Password(password)))
+    _, selector = connect_to(listener(), sasl_channels(lambda: Password(password)))
     poll_until(selector, lambda: selector.is_channel_ready("a") or "a" in selector.disconnected)
     if selector.is_channel_ready("a"):
         send_number(selector, 1)
@@ -199,7 +199,7 @@ def test_counts_each_authentication_once(password: str, expected: tuple[int, int
 
 def test_does_not_count_plaintext_connection_as_authentication() -> None:
     peer = FramePeer(lambda connection, payload: connection.send(frame(payload)))
-    _, selector = authenticated(peer, build_plaintext_channel)
+    _, selector = connect_and_authenticate(peer, build_plaintext_channel)
     send_number(selector, 1)
     poll_until(selector, lambda: bool(selector.completed_receives))
     assert selector.counts.connections_opened == 1

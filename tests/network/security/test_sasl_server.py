@@ -16,8 +16,8 @@ from tests.network.peers import poll_until
 from tests.network.security.sasl_peers import (
     PasswordCheck,
     ScriptedClient,
+    create_direct_client,
     serve,
-    stranger,
 )
 
 
@@ -50,24 +50,24 @@ def test_listener_sends_error_before_it_closes_connection() -> None:
 
 
 def test_unauthenticated_client_may_only_request_api_versions() -> None:
-    assert stranger().ask(ApiVersionsRequest(), 0)
+    assert create_direct_client().request(ApiVersionsRequest(), 0)
     with pytest.raises(AuthenticationError, match="type 3 during authentication"):
-        stranger().ask(MetadataRequest(), 1)
+        create_direct_client().request(MetadataRequest(), 1)
 
 
 def test_rejects_token_before_handshake() -> None:
     with pytest.raises(AuthenticationError):
-        stranger().ask(SaslAuthenticateRequest(auth_bytes=b"right-secret"), 1)
+        create_direct_client().request(SaslAuthenticateRequest(auth_bytes=b"right-secret"), 1)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"\xff" * 40, b"\0\x11\0\x09\0\0\0\0\xff\xff"])
 def test_rejects_invalid_authentication_frame(garbage: bytes) -> None:
     with pytest.raises(AuthenticationError):
-        stranger().authenticator.handle_frame(memoryview(garbage), 0.0)
+        create_direct_client().authenticator.handle_frame(memoryview(garbage), 0.0)
 
 
 def test_sends_error_response_before_authentication_failure() -> None:
-    client = stranger()
+    client = create_direct_client()
     response = client.log_in(b"wrong")
     assert response.error_code == error_codes.SASL_AUTHENTICATION_FAILED
     assert not client.authenticator.is_complete
@@ -75,7 +75,7 @@ def test_sends_error_response_before_authentication_failure() -> None:
 
 
 def test_tells_client_session_lifetime_and_disconnects_after_it() -> None:
-    client = stranger(connections_max_reauth_ms=500)
+    client = create_direct_client(connections_max_reauth_ms=500)
     assert client.log_in().session_lifetime_ms == 500
     request = memoryview(b"".join(encode_request(MetadataRequest(), 1, 1, "x")))
     assert not client.authenticator.is_authentication_frame(request, 499.0)
@@ -85,23 +85,23 @@ def test_tells_client_session_lifetime_and_disconnects_after_it() -> None:
 
 def test_credential_lifetime_shortens_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PasswordCheck, "credential_lifetime_ms", 200.0)
-    assert stranger(connections_max_reauth_ms=500).log_in().session_lifetime_ms == 200
-    assert stranger().log_in().session_lifetime_ms == 200
+    assert create_direct_client(connections_max_reauth_ms=500).log_in().session_lifetime_ms == 200
+    assert create_direct_client().log_in().session_lifetime_ms == 200
 
 
 def test_rejects_other_mechanism_or_principal_in_reauthentication(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = stranger(connections_max_reauth_ms=500)
+    client = create_direct_client(connections_max_reauth_ms=500)
     client.log_in()
-    client.ask(SaslHandshakeRequest(mechanism="MUTUAL"), 1)
+    client.request(SaslHandshakeRequest(mechanism="MUTUAL"), 1)
     assert client.authenticator.failure is not None
-    client = stranger(connections_max_reauth_ms=500)
+    client = create_direct_client(connections_max_reauth_ms=500)
     client.log_in()
     monkeypatch.setattr(PasswordCheck, "principal", "mallory")
     assert client.log_in().error_code == error_codes.SASL_AUTHENTICATION_FAILED
 
 
 def test_handshake_is_ordinary_request_without_session_lifetime() -> None:
-    client = stranger()
+    client = create_direct_client()
     client.log_in()
     request = memoryview(b"".join(encode_request(SaslHandshakeRequest(mechanism="PASSWORD"), 1, 1, "x")))
     assert not client.authenticator.is_authentication_frame(request, 1e9)

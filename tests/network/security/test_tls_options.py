@@ -31,9 +31,9 @@ from tests.network.security.security_cases import SCRAM, collect_faults
     ],
 )
 def test_reports_each_invalid_tls_option(changed: dict[str, object], fault: str) -> None:
-    found = collect_faults(SCRAM | changed)
-    assert any(fault in message for message in found), found
-    assert "hush" not in "\n".join(found)
+    messages = collect_faults(SCRAM | changed)
+    assert any(fault in message for message in messages), messages
+    assert "hush" not in "\n".join(messages)
 
 
 @pytest.mark.parametrize(

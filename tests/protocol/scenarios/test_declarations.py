@@ -62,13 +62,13 @@ def describe_our_field(struct_type: type[Struct], name: str, spec: FieldSpec, ve
 
 def compare_fields(struct_type: type[Struct], fields: list[dict[str, Any]], version: int) -> int:
     """Compare the fields of a struct and of its nested structs. Return the number of compared fields."""
-    ours = {name: spec for name, spec in get_field_specs(struct_type).items() if version in spec.versions}
-    theirs = [field for field in fields if version in parse_range(field["versions"])]
-    assert [describe_our_field(struct_type, name, spec, version) for name, spec in ours.items()] == [
-        describe_kafka_field(field, version) for field in theirs
+    declared_fields = {name: spec for name, spec in get_field_specs(struct_type).items() if version in spec.versions}
+    kafka_fields = [field for field in fields if version in parse_range(field["versions"])]
+    assert [describe_our_field(struct_type, name, spec, version) for name, spec in declared_fields.items()] == [
+        describe_kafka_field(field, version) for field in kafka_fields
     ]
-    compared = len(theirs)
-    for spec, field in zip(ours.values(), theirs, strict=True):
+    compared = len(kafka_fields)
+    for spec, field in zip(declared_fields.values(), kafka_fields, strict=True):
         if "fields" in field:
             assert isinstance(spec.inner_type, type)
             compared += compare_fields(spec.inner_type, field["fields"], version)
@@ -77,20 +77,20 @@ def compare_fields(struct_type: type[Struct], fields: list[dict[str, Any]], vers
 
 @pytest.mark.parametrize("message_type", MESSAGE_TYPES, ids=format_parameter)
 def test_message_has_api_key_and_versions_of_kafka(message_type: type[Message]) -> None:
-    theirs = load_schema(message_type.__name__)
-    flexible = parse_range(theirs["flexibleVersions"])
-    assert theirs["apiKey"] == message_type.API_KEY
-    assert VersionRange.parse(theirs["validVersions"]) == message_type.VERSIONS
+    kafka_schema = load_schema(message_type.__name__)
+    flexible = parse_range(kafka_schema["flexibleVersions"])
+    assert kafka_schema["apiKey"] == message_type.API_KEY
+    assert VersionRange.parse(kafka_schema["validVersions"]) == message_type.VERSIONS
     assert (None if flexible == NEVER else flexible.min) == message_type.FIRST_FLEXIBLE_VERSION
 
 
 @pytest.mark.parametrize("message_type", MESSAGE_TYPES, ids=format_parameter)
 def test_fields_of_each_version_equal_those_of_kafka(message_type: type[Message]) -> None:
-    theirs = load_schema(message_type.__name__)["fields"]
+    kafka_fields = load_schema(message_type.__name__)["fields"]
     for version in range(message_type.VERSIONS.min, message_type.VERSIONS.max + 1):
         # Some messages have no fields in some versions, for example ApiVersionsRequest before version 3.
-        assert compare_fields(message_type, theirs, version) >= any(
-            version in parse_range(field["versions"]) for field in theirs
+        assert compare_fields(message_type, kafka_fields, version) >= any(
+            version in parse_range(field["versions"]) for field in kafka_fields
         )
 
 

@@ -57,7 +57,7 @@ def test_driver_authenticates_with_private_key_and_token_file(
 ) -> None:
     by_key = {"client_credentials_client_id": CLIENT, "assertion_private_key_file": str(key_file)}
     check(broker, token_endpoint_url=provider.url, **by_key)
-    assert len(provider.asked) == 1
+    assert len(provider.requests) == 1
     (tmp_path / "token").write_text(provider.token)
     check(broker, token_endpoint_url=(tmp_path / "token").as_uri())
 
@@ -80,4 +80,4 @@ def test_driver_reports_rejected_login_with_option_names(
     provider.now_s += 400
     message = words(token_endpoint_url=provider.url, **by_key | {"assertion_private_key_file": str(key_file)})
     assert "s behind the endpoint's clock. Correct the clock" in message
-    assert provider.asked[0]["client_assertion"] not in message
+    assert provider.requests[0]["client_assertion"] not in message
