@@ -93,7 +93,7 @@ class RequestPurgatory:
             self._task_condition.notify()
 
     def _release_expired(self, now_ms: float) -> None:
-        """Release the tasks whose deadlines have passed, so that they are due. The caller holds `_lock`."""
+        """Release the tasks whose deadlines have passed, which makes them due. The caller holds `_lock`."""
         while self._delayed_tasks and self._delayed_tasks[0].deadline_ms <= now_ms:
             expired = heapq.heappop(self._delayed_tasks)
             self._tasks_awaiting_change.pop(expired.number, None)

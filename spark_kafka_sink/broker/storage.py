@@ -9,7 +9,7 @@ at the end. It also aborts open transactions and fences their producers. Otherwi
 could commit its next records without those that it wrote before the restart.
 
 Files are not synced to disk, so data may be lost if the machine fails. Log files are opened for each append and then
-closed, so that thousands of partitions need no open file descriptors.
+closed, so thousands of partitions need no open file descriptors.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class ClusterFiles:
 class LogFile:
     """The file with the batches of one partition. Guarded by the log's lock.
 
-    If an append fails in the middle, the file is truncated to its previous end. Otherwise recovery, which stops at the
-    first incomplete batch, would lose the acknowledged batches after it. If truncating fails as well, the next append
-    truncates first.
+    If an append fails in the middle, the file is truncated to its previous end, because recovery stops at the first
+    incomplete batch and would lose the acknowledged batches after it. If truncating fails as well, the next append
+    begins by truncating the file.
     """
 
     def __init__(self, path: Path) -> None:

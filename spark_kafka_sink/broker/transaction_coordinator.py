@@ -190,7 +190,7 @@ class TransactionCoordinator:
             transaction.epoch += 1
         elif expected_identity is not None and expected_identity.epoch != transaction.previous_epoch:
             return ProducerIdentity(error_code=error_codes.PRODUCER_FENCED)
-        # Otherwise the client repeats a request whose response was lost, and receives the current epoch again.
+        # If no branch applies, the client repeats a request whose response was lost. It gets the current epoch again.
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
         transaction.started_at_monotonic_ms = transaction.started_at_wall_ms = NOT_STARTED_MS
@@ -396,7 +396,7 @@ def _can_request_next_epoch(transaction: TransactionMetadata, identity: Producer
 def _find_end_txn_code(
     transaction: TransactionMetadata, identity: ProducerIdentity, *, commit: bool, version: int
 ) -> int | None:
-    """Return the error code with which to respond to EndTxn, or None if the transaction must be ended first.
+    """Return the error code with which to respond to EndTxn, or None if the transaction must still be ended.
 
     The code is NONE (success) if the request is a repetition and the transaction has already ended as requested.
     """

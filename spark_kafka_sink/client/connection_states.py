@@ -93,13 +93,13 @@ class _NodeConnection:
     setup_timeout_ms: float
     state: ConnectionState = ConnectionState.DISCONNECTED
     last_attempt_ms: float = -math.inf
-    """-inf if there was no attempt yet."""
+    """When the last attempt started, or when it or its connection ended; -inf if there was no attempt yet."""
     failed_attempt_count: int = 0
-    """Connections lost and attempts failed since the node was last ready. Determines the reconnect backoff."""
+    """How many connections were lost and attempts failed since the node was last ready; sets the reconnect backoff."""
     failed_setup_count: int = 0
-    """Consecutive attempts that ended in state CONNECTING. Determines the setup timeout."""
+    """How many consecutive attempts ended in state CONNECTING; sets the setup timeout."""
     throttled_until_ms: float = -math.inf
-    """-inf if no response has requested a pause."""
+    """When requests may be sent again; -inf if no response has requested a pause."""
     authentication_error: AuthenticationError | None = None
     addresses: list[SocketAddress] = field(default_factory=list)
     """The current address, followed by those not tried yet. Empty if the host name must be resolved."""

@@ -331,7 +331,7 @@ class NetworkClient:
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: float) -> None:
         for channel_id, final_state in self._selector.disconnected.items():
             node_id = int(channel_id)
-            if self._connections.is_alive(node_id):  # otherwise this poll has already closed it
+            if self._connections.is_alive(node_id):  # if not, this poll has already closed it
                 self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now_ms)
 
     def _send_api_versions_requests(self, now_ms: float) -> None:

@@ -31,7 +31,7 @@ class RebootstrapPolicy:
             self._due_since_ms = now_ms
 
     def record_update(self) -> None:
-        """Record that a response was applied, so that a rebootstrap is no longer needed."""
+        """Record that a response was applied, which makes a rebootstrap unnecessary."""
         self._due_since_ms = None
         self._is_demanded = False
 

@@ -166,7 +166,7 @@ class _ObjectBuilder:
         self._pending_constant = opening
         """Text that follows the last piece in every row. It is merged with the constant text that comes next."""
         self._rows_with_fields: bool | NDArray[np.bool_] = False
-        """Rows whose object already has a field, so that the next field needs a comma before it.
+        """Rows whose object already has a field, so the next field needs a comma before it.
 
         True means all rows, False means no rows; otherwise this is a mask.
         """

@@ -1,7 +1,7 @@
 """Client of a schema registry with Confluent's HTTP API, used on the driver.
 
 The client registers a schema, looks it up, or fetches the latest schema of a subject. The tasks receive the schema id
-with their encoder and never connect to the registry. A stream plans every micro-batch anew, so the client caches
+with their encoder and never connect to the registry. A stream plans each micro-batch separately, so the client caches
 schemas in the process: registered schemas for up to a minute, and the latest schema for each start of a stream. The
 process is Spark's Python worker. Spark stops a worker that has been idle for a minute, so the next micro-batch queries
 the registry again.

@@ -144,7 +144,7 @@ class KafkaChannel:
 
     @property
     def has_buffered_input(self) -> bool:
-        """Whether there is input that may be read now but has already left the socket, so that no poller reports it."""
+        """Whether there is input that may be read now but has already left the socket, so no poller reports it."""
         return (self._reader.has_buffered_input or self.transport.has_input) and self.can_read
 
     def update_start_times(self, now_ms: float) -> None:

@@ -35,11 +35,11 @@ MAX_FRAME_BYTES = 2**31 - 1
 
 READ_AHEAD_BYTES = 4 * 1024
 MIN_GROWTH_BYTES = 64 * 1024
-"""The least memory allocated for a long frame, unless its whole payload needs less."""
+"""The minimum memory allocated for a long frame, unless its whole payload needs less."""
 GROWTH_FACTOR = 4
 """The multiple of the bytes received so far that a long frame's memory grows to."""
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
-"""The most memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""
+"""The maximum memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""
 
 _LENGTH = struct.Struct(">i")
 

@@ -52,7 +52,8 @@ class SecurityConfig:
     def create_mechanism(self, host: str) -> ClientMechanism:
         """Create the client side of a SASL exchange with the broker at `host`.
 
-        The call blocks if a token must be requested first. Raise AuthenticationError if no token can be obtained.
+        The call blocks while a token is requested, if one is needed. Raise AuthenticationError if no token can be
+        obtained.
         """
         from spark_kafka_sink.network.security.client_mechanisms import create_client_mechanism
 

@@ -50,7 +50,7 @@ MAX_WAIT_MS = 3_600_000.0
 """The longest wait of one poll. A limit is needed because pollers do not accept infinity."""
 
 _MAX_WAKEUP_BYTES = 64
-"""The most bytes to read after a wakeup. If any are left, they only end the next wait early."""
+"""The maximum number of bytes to read after a wakeup. If any are left, they only end the next wait early."""
 
 
 class Selector:

@@ -225,7 +225,7 @@ def find_host_error(host: str) -> str | None:
 
 
 def is_ip_address(host: str) -> bool:
-    """Return whether a host is an IPv4 or IPv6 address, so that no DNS lookup is needed."""
+    """Return whether a host is an IPv4 or IPv6 address, which needs no DNS lookup."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError, ValueError):  # ValueError: the host contains a NUL character
             socket.inet_pton(family, host)

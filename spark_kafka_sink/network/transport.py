@@ -34,7 +34,7 @@ class Transport(Protocol):
 
     @property
     def has_input(self) -> bool:
-        """Whether the transport holds unread bytes that have left the socket, so that no poller reports them."""
+        """Whether the transport holds unread bytes that have left the socket, so no poller reports them."""
 
     def handshake(self) -> None:
         """Continue the handshake until it is complete or needs more bytes from the peer."""

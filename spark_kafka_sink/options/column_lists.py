@@ -15,7 +15,7 @@ def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str
     lowercase, or "" if no keyword follows the name. If the text is invalid, raise ValueError with a message that shows
     `example` and completes a sentence that begins with the option's name.
     """
-    # Without keywords, the group is empty, so that it exists in every match.
+    # Without keywords, the group is empty, but it still exists in every match.
     keyword_pattern = rf"(?:\s+(?P<keyword>{'|'.join(keywords)}))?" if keywords else "(?P<keyword>)"
     column_pattern = re.compile(_NAME_PATTERN + keyword_pattern + _SEPARATOR_PATTERN, re.IGNORECASE)
     columns = []

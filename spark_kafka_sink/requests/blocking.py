@@ -372,7 +372,7 @@ class BlockingClient:
         self.metadata.raise_if_fatal()
         for response in self._client.poll(timeout_ms, self._system.now()):
             self._handle_response(response)
-        # Otherwise a queued request could fail, or the deadline could pass, with a less precise error.
+        # Check again, because a queued request could fail, or the deadline could pass, with a less precise error.
         self.metadata.raise_if_fatal()
 
     def _handle_response(self, response: ClientResponse) -> None:

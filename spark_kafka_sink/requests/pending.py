@@ -310,7 +310,7 @@ class PendingRequests:
         was_sent = attempt in self._sent_attempts
         self._sent_attempts.discard(attempt)
         call, request = attempt.call, attempt.request
-        # Look for the call, because attempts that were never sent are not in `_sent_attempts`.
+        # Check the call rather than `_sent_attempts`, which does not contain attempts that were never sent.
         if call not in self._calls:
             return
         if attempt.is_lookup:

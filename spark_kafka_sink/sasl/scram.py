@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import AuthenticationError
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16_384
-"""The most that Kafka's brokers accept in a credential (KIP-554). See docs/decisions/0006-scram-iterations.md."""
+"""The maximum that Kafka's brokers accept in a credential (KIP-554). See docs/decisions/0006-scram-iterations.md."""
 _MAX_MESSAGE_BYTES = 16 * 1024
 _NONCE_BYTES = 24
 

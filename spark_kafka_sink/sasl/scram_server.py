@@ -92,7 +92,7 @@ class ScramServer:
         parts = _CLIENT_FINAL_PATTERN.fullmatch(client_final)
         if parts is None:
             raise AuthenticationError(f"{self.name}: the final message is malformed")
-        # The nonce ties the proof to this exchange, so that a recorded message cannot be replayed.
+        # The nonce ties the proof to this exchange, so a recorded message cannot be replayed.
         if not hmac.compare_digest(parts["nonce"].encode(), first_messages.combined_nonce.encode()):
             raise AuthenticationError(
                 f"{self.name}: the nonce in the final message does not match the one sent earlier"

@@ -60,7 +60,7 @@ def _find_commit_error_code(context: RequestContext, request: TxnOffsetCommitReq
 
 
 def _find_transaction_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
-    """Return 0 if the transaction contains the group, else the error code. In version 2, add the group first."""
+    """Return 0 if the transaction contains the group, else the error code. In version 2, first add the group."""
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2:

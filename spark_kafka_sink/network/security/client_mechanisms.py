@@ -21,7 +21,7 @@ from spark_kafka_sink.sasl.scram import ScramClient
 def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
     """Create the client side of a SASL exchange with the broker at `host`.
 
-    The call blocks if a token must be requested first. Raise AuthenticationError if no token can be obtained.
+    The call blocks while a token is requested, if one is needed. Raise AuthenticationError if no token can be obtained.
     """
     if login.mechanism == "PLAIN":
         return PlainClient(login.username, login.password)

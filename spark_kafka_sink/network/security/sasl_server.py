@@ -56,7 +56,7 @@ class SaslServerAuthenticator:
         self._state = _State.HANDSHAKE
         self._mechanism: str | None = None
         self._server: ServerMechanism | None = None
-        self._uses_authenticate_requests = True  # otherwise tokens are sent without a request header
+        self._uses_authenticate_requests = True  # if not, tokens are sent without a request header
         self._session_expires_ms: float | None = None
 
     def __repr__(self) -> str:
