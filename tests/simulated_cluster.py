@@ -148,7 +148,7 @@ class SimulatedCluster:
             self._resume(entry)
 
     def _abort_timed_out(self) -> None:
-        self.core.tick(self.system.now())
+        self.core.abort_due_transactions(self.system.now())
         self._resume_changed()
         self._schedule_timeout()
 

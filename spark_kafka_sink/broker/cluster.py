@@ -176,7 +176,7 @@ class EmbeddedCluster:
         with self.lock:
             store.load(self)
 
-    def tick(self, now_ms: float) -> None:
+    def abort_due_transactions(self, now_ms: float) -> None:
         """Abort the transactions that have timed out. If that fails, schedule another attempt.
 
         kafka_apis.py calls this method before every request, so it takes the lock only when a timeout is due.

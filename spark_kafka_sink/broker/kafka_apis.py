@@ -52,7 +52,7 @@ def handle_request(
     `now_ms`: monotonic time.
     """
     # Abort timed-out transactions first, so that the handler does not see them.
-    cluster.tick(now_ms)
+    cluster.abort_due_transactions(now_ms)
     try:
         header, _ = decode_request_header(frame)
         if not _is_version_supported(cluster, header):

@@ -149,11 +149,11 @@ class PartitionLog:
         if self.config.discard:
             return self._count_discarded(parse_batch_header(data))
         # Validate the batch without holding `_lock`: decoding may take long, and needs no state of the log.
-        header, received = validate_batch(data, max_bytes=self.config.max_message_bytes)
+        header, received_batch = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.is_compacted:
-            self._record_validator.validate(header, received, requires_keys=self.config.is_compacted)
+            self._record_validator.validate(header, received_batch, requires_keys=self.config.is_compacted)
         # Copy the batch, because a view would keep the memory of the whole request alive.
-        batch = memoryview(bytearray(received))
+        batch = memoryview(bytearray(received_batch))
         with self._lock:
             if self._is_deleted:
                 raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted.")

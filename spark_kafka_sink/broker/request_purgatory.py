@@ -95,9 +95,9 @@ class RequestPurgatory:
     def _release_expired(self, now_ms: float) -> None:
         """Release the tasks whose deadlines have passed, which makes them due. The caller holds `_lock`."""
         while self._delayed_tasks and self._delayed_tasks[0].deadline_ms <= now_ms:
-            expired = heapq.heappop(self._delayed_tasks)
-            self._tasks_awaiting_change.pop(expired.number, None)
-            self._due_tasks.append(expired.task)
+            expired_entry = heapq.heappop(self._delayed_tasks)
+            self._tasks_awaiting_change.pop(expired_entry.number, None)
+            self._due_tasks.append(expired_entry.task)
 
     def _release_changed(self) -> None:
         """Release the tasks whose change counts are outdated, oldest first. The caller holds `_lock`."""
@@ -109,6 +109,6 @@ class RequestPurgatory:
             for number in sorted(due_numbers):
                 _, task = self._tasks_awaiting_change.pop(number)
                 self._due_tasks.append(task)
-            self._delayed_tasks = [delayed for delayed in self._delayed_tasks if delayed.number not in due_numbers]
+            self._delayed_tasks = [entry for entry in self._delayed_tasks if entry.number not in due_numbers]
             heapq.heapify(self._delayed_tasks)
             self._task_condition.notify()

@@ -174,7 +174,7 @@ class SocketServer:
                 task = self._purgatory.take(TRANSACTION_CHECK_INTERVAL_MS)
                 if task is not None:
                     task()
-                self.cluster.tick(self._system.now())
+                self.cluster.abort_due_transactions(self._system.now())
                 self._purgatory.release_on_change()
         except BaseException as error:
             self._fail(error)

@@ -24,8 +24,8 @@ _DECLARED_VERSIONS = {key: load_request_type(key).VERSIONS for key in list_handl
 """Versions that the protocol package can decode, for the APIs that have a handler."""
 
 SUPPORTED_VERSIONS: Mapping[int, VersionRange] = {
-    key: VersionRange(declared.min, min(declared.max, _MAX_SUPPORTED_VERSIONS.get(key, declared.max)))
-    for key, declared in _DECLARED_VERSIONS.items()
+    key: VersionRange(declared_range.min, min(declared_range.max, _MAX_SUPPORTED_VERSIONS.get(key, declared_range.max)))
+    for key, declared_range in _DECLARED_VERSIONS.items()
 }
 
 
@@ -39,6 +39,8 @@ def select_supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> M
 def _restrict_versions(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
     restricted_versions = dict(SUPPORTED_VERSIONS)
     for key, limit in limits.items():
-        supported = SUPPORTED_VERSIONS[key]
-        restricted_versions[key] = VersionRange(max(supported.min, limit.min), min(supported.max, limit.max))
+        supported_range = SUPPORTED_VERSIONS[key]
+        restricted_versions[key] = VersionRange(
+            max(supported_range.min, limit.min), min(supported_range.max, limit.max)
+        )
     return restricted_versions

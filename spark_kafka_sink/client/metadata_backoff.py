@@ -39,27 +39,33 @@ class MetadataBackoff:
 
     def after_failure(self, now_ms: float) -> MetadataBackoff:
         failure_count = self.failure_count + 1
-        return self._draw(failure_count=failure_count, unchanged_response_count=0, last_attempt_ms=now_ms)
+        return self._with_new_backoff(failure_count=failure_count, unchanged_response_count=0, last_attempt_ms=now_ms)
 
     def after_response(self, now_ms: float, *, has_changes: bool) -> MetadataBackoff:
         unchanged_response_count = 0 if has_changes else self.unchanged_response_count + 1
-        return self._draw(failure_count=0, unchanged_response_count=unchanged_response_count, last_attempt_ms=now_ms)
+        return self._with_new_backoff(
+            failure_count=0, unchanged_response_count=unchanged_response_count, last_attempt_ms=now_ms
+        )
 
     def restart(self) -> MetadataBackoff:
         """Forget the responses that contained nothing new, so that only failed attempts lengthen the backoff."""
-        return self._draw(
+        return self._with_new_backoff(
             failure_count=self.failure_count, unchanged_response_count=0, last_attempt_ms=self.last_attempt_ms
         )
 
     def skip(self) -> MetadataBackoff:
         """Let the next update start without a backoff, because there is a new reason for it. Its retries back off."""
-        return self._draw(failure_count=self.failure_count, unchanged_response_count=0, last_attempt_ms=-math.inf)
+        return self._with_new_backoff(
+            failure_count=self.failure_count, unchanged_response_count=0, last_attempt_ms=-math.inf
+        )
 
     def reset(self) -> MetadataBackoff:
         """Forget all attempts."""
-        return self._draw(failure_count=0, unchanged_response_count=0, last_attempt_ms=-math.inf)
+        return self._with_new_backoff(failure_count=0, unchanged_response_count=0, last_attempt_ms=-math.inf)
 
-    def _draw(self, *, failure_count: int, unchanged_response_count: int, last_attempt_ms: float) -> MetadataBackoff:
+    def _with_new_backoff(
+        self, *, failure_count: int, unchanged_response_count: int, last_attempt_ms: float
+    ) -> MetadataBackoff:
         """Return the state with these values and a new backoff after the last attempt."""
         # An update without a failure before it waits for the initial backoff, too.
         delay_ms = self.backoff.compute_delay_ms(max(failure_count - 1, 0))

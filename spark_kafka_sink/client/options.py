@@ -213,11 +213,11 @@ def _adjust_backoffs(parsed_options: ParsedOptions) -> dict[str, int]:
 
     Like the Java client, lower the initial backoff if the user has set the maximum; otherwise raise the maximum.
     """
-    adjusted: dict[str, int] = {}
+    adjusted_values: dict[str, int] = {}
     for name in ("reconnect_backoff", "retry_backoff"):
         initial_field, max_field = f"{name}_ms", f"{name}_max_ms"
         initial_ms, max_ms = parsed_options.values[initial_field], parsed_options.values[max_field]
         if initial_ms > max_ms:
             is_max_set = max_field.replace("_", ".") in parsed_options.raw_values
-            adjusted |= {initial_field: max_ms} if is_max_set else {max_field: initial_ms}
-    return adjusted
+            adjusted_values |= {initial_field: max_ms} if is_max_set else {max_field: initial_ms}
+    return adjusted_values

@@ -85,28 +85,30 @@ class NodeApiVersions:
     broker: str
     """The broker's id and address, for error messages."""
     ranges: Mapping[int, VersionRange]
-    finalized: FinalizedFeatures = FinalizedFeatures()
+    finalized_features: FinalizedFeatures = FinalizedFeatures()
     _latest_usable: dict[tuple[ApiKey, VersionRange | None], int] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
     """Results of `latest_usable_version`, which is called for every request."""
 
-    def latest_usable_version(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
-        """Return the highest version that the broker and this library support and that is in `allowed`.
+    def latest_usable_version(self, api_key: ApiKey, allowed_versions: VersionRange | None = None) -> int:
+        """Return the highest version that the broker and this library support and that is in `allowed_versions`.
 
         Raise UnsupportedVersionError if there is none.
         """
-        version = self._latest_usable.get((api_key, allowed))
+        version = self._latest_usable.get((api_key, allowed_versions))
         if version is None:
-            version = self._find_latest_usable_version(api_key, allowed)
-            self._latest_usable[api_key, allowed] = version
+            version = self._find_latest_usable_version(api_key, allowed_versions)
+            self._latest_usable[api_key, allowed_versions] = version
         return version
 
-    def _find_latest_usable_version(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
+    def _find_latest_usable_version(self, api_key: ApiKey, allowed_versions: VersionRange | None) -> int:
         """Compute the result of `latest_usable_version`, which caches it."""
         client_range = load_request_type(api_key).VERSIONS
-        if allowed is not None:
-            client_range = VersionRange(max(client_range.min, allowed.min), min(client_range.max, allowed.max))
+        if allowed_versions is not None:
+            client_range = VersionRange(
+                max(client_range.min, allowed_versions.min), min(client_range.max, allowed_versions.max)
+            )
         broker_range = self.ranges.get(api_key)
         if broker_range is None:
             raise UnsupportedVersionError(
@@ -144,7 +146,7 @@ def select_newest_features(nodes: Iterable[NodeApiVersions], known_features: Fin
 
     Brokers learn of a change one after another, so a response may be older than the known features.
     """
-    return max([known_features, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
+    return max([known_features, *(node.finalized_features for node in nodes)], key=lambda features: features.epoch)
 
 
 def has_routing_check(response: ApiVersionsResponse) -> bool:

@@ -178,13 +178,12 @@ class _RecordWriterBuilder:
 
     def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
         """Build a writer for a column in which no selected row is null."""
-        types = pa.types
         avro_type = get_avro_type(schema)
         if isinstance(avro_type, (Mapping, list)):  # an object whose type is a whole schema: {"type": {"type": ...}}
             return self.build_value_writer(avro_type, namespace, data_type, path)
-        if avro_type == "record" and types.is_struct(data_type):
+        if avro_type == "record" and pa.types.is_struct(data_type):
             return self._build_struct_writer(schema, namespace, data_type, path)
-        if avro_type == "array" and types.is_list(data_type):
+        if avro_type == "array" and pa.types.is_list(data_type):
             write_element = self.build_value_writer(schema["items"], namespace, data_type.value_type, f"{path}.element")
             return lambda column, mask: _write_arrays(column, mask, write_element)
         if avro_type == "map" and _is_map_with_string_keys(data_type):

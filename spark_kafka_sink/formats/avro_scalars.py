@@ -253,9 +253,9 @@ def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray
     """Return words whose first bytes in memory are the `widths` lowest bytes of each word, in big-endian order."""
     shifts = (8 * (8 - widths)).astype(np.uint64)
     # Shifting by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
-    shifted = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))
-    swapped: NDArray[np.uint64] = shifted.byteswap()
-    return swapped
+    shifted_words = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))
+    swapped_words: NDArray[np.uint64] = shifted_words.byteswap()
+    return swapped_words
 
 
 _WRITER_BUILDERS: dict[str, Callable[[Any, str | None, pa.DataType, str], ColumnWriter | None]] = {

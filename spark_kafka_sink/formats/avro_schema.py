@@ -67,11 +67,10 @@ class _SchemaBuilder:
 
         `name` is used as the name of a record, or as the last part of a decimal's namespace.
         """
-        types = pa.types
         scalar_schema = next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), None)
         if scalar_schema is not None:
             return scalar_schema
-        if types.is_decimal128(data_type):
+        if pa.types.is_decimal128(data_type):
             size = MIN_BYTES_FOR_DIGITS[data_type.precision]
             return {
                 "type": "fixed",
@@ -82,17 +81,17 @@ class _SchemaBuilder:
                 "precision": data_type.precision,
                 "scale": data_type.scale,
             }
-        if types.is_list(data_type):
+        if pa.types.is_list(data_type):
             return {
                 "type": "array",
                 "items": self._build_nullable_schema(data_type.value_field, name, namespace, f"{path}.element"),
             }
-        if types.is_map(data_type) and types.is_string(data_type.key_type):
+        if pa.types.is_map(data_type) and pa.types.is_string(data_type.key_type):
             return {
                 "type": "map",
                 "values": self._build_nullable_schema(data_type.item_field, name, namespace, f"{path}.value"),
             }
-        if types.is_struct(data_type):
+        if pa.types.is_struct(data_type):
             return self.build_record_schema(
                 [data_type.field(index) for index in range(data_type.num_fields)], name, namespace, f"{path}."
             )

@@ -66,15 +66,16 @@ def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -
 
 
 def build_latest_format(
-    name: str, fields: Sequence[pa.Field], registered: RegisteredSchema, schema_name: str | None
+    name: str, fields: Sequence[pa.Field], registered_schema: RegisteredSchema, schema_name: str | None
 ) -> SchemaFormat:
     """Build the format with this name for a schema from the registry. Raise SchemaError if the schema does not fit."""
     expected_type = _SCHEMA_TYPES[name]
-    if registered.schema_type != expected_type:
+    if registered_schema.schema_type != expected_type:
         raise SchemaError(
-            f"the schema with id {registered.id} in the registry has type {registered.schema_type}, not {expected_type}"
+            f"the schema with id {registered_schema.id} in the registry has type {registered_schema.schema_type}, not "
+            f"{expected_type}"
         )
-    return build_format(name, fields, SchemaOptions(registered.text, schema_name))
+    return build_format(name, fields, SchemaOptions(registered_schema.text, schema_name))
 
 
 def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> SchemaFormat:
@@ -98,10 +99,10 @@ def _build_avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
 
 def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
     if schema.text is None:
-        derived = derive_message(fields, schema.name)
-        registry_schema = Schema("PROTOBUF", derived.text, derived.name)
+        derived_message = derive_message(fields, schema.name)
+        registry_schema = Schema("PROTOBUF", derived_message.text, derived_message.name)
         # The derived message is the first of its file, whose position is encoded as a single 0.
-        return SchemaFormat(ProtobufFormat(derived.fields), registry_schema, message_indexes=b"\0")
+        return SchemaFormat(ProtobufFormat(derived_message.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
     registry_schema = Schema("PROTOBUF", message.encoded_descriptor, message.name)
     return SchemaFormat(ProtobufFormat(message.fields), registry_schema, message.message_indexes)

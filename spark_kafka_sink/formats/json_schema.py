@@ -54,14 +54,13 @@ def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
 
 
 def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
-    types = pa.types
-    if types.is_struct(data_type):
+    if pa.types.is_struct(data_type):
         return _build_object_schema([data_type.field(index) for index in range(data_type.num_fields)])
-    if types.is_list(data_type):
+    if pa.types.is_list(data_type):
         return {"type": "array", "items": _build_element_schema(data_type.value_field)}
-    if types.is_map(data_type):
+    if pa.types.is_map(data_type):
         return {"type": "object", "additionalProperties": _build_element_schema(data_type.item_field)}
-    if types.is_timestamp(data_type) and data_type.tz is not None:
+    if pa.types.is_timestamp(data_type) and data_type.tz is not None:
         return {"type": "string", "format": "date-time"}
     return dict(next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), {"type": "string"}))
 

@@ -87,38 +87,37 @@ class JsonFormat:
 
 def check_json_type(data_type: pa.DataType, path: str) -> None:
     """Raise SchemaError if a column of this type cannot be written as JSON."""
-    types = pa.types
-    if types.is_struct(data_type):
+    if pa.types.is_struct(data_type):
         for index in range(data_type.num_fields):
             check_json_type(data_type.field(index).type, f"{path}.{data_type.field(index).name}")
-    elif types.is_map(data_type):
+    elif pa.types.is_map(data_type):
         if _find_scalar_encoder(data_type.key_type) in (None, _encode_binary):
             raise SchemaError(
                 f"column {path}: a map with keys of type {data_type.key_type} cannot be written as JSON; "
                 "cast the keys to strings"
             )
         check_json_type(data_type.item_type, f"{path}.value")
-    elif types.is_list(data_type):
+    elif pa.types.is_list(data_type):
         check_json_type(data_type.value_type, f"{path}.element")
-    elif not types.is_null(data_type) and _find_scalar_encoder(data_type) is None:
+    elif not pa.types.is_null(data_type) and _find_scalar_encoder(data_type) is None:
         raise SchemaError(f"column {path} of type {data_type} cannot be written as JSON; cast it to a string")
 
 
 def _encode_column(column: pa.Array) -> JsonColumn:
     """Encode a column of any supported type. Nulls stay null, so that the caller can omit or replace them."""
-    data_type, types = column.type, pa.types
+    data_type = column.type
     encode = _find_scalar_encoder(data_type)
     if encode is not None:
         return encode(column)
-    if types.is_null(data_type):
+    if pa.types.is_null(data_type):
         return JsonColumn(column.cast(pa.binary()))
-    if types.is_struct(data_type):
+    if pa.types.is_struct(data_type):
         names = [data_type.field(index).name for index in range(data_type.num_fields)]
         # flatten() is not used, because it copies the data to apply the struct's nulls.
         fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
         return JsonColumn(copy_nulls(_encode_objects(names, fields, len(column)), column))
     # The type is a map or a list, because check_json_type has rejected unsupported types.
-    return JsonColumn(_encode_maps(column) if types.is_map(data_type) else _encode_lists(column))
+    return JsonColumn(_encode_maps(column) if pa.types.is_map(data_type) else _encode_lists(column))
 
 
 def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonColumn] | None:
@@ -255,12 +254,12 @@ def _join_elements(
 
 def _encode_keys(keys: pa.Array) -> pa.Array:
     """Encode map keys in Spark's internal representation, in which dates and times are numbers."""
-    data_type, types = keys.type, pa.types
-    if types.is_date32(data_type):
+    data_type = keys.type
+    if pa.types.is_date32(data_type):
         return to_text(keys.view(pa.int32()))
-    if types.is_timestamp(data_type) or types.is_time64(data_type):
+    if pa.types.is_timestamp(data_type) or pa.types.is_time64(data_type):
         return to_text(keys.view(pa.int64()))
-    if types.is_floating(data_type):
+    if pa.types.is_floating(data_type):
         return format_floats(keys)
     return _encode_column(keys).values
 

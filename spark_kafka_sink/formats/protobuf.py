@@ -124,12 +124,12 @@ def _encode_tag(field: MessageField) -> Piece:
 
 
 def _encode_unsigned_varint(number: int) -> bytes:
-    encoded = bytearray()
+    encoded_number = bytearray()
     while number > 0x7F:
-        encoded.append((number & 0x7F) | 0x80)
+        encoded_number.append((number & 0x7F) | 0x80)
         number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    encoded_number.append(number)
+    return bytes(encoded_number)
 
 
 def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, path: str) -> Mask:
@@ -224,8 +224,8 @@ def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: st
     if not field.is_packed:
         tagged_elements = join_pieces([_encode_tag(field), *pieces], element_count)
         return [concatenate_elements(tagged_elements, element_offsets)]
-    packed = concatenate_elements(join_pieces(pieces, element_count), element_offsets)
-    return mask_pieces([_encode_tag(field), *_prefix_lengths(packed)], np.diff(element_offsets) > 0)
+    packed_values = concatenate_elements(join_pieces(pieces, element_count), element_offsets)
+    return mask_pieces([_encode_tag(field), *_prefix_lengths(packed_values)], np.diff(element_offsets) > 0)
 
 
 def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:

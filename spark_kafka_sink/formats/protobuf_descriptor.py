@@ -132,7 +132,7 @@ def _find_message_path(message: Any) -> list[int]:
         return [list(message.file.message_types_by_name).index(message.name)]
     return [
         *_find_message_path(message.containing_type),
-        [nested.name for nested in message.containing_type.nested_types].index(message.name),
+        [nested_message.name for nested_message in message.containing_type.nested_types].index(message.name),
     ]
 
 

@@ -53,7 +53,7 @@ class _NodeQueue:
     """The unfinished requests to one node."""
 
     node: Node
-    queued: deque[_QueuedAttempt] = field(default_factory=deque)
+    queued_attempts: deque[_QueuedAttempt] = field(default_factory=deque)
     in_flight: dict[int, Attempt] = field(default_factory=dict)
     """Attempts by correlation id."""
     has_tried_connection: bool = False
@@ -173,7 +173,7 @@ class BlockingClient:
         descriptions = [
             f"{queue.node} has not responded for {self._client.unresponsive_ms(queue.node.id, now_ms):.0f} ms"
             for queue in self._queues.values()
-            if (queue.queued or queue.in_flight)
+            if (queue.queued_attempts or queue.in_flight)
             and self._client.unresponsive_ms(queue.node.id, now_ms) >= UNRESPONSIVE_AFTER_MS
         ]
         return ". ".join(descriptions) + "." if descriptions else self.metadata.describe_connection_failures()
@@ -241,8 +241,8 @@ class BlockingClient:
         """Remove a call. Its queued requests are never sent, and responses to requests in flight are ignored."""
         self._pending.remove(call)
         for queue in self._queues.values():
-            queue.queued = deque(
-                queued_attempt for queued_attempt in queue.queued if queued_attempt.attempt.call is not call
+            queue.queued_attempts = deque(
+                queued_attempt for queued_attempt in queue.queued_attempts if queued_attempt.attempt.call is not call
             )
 
     def poll_until(self, until_ms: float) -> None:
@@ -259,9 +259,9 @@ class BlockingClient:
         for attempt in self._pending.find_due_attempts(now_ms):
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
             queue.node = attempt.node  # Its address may have changed.
-            if not queue.queued and not queue.in_flight:
+            if not queue.queued_attempts and not queue.in_flight:
                 queue.has_tried_connection = False
-            queue.queued.append(_QueuedAttempt(attempt, now_ms))
+            queue.queued_attempts.append(_QueuedAttempt(attempt, now_ms))
             self._pending.mark_sent(attempt)
 
     def _run_once(self, now_ms: float, timeout_ms: float) -> None:
@@ -279,13 +279,13 @@ class BlockingClient:
         Fail all queued requests if the node cannot be reached or has not become ready in time. Only one request is sent
         per call, because the node is not ready again before this request is written.
         """
-        if not queue.queued:
+        if not queue.queued_attempts:
             return
         if not self._client.ready(queue.node, now_ms):
             self._fail_queued_if_unreachable(queue, now_ms)
             return
         queue.has_tried_connection = True
-        attempt = queue.queued.popleft().attempt
+        attempt = queue.queued_attempts.popleft().attempt
         node_id, request = queue.node.id, attempt.request
         try:
             version = self._client.latest_usable_version(node_id, request.api_key, request.versions)
@@ -304,7 +304,7 @@ class BlockingClient:
         node = queue.node
         has_connection_failed = self._client.connection_failed(node.id)
         describe_failures = self.metadata.describe_connection_failures
-        waiting_since_ms = max(queue.last_response_ms, queue.queued[0].queued_ms)
+        waiting_since_ms = max(queue.last_response_ms, queue.queued_attempts[0].queued_ms)
         if has_connection_failed and queue.has_tried_connection:
             self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
         elif now_ms - waiting_since_ms >= self._timeout_ms:
@@ -314,7 +314,7 @@ class BlockingClient:
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
         """Fail the queued requests. Requests in flight are not touched: they fail when their connection is lost."""
-        attempts, queue.queued = queue.queued, deque()
+        attempts, queue.queued_attempts = queue.queued_attempts, deque()
         for queued_attempt in attempts:
             self._fail_attempt(queued_attempt.attempt, DisconnectedError(reason))
 
@@ -325,7 +325,7 @@ class BlockingClient:
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
         # A queued request may be waiting for a reconnect backoff, and the end of a backoff does not end a poll.
-        has_queued = any(queue.queued for queue in self._queues.values())
+        has_queued = any(queue.queued_attempts for queue in self._queues.values())
         until_next_check_ms: float = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *self.metadata.snapshot.nodes}:
             until_next_check_ms = min(until_next_check_ms, self._disconnect_if_unresponsive(node_id, now_ms))
@@ -390,4 +390,4 @@ class BlockingClient:
 
     def _request_count(self, node_id: int) -> int:
         queue = self._queues.get(node_id)
-        return 0 if queue is None else len(queue.queued) + len(queue.in_flight)
+        return 0 if queue is None else len(queue.queued_attempts) + len(queue.in_flight)

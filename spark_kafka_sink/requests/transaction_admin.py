@@ -147,9 +147,9 @@ class TransactionListing:
                     raise
                 deadline.wait_or_raise(error, compute_pause_ms(failure_count))
             failure_count += 1
-            self._start_over()
+            self._reset_requests()
 
-    def _start_over(self) -> None:
+    def _reset_requests(self) -> None:
         """Forget all requests, so that the next round updates the metadata and queries every broker."""
         self._requests = {}
         self._calls = []

@@ -88,12 +88,12 @@ def test_parses_unknown_apis_and_features() -> None:
         ),
     )
     assert versions.ranges == {0: VersionRange(3, 11), 999: VersionRange(0, 4)}
-    assert versions.finalized == FinalizedFeatures(17, {"transaction.version": 2})
+    assert versions.finalized_features == FinalizedFeatures(17, {"transaction.version": 2})
 
 
 def test_newest_features_have_highest_epoch() -> None:
     def node(epoch: int, level: int) -> NodeApiVersions:
-        return NodeApiVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
+        return NodeApiVersions("b", {}, finalized_features=FinalizedFeatures(epoch, {"transaction.version": level}))
 
     previous = FinalizedFeatures(5, {"transaction.version": 1})
     assert select_newest_features([node(4, 9), node(7, 2)], previous).levels["transaction.version"] == 2

@@ -76,6 +76,6 @@ def build_unsupported_version_response(cluster: EmbeddedCluster) -> ApiVersionsR
 def _list_api_versions(cluster: EmbeddedCluster) -> list[ApiVersion]:
     versions = select_supported_versions(cluster.config.version_limits)
     return [
-        ApiVersion(api_key=key, min_version=supported.min, max_version=supported.max)
-        for key, supported in sorted(versions.items())
+        ApiVersion(api_key=key, min_version=supported_range.min, max_version=supported_range.max)
+        for key, supported_range in sorted(versions.items())
     ]

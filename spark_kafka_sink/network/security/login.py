@@ -98,15 +98,15 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
     if mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
     # GSSAPI is the default, so it may not be what the user intends.
-    if "sasl.mechanism" not in options and not _check_default_mechanism(options, token_callback, faults):
+    if "sasl.mechanism" not in options and not _confirm_default_mechanism(options, token_callback, faults):
         return Login()
     return _parse_kerberos_login(options, faults)
 
 
-def _check_default_mechanism(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
-    """Report `sasl.mechanism` as missing unless other options show that the default, GSSAPI, is intended.
+def _confirm_default_mechanism(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
+    """Return whether other options show that the default mechanism, GSSAPI, is intended.
 
-    Return whether GSSAPI is intended.
+    If they do not, add a fault that suggests a mechanism.
     """
     jaas_faults = OptionFaults()
     login_module = _parse_login_module(options, jaas_faults)

@@ -103,11 +103,11 @@ def test_aborts_timed_out_transaction_once_disk_has_space(tmp_path: Path, caplog
     begin_transaction(broker)
     log = broker.cluster.log("t", 0)
     with limit_file_size((tmp_path / "t-0.log").stat().st_size + 10):
-        broker.cluster.tick(2000)
+        broker.cluster.abort_due_transactions(2000)
         assert broker.request(MetadataRequest(topics=None), 9, now_ms=2000) is not None
         assert log.last_stable_offset == 0
     assert "Could not store" in caplog.text
-    broker.cluster.tick(3000)
+    broker.cluster.abort_due_transactions(3000)
     assert log.last_stable_offset == log.log_end_offset == 2
 
 
