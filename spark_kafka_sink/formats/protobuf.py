@@ -137,16 +137,16 @@ def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, p
 
     All dates, times and decimals differ, because they become strings that are never empty. -0.0 differs from 0.0.
     """
-    types, data_type = pa.types, column.type
+    data_type = column.type
     is_non_default: NDArray[np.bool_]
-    if field.type_name == "enum" and not types.is_integer(data_type):
+    if field.type_name == "enum" and not pa.types.is_integer(data_type):
         is_non_default = _find_enum_numbers(field, column, mask, path) != 0
-    elif types.is_floating(data_type):
+    elif pa.types.is_floating(data_type):
         values = floats_to_numpy(column)
         is_non_default = np.ascontiguousarray(values).view(f"u{values.itemsize}") != 0
-    elif types.is_boolean(data_type):
+    elif pa.types.is_boolean(data_type):
         is_non_default = bools_to_numpy(column) != 0
-    elif types.is_integer(data_type):
+    elif pa.types.is_integer(data_type):
         is_non_default = integers_to_numpy(column) != 0
     elif is_string_type(data_type) or is_binary_type(data_type):
         lengths, _ = split_lengths_and_bytes(column)
@@ -272,14 +272,14 @@ def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
     """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON."""
-    types, data_type = pa.types, column.type
-    if types.is_decimal128(data_type):
+    data_type = column.type
+    if pa.types.is_decimal128(data_type):
         column = to_text(column)
-    elif types.is_date32(data_type):
+    elif pa.types.is_date32(data_type):
         column = format_dates(column)
-    elif types.is_timestamp(data_type):
+    elif pa.types.is_timestamp(data_type):
         column = format_timestamps(column)
-    elif types.is_time64(data_type):
+    elif pa.types.is_time64(data_type):
         column = format_times(column)
     lengths, data = split_lengths_and_bytes(column)
     return [*build_unsigned_varint_fields(lengths.view(np.uint64)), data]
