@@ -54,7 +54,7 @@ def session_kafka_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def new_kafka_topic(session_kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[NewKafkaTopic]:
-    """A function that creates topics on the session's broker, named after the test. The test's end deletes them."""
+    """A function that creates topics, named after the test, on the session's broker. They are deleted after it."""
     topic_numbers = itertools.count(1)
     prefix = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_MAX_PREFIX_CHARACTERS]
     topics: list[KafkaTopic] = []

@@ -259,9 +259,9 @@ class Selector:
         self._may_be_waiting = False
         was_woken = self._is_wakeup_requested
         if was_woken:
-            # Clear the flag only if it was set when this thread read it. If it were cleared in any case, a wakeup
-            # requested after the read would be lost. A wakeup requested between the read and this line needs no flag
-            # of its own, because the current poll reports a wakeup.
+            # Clear the flag only if it was set when this thread read it. If it were cleared unconditionally, a wakeup
+            # requested just after the read would be lost. If the flag was already set, such a wakeup may be cleared
+            # with it, because this poll reports a wakeup anyway.
             self._is_wakeup_requested = False
         return ready_channels, was_woken
 

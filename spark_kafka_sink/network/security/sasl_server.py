@@ -88,7 +88,7 @@ class SaslServerAuthenticator:
             # The client is re-authenticating, because is_authentication_frame now lets only a SaslHandshake through.
             self._state = _State.HANDSHAKE
         try:
-            # Frames without a request header must be recognized first, because the others begin with one.
+            # Recognize tokens without a request header before a header is decoded.
             if self._state is _State.TOKEN_EXCHANGE and not self._uses_authenticate_requests:
                 return [self._process_token(bytes(frame))]
             header, _ = decode_request_header(frame)
