@@ -51,7 +51,7 @@ def test_uses_highest_common_version() -> None:
     ("broker_versions", "allowed", "message"),
     [
         (VersionRange(90, 99), None, r"too new: it supports versions 90-99 of the API PRODUCE \(0\)"),
-        (VersionRange(0, PRODUCE.min - 1), None, f"too old: .* the versions 0-{PRODUCE.min - 1}"),
+        (VersionRange(0, PRODUCE.min - 1), None, f"too old: it supports versions 0-{PRODUCE.min - 1}"),
         (
             VersionRange(5, 9),
             VersionRange(10, 12),

@@ -58,7 +58,7 @@ def test_accepts_options_as_dictionary_keyword_arguments_or_both(broker: Embedde
         ({"sasl_plain_username": "alice"}, "That is kafka-python's name; here it is sasl.jaas.config"),
         (
             {"api_version": (2, 8)},
-            "That is kafka-python's name; here it is not needed: the client requests the versions",
+            "That is kafka-python's name; here it is not needed: the client asks the brokers",
         ),
         ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Did you mean linger.ms?"),
     ],
