@@ -39,7 +39,7 @@ class _FieldDeclaration(NamedTuple):
     """The declaration of a field that has no name or number yet.
 
     `type_name`: the type in .proto syntax.
-    `proto_field`: the field. Its name is "" and its number 0 until `_declare_message` sets them.
+    `proto_field`: the field. Its name is "" and its number 0 until it is added to a message or a map entry.
     `nested_messages`: the lines of the messages that the type refers to.
     """
 
