@@ -315,8 +315,8 @@ class SchemaRegistryClient:
             message += f"; the requested backoff is {requested_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
         raise SchemaRegistryError(
             f"The request to the schema registry failed after {format_count(attempt, 'attempt')}: "
-            f"{message.rstrip('.')}. The timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). "
-            "Check schema.registry.url, and that the driver can reach the registry."
+            f"{message.removesuffix('.')}. The timeout is {self._config.timeout_ms} ms for all attempts "
+            f"({_TIMEOUT_OPTION}). Check schema.registry.url, and that the driver can reach the registry."
         )
 
     def _try_urls(
