@@ -188,6 +188,6 @@ def test_failed_record_ends_task_before_its_remaining_rows(broker: EmbeddedBroke
             read.append(number)
             yield pa.record_batch({"value": ["v"], "topic": pa.array([None], pa.string())})
 
-    with pytest.raises(DeliveryError, match=r"1 record,.*null topic present in the data"):
+    with pytest.raises(DeliveryError, match=r"1 record to Kafka.*null topic present in the data"):
         write_rows(options(broker), ColumnPlan(value=0, topic=1), batches(), pool)
     assert read == [0]
