@@ -50,7 +50,7 @@ class AssertionConfig:
     exp_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.exp.seconds"))
     """How long an assertion remains valid after it was signed."""
     nbf_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.nbf.seconds"))
-    """How far before the time of signing the validity of an assertion begins."""
+    """Time from the start of an assertion's validity to its signing, in seconds."""
     includes_jti: bool = False
 
 
