@@ -58,7 +58,7 @@ _MAX_GATHERED_BYTES = 2 << 20
 """Maximum number of key bytes that are gathered at once, because gathering needs three copies of them."""
 _MAX_SEPARATE_KEYS = 64
 """Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
-_MAX_SEPARATE_UNIFORM_KEYS = _MAX_SEPARATE_KEYS // 4
+_MAX_SEPARATE_EQUAL_LENGTH_KEYS = _MAX_SEPARATE_KEYS // 4
 """The same limit for keys of equal length. Their passes are about four times as fast, because no words are gathered."""
 _MIN_SEPARATE_WORDS = 64
 """Minimum number of remaining words for separate hashing, because starting a key costs as much as a few passes."""
@@ -86,9 +86,9 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
         return np.empty(0, np.uint32)
     key_length = keys.find_uniform_length()  # -1 if all keys are null
     if key_length is not None and _should_hash_as_table(keys.row_count, key_length):
-        hashes = _hash_uniform_keys(keys, max(0, key_length))
+        hashes = _hash_equal_length_keys(keys, max(0, key_length))
     elif keys.row_count == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
-        hashes = _hash_mixed_keys(keys)
+        hashes = _hash_mixed_length_keys(keys)
     else:
         # The keys have more bytes than may be gathered at once, so hash each half of them on its own.
         middle = keys.row_count // 2
@@ -107,10 +107,10 @@ def _should_hash_as_table(key_count: int, key_length: int) -> bool:
 
     A few long keys are hashed separately, as if they had different lengths.
     """
-    return key_count > _MAX_SEPARATE_UNIFORM_KEYS or key_length < _WORD_BYTES * _MIN_SEPARATE_WORDS
+    return key_count > _MAX_SEPARATE_EQUAL_LENGTH_KEYS or key_length < _WORD_BYTES * _MIN_SEPARATE_WORDS
 
 
-def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
+def _hash_equal_length_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     """Hash keys that all have the same length with murmur2, omitting the final mixing."""
     hashes = np.full(keys.row_count, _SEED ^ key_length, np.uint32)
     word_count, tail_byte_count = divmod(key_length, _WORD_BYTES)
@@ -122,7 +122,7 @@ def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
             hashes *= _MULTIPLIER_SCALAR
             hashes ^= word_of_each_key
     if tail_byte_count:
-        _mix_uniform_tails(hashes, keys, key_length, tail_byte_count)
+        _mix_tails_of_equal_length_keys(hashes, keys, key_length, tail_byte_count)
     return hashes
 
 
@@ -142,25 +142,33 @@ def _view_words(keys: ByteColumn, key_length: int, start: int, word_count: int) 
     return words
 
 
-def _mix_uniform_tails(hashes: NDArray[np.uint32], keys: ByteColumn, key_length: int, tail_byte_count: int) -> None:
-    """Mix the last 1 to 3 bytes of keys of equal length into their hashes, in place."""
+def _mix_tails_of_equal_length_keys(
+    hashes: NDArray[np.uint32], keys: ByteColumn, key_length: int, tail_byte_count: int
+) -> None:
+    """Mix the last 1 to 3 bytes of keys of equal length into their hashes, in place.
+
+    This is the tail step of murmur2 (see the top of this file). Words are little-endian, so the first byte of a tail is
+    the lowest byte of its word.
+    """
     tail_words = np.empty_like(hashes)
     if key_length > tail_byte_count:
-        # Read each key's last four bytes and shift out those that belong to its last complete word, which leaves the
-        # tail.
+        # Read each key's last four bytes, then shift out the ones that were already hashed as part of its last
+        # complete word. What remains is the tail.
         tail_words[:] = _view_words(keys, key_length, start=key_length - _WORD_BYTES, word_count=1)[0]
         tail_words >>= _to_uint32_scalar(32 - 8 * tail_byte_count)
         hashes ^= tail_words
     else:
         # The keys are shorter than a word, so reading the four bytes up to a key's end could start before the buffer.
+        # The tail is the whole key, and its bytes are mixed one by one.
+        key_bytes = keys.to_matrix(keys.row_count, key_length)
         for byte_index in range(tail_byte_count):
-            tail_words[:] = keys.to_matrix(keys.row_count, key_length)[:, byte_index]
+            tail_words[:] = key_bytes[:, byte_index]
             tail_words <<= _to_uint32_scalar(8 * byte_index)
             hashes ^= tail_words
     hashes *= _MULTIPLIER_SCALAR
 
 
-def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
+def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     """Hash keys of different lengths with murmur2, omitting the final mixing."""
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
@@ -247,13 +255,13 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
     `tail_words`: for each key, the word that begins with its tail. The remaining bytes of the word are surplus.
     `tail_byte_counts`: the number of bytes of each tail.
     """
-    # The number is 32 if there is no tail. Numpy then shifts the word to 0.
+    # Without a tail, all 32 bits are surplus, and numpy shifts the word to 0.
     surplus_bits = (32 - 8 * tail_byte_counts).view(np.uint32)
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
     hashes ^= tail_words
     has_tail = np.minimum(tail_byte_counts, 1).view(np.uint32)
-    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # by m if there is a tail, otherwise by 1
+    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # m if there is a tail, and 1 if not
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
