@@ -123,7 +123,7 @@ GUARDS = [
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),
     ),
-    Guard(ClusterRequests, "_lock", _names("_submitted_calls _error")),
+    Guard(ClusterRequests, "_lock", _names("_awaited_calls _error")),
 ]
 
 BROKER_GUARDS = [

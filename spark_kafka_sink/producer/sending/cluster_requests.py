@@ -54,29 +54,29 @@ class ClusterRequests(PolledRequests):
     def __init__(self, client: NetworkClient, metadata: Metadata, backoff: ExponentialBackoff) -> None:
         super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
-        self._submitted_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
+        self._awaited_calls: set[BlockingCall[Any]] = set()  # from `submit` to `cancel`; guarded by _lock
         self._tracked_calls: set[BlockingCall[Any]] = set()  # calls in the pending requests; sender thread only
         self._error: KafkaSinkError | None = None  # guarded by _lock
 
     # --- any thread
 
     def submit(self, call: BlockingCall[Any]) -> None:
-        """Add a call. The caller must wake the sender afterwards. Raise the error passed to `fail`, if any."""
+        """Add a call. The caller must then wake the sender. Raise the error passed to `fail`, if any."""
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
-            self._submitted_calls.add(call)
+            self._awaited_calls.add(call)
 
     def cancel(self, call: BlockingCall[Any]) -> None:
-        """Remove a call that its caller no longer waits for."""
+        """Forget a call. Every caller must do this when it stops waiting, even if the call has ended."""
         with self._lock:
-            self._submitted_calls.discard(call)
+            self._awaited_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
         """End all blocking calls with an error, and make `submit` raise it from now on. The first error is kept."""
         with self._lock:
             self._error = self._error or error
-            for call in self._submitted_calls:
+            for call in self._awaited_calls:
                 call.end(self._error)
 
     # --- sender thread
@@ -88,7 +88,7 @@ class ClusterRequests(PolledRequests):
     def _update_pending_calls(self) -> None:
         """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""
         with self._lock:
-            open_calls = {call for call in self._submitted_calls if not call.end_event.is_set()}
+            open_calls = {call for call in self._awaited_calls if not call.end_event.is_set()}
         for call in self._tracked_calls - open_calls:
             self._pending.remove(call)
         for call in open_calls - self._tracked_calls:
