@@ -33,16 +33,19 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
     codes.MESSAGE_TOO_LARGE: RecordTooLargeError,
     codes.INVALID_RECORD: InvalidRecordError,
 }
-"""Exception types, by error code, for errors that the record itself causes if its batch contains no other record."""
+"""Exception types by error code. They apply to batches of a single record, where the record must be the cause."""
 
 
 class RecordErrors(NamedTuple):
-    """Errors for the records of a batch in which the broker rejected individual records."""
+    """Errors for the records of a rejected batch, in which the broker may have named individual records (KIP-467)."""
 
     errors_by_index: dict[int, KafkaSinkError]
-    """Errors of the records that the broker rejected individually, keyed by their index in the batch."""
+    """The error of each record that the broker rejected individually, keyed by the record's index in the batch."""
     remaining_error: KafkaSinkError | None
-    """The error for all other records; None if the broker rejected the batch as a whole."""
+    """The error for the records that were not rejected individually.
+
+    None if the broker named no individual record. All records then share the error of the batch.
+    """
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
