@@ -97,7 +97,7 @@ class Meter:
         self.windowed_stat.record(value, now_ms, count)
 
     def record_increase(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Record the increase since the previous call of a running total that is counted elsewhere.
+        """Record how much a running total, kept elsewhere, has grown since the previous call.
 
         `total`: the current value, which never decreases.
         `count`: the number of events that caused the increase.
@@ -107,7 +107,7 @@ class Meter:
             self.total = total  # the exact total, without the rounding errors of the differences
 
     def read_total(self, now_ms: float) -> float:
-        """Return the total. The time is ignored; every Gauge takes it."""
+        """Return the total. `now_ms` is unused, but part of the Gauge signature."""
         return self.total
 
     def gauges(self, name: str) -> dict[str, Gauge]:

@@ -167,7 +167,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         """Return whether the head of a partition's queue may be sent now. If so, count it as in flight.
 
-        The signature is that of `AdmitBatch`; `now_ms` is not needed here.
+        `now_ms` is unused, but part of the `AdmitBatch` signature.
         """
         partition_state = self._partitions[batch.topic_partition]
         if partition_state.in_flight_batches and not can_send_to(partition_state, leader_id, self._max_in_flight):
