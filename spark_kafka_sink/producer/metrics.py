@@ -48,7 +48,7 @@ _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 class _MutableTotals(SimpleNamespace):
     """The running counters. Totals is their immutable snapshot, with the same attributes."""
 
-    def add_acknowledged(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
+    def add_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches, and the latencies of their records since `oldest_row_ms`."""
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
@@ -152,7 +152,7 @@ class ProducerMetrics:
             name: Meter(WindowedStat(window_ms, window_count))
             for name in ("record-send", "record-retry", "record-error", "batch-split")
         }
-        self._nanoseconds = {f"{name}-ns-total": 0.0 for name in WAIT_TIME_METRICS}
+        self._wait_times_ns = {f"{name}-ns-total": 0.0 for name in WAIT_TIME_METRICS}
         self._network = NetworkMetrics(io_counts, window_ms, window_count)
         self._pool = pool
         self._pool_metrics = PoolMetrics(pool, window_ms, window_count)
@@ -178,8 +178,8 @@ class ProducerMetrics:
                 gauges[f"{name}-max"] = windowed_stat.maximum
         for name, meter in self._meters.items():
             gauges.update(meter.gauges(name))
-        for name in self._nanoseconds:
-            gauges[name] = partial(self._read_nanoseconds, name)
+        for name in self._wait_times_ns:
+            gauges[name] = partial(self._read_wait_time_ns, name)
         return gauges
 
     # -- recording ----------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class ProducerMetrics:
     def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches. Call this before completing their futures, so that callers see the new totals."""
         with self._lock:
-            self._totals.add_acknowledged(batches, now_ms)
+            self._totals.add_acknowledged_batches(batches, now_ms)
 
     def record_retries(self, topic: str, record_count: int, now_ms: float) -> None:
         """Count records that are retried, once per retry, for the producer and for their topic."""
@@ -254,7 +254,7 @@ class ProducerMetrics:
         `name`: one of WAIT_TIME_METRICS.
         """
         with self._lock:
-            self._nanoseconds[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
+            self._wait_times_ns[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
 
     def _update_windows(self, now_ms: float) -> None:
         """Add everything that was counted since the last call to the windows."""
@@ -327,8 +327,8 @@ class ProducerMetrics:
             totals = vars(self._totals)
             return Totals(**{**totals, "latencies": self._totals.latencies.copy()})
 
-    def _read_nanoseconds(self, name: str, now_ms: float) -> float:
-        return self._nanoseconds[name]
+    def _read_wait_time_ns(self, name: str, now_ms: float) -> float:
+        return self._wait_times_ns[name]
 
 
 class MetricName(NamedTuple):
