@@ -281,7 +281,7 @@ class TableSender:
         if topic is None:
             error = InvalidRecordError("The row has no topic: its column 'topic' is null.")
             self._add_unsent_rows(_build_failure(rows, batch_start, error))
-        elif self._is_unavailable(topic):
+        elif self._recheck_unavailable_topic(topic):
             self._fail_rows(rows, batch_start, self._errors_by_unavailable_topic[topic])
         else:
             try:
@@ -296,8 +296,11 @@ class TableSender:
                 self._errors_by_unavailable_topic[topic] = error
                 self._fail_rows(rows, batch_start, error)
 
-    def _is_unavailable(self, topic: str) -> bool:
-        """Return whether an earlier call for the topic failed and its partitions are still unknown."""
+    def _recheck_unavailable_topic(self, topic: str) -> bool:
+        """Return whether an earlier call for the topic failed and its partitions are still unknown.
+
+        While they are unknown, request the topic's metadata again. Once they are known, forget that call's error.
+        """
         if topic not in self._errors_by_unavailable_topic:
             return False
         unknown_topics = self._producer.prefetch_topics([topic])
