@@ -288,7 +288,7 @@ class Sender:
             return
         from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall  # only for transactions
 
-        self._requests.add(TransactionCall(self._transactions, self._has_no_batches, self._apply_transaction_state))
+        self._requests.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
 
     def _set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.idempotence.set_producer_id_and_epoch(id_and_epoch)
@@ -310,8 +310,8 @@ class Sender:
             self.idempotence.set_producer_id_and_epoch(manager.id_and_epoch)
         self.accumulator.unmute()
 
-    def _has_no_batches(self) -> bool:
-        """Return whether no batch is incomplete and no batch's request is in flight, not even a failed batch's."""
+    def _is_flushed(self) -> bool:
+        """Return whether all records are done, and no batch's request is in flight, not even a failed batch's."""
         if self.accumulator.has_incomplete():
             return False
         return not any(partition.in_flight_batches for partition in self.idempotence)
@@ -374,7 +374,7 @@ class Sender:
         """Send the batches for a node in one produce request, as part of the transaction if there is one."""
         transaction = None if self._transactions is None else self._transactions.identity
         message, sent_batches, versions = build_produce_request(batches, snapshot, self.config, transaction)
-        expect_response = self.config.acks != 0
+        expect_response = self.config.acks != 0  # with acks=0, brokers do not respond
         request = self.client.new_client_request(
             node_id, message, now_ms, expect_response=expect_response, tag=sent_batches, versions=versions
         )

@@ -39,7 +39,7 @@ def test_seed_reproduces_the_same_run(seed: int) -> None:
 
 def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Request the end of the transaction while records are in flight."""
-    monkeypatch.setattr(Sender, "_has_no_batches", lambda sender: True)
+    monkeypatch.setattr(Sender, "_is_flushed", lambda sender: True)
 
 
 def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
