@@ -103,7 +103,7 @@ class Deliveries:
     def handle_response(self, response: ClientResponse, sent_batches: SentBatches) -> KafkaSinkError | None:
         """Apply the response to a produce request, or the loss of its connection, to the request's batches.
 
-        Must be followed by `complete_stored_batches`. Return the error that ends the producer, or None.
+        The caller must then call `complete_stored_batches`. Return the error that ends the producer, or None.
         """
         now_ms, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):

@@ -7,17 +7,17 @@ Kafka 4.5, it accepts only 0 if its log has never held a record (KAFKA-15591). A
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 
-    condition                                                     reason, or what happens otherwise
-    the producer has an id                                        otherwise an id is requested
-    its partition is part of the transaction, if there is one     otherwise the partition is added first
-    all requests in flight of its partition are to its leader     rule 2: otherwise two logs would be written to
+    condition                                                     reason
+    the producer has an id                                        the batch contains it; a missing id is requested first
+    its partition is part of the transaction, if there is one     a missing partition is added first
+    all requests in flight of its partition are to its leader     rule 2: two logs would be written to at once
     fewer than max.in.flight of the partition's requests are      rule 2: the broker remembers five batches
       in flight
     none of the partition's requests is in flight, unless the     rule 1: a broker that knows nothing would accept the
       partition is PIPELINED                                        second batch although it has rejected the first
-    it is the oldest pending batch, if it was sent before         otherwise the broker would reject it
-    the partition is PROBING or PIPELINED, and no pending batch   no gap, no batch in doubt, no previous epoch in flight
-      waits for a retry, if it is new
+    if it was sent before, it is the oldest pending batch         the broker would reject any other batch
+    if it is new, its partition is PROBING or PIPELINED, and no   no gap, no batch in doubt, no previous epoch in flight
+      pending batch waits for a retry
 
 partition_states.py describes a partition's states and defines the terms gap, unresolved and pending.
 
@@ -226,7 +226,7 @@ class Idempotence:
 
         `in_doubt`: whether the batch may be stored.
 
-        Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
+        The caller must then call handle_retry, handle_split, handle_failed_batch or handle_late_failure.
         """
         partition_state = self._partitions[batch.topic_partition]
         partition_state.in_flight_batches.pop(batch, None)

@@ -35,7 +35,7 @@ class BatchFacts(NamedTuple):
     has_sequence: bool
     """Whether the batch has a sequence, as all batches do unless idempotence is disabled."""
     is_head: bool
-    """Whether the batch is the head of its partition (see above)."""
+    """Whether the batch is the head of its partition (see the top of this file)."""
     is_in_doubt: bool
     """Whether a broker may have stored the batch in this attempt or an earlier one."""
     is_transactional: bool = False
@@ -70,7 +70,7 @@ class Fail:
 
     should_refresh_metadata: bool = False
     timed_out: bool = False
-    """Whether the batch could have been sent again, had delivery.timeout.ms not passed."""
+    """Whether the batch is not sent again because delivery.timeout.ms has passed."""
     has_used_up_retries: bool = False
     in_doubt: bool = False
     """Whether a broker may have stored the records although they are reported as failed."""
@@ -81,7 +81,7 @@ class Fail:
 Outcome = Done | Retry | Split | Fail
 
 SUCCESS_OUTCOMES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
-"""Outcomes for the error codes that confirm that the batch is stored, whatever the other facts about the batch are."""
+"""Outcomes for the error codes that confirm that the batch is stored. They do not depend on any other facts."""
 
 
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:

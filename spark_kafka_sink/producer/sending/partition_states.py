@@ -164,7 +164,10 @@ class PartitionState:
             self.last_acked_sequence = last_sequence
 
     def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """Record that a pending batch has failed: as an unresolved sequence if it is in doubt, or else as a gap."""
+        """Record that a pending batch has failed.
+
+        If the batch is in doubt, its sequence is unresolved. If not, its sequence is part of a gap.
+        """
         if in_doubt:
             self.has_unresolved_sequence = True
         else:

@@ -115,15 +115,15 @@ def parse_partition_responses(
     Batches without a response from the broker come last. Partitions that were not in the request are ignored.
     """
     message = response.message
-    unanswered_batches = {topic: dict(batches) for topic, batches in sent_batches.batches.items()}
+    batches_without_response = {topic: dict(batches) for topic, batches in sent_batches.batches.items()}
     if isinstance(message, ProduceResponse):
         for topic_response in message.responses:
-            topic_batches = unanswered_batches.get(sent_batches.topic_name(topic_response), {})
+            topic_batches = batches_without_response.get(sent_batches.topic_name(topic_response), {})
             for partition_response in topic_response.partition_responses:
                 batch = topic_batches.pop(partition_response.index, None)
                 if batch is not None:
                     yield batch, parse_partition_response(partition_response)
-    for topic_batches in unanswered_batches.values():
+    for topic_batches in batches_without_response.values():
         for batch in topic_batches.values():
             yield batch, build_missing_response(response, acks)
 
