@@ -342,7 +342,9 @@ class RecordAccumulator:
         return self.pool.total_bytes
 
     def _wait_and_reserve(self, reserved_bytes: int, max_block_ms: float | None) -> None:
-        """Free the buffers of sparse leases, then reserve memory, waiting up to `max_block_ms` (None: max.block.ms).
+        """Free the buffers of sparse leases, then reserve memory, waiting for it if necessary.
+
+        `max_block_ms`: how long to wait; max.block.ms if it is None.
 
         Raise any error that BufferPool.reserve raises.
         """
@@ -613,11 +615,11 @@ class RecordAccumulator:
     def remove_completed(self, *batches: ProducerBatch) -> None:
         """Remove DONE batches whose futures are completed, and complete the flushes that were waiting only for them.
 
-        Must be called once for each batch.
+        Call this once for each batch.
         """
         with self._lock:
             self._incomplete_batches.remove(*batches)
-            if self._queues.has_muted:
+            if self._queues.has_muted_queues:
                 for batch in batches:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
@@ -680,7 +682,7 @@ class RecordAccumulator:
         self.pool.close()
 
     def complete_flushes(self) -> None:
-        """Complete all flushes, including those that have just begun. Must be called after all batches were removed."""
+        """Complete all flushes, including those that have just begun. Call this after all batches were removed."""
         with self._lock:
             self._incomplete_batches.assign_batches_to_flushes(self._incomplete_batches.find_flushes_without_batches())
 

@@ -279,8 +279,8 @@ class ProducerBatch:
         """Replace all segments with one that is not shared with other batches, and give it its own lease.
 
         The memory that the new segment needs is transferred from the shared leases, which then lose this holder. They
-        normally reserve enough: the encoded size of the records or, with compression, twice that. Otherwise the new
-        lease gets what there is.
+        normally reserve enough: the encoded size of the records or, with compression, twice that. If they reserve
+        less, the new lease gets all of it.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])

@@ -234,14 +234,15 @@ class PartitionQueues:
         return INFINITE_MS
 
     @property
-    def has_muted(self) -> bool:
+    def has_muted_queues(self) -> bool:
         """Whether any queue is muted."""
         return bool(self._muted_queues)
 
     def unmute(self, queue: PartitionQueue, now_ms: float) -> None:
         """Let `drain_node` submit the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
-            self._muted_queues.discard(queue)  # before it is scheduled, because a muted queue is never due
+            # The queue must be unmuted before it is scheduled, because a muted queue is never due.
+            self._muted_queues.discard(queue)
             self.schedule(queue, now_ms)
 
     def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:
