@@ -104,7 +104,7 @@ class TableCalls:
         from spark_kafka_sink.producer.progress_bar import Progress
         from spark_kafka_sink.producer.table_plan import ColumnMapping
 
-        mapping = ColumnMapping(value, key, headers, partition, timestamp)
+        mapping = ColumnMapping(value=value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         transaction = _TableTransaction(self)
         with transaction.prevent_commit_on_error():
             sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, max_failed_rows, formats)
@@ -144,14 +144,14 @@ class TableCalls:
 
         from spark_kafka_sink.producer.table_plan import ColumnMapping
 
-        mapping = ColumnMapping(value, key, headers, partition, timestamp)
+        mapping = ColumnMapping(value=value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         transaction = _TableTransaction(self)
         with transaction.prevent_commit_on_error():
             sender, reader, _ = await to_thread(
                 _prepare_table, transaction, topic, table, mapping, max_failed_rows, formats
             )
             completed_counts = sender.send_batches(reader)
-            while await to_thread(next, completed_counts, None) is not None:  # None marks the end: counts are numbers
+            while await to_thread(next, completed_counts, None) is not None:  # None marks the end, and is never a count
                 pass
         return sender.result
 
@@ -170,7 +170,7 @@ class _TableTransaction:
         self.without_linger = producer.without_linger
         self._producer = producer
         self._transaction_number: int | None = None
-        # Ignored here and raised again when rows are sent, so that errors in the arguments are reported first.
+        # An error is ignored here, because sending rows raises it again. Errors in the arguments are thus reported first.
         with suppress(KafkaSinkError):
             check_open = producer._ensure_can_send()
             self._transaction_number = None if check_open is None else check_open.transaction_number
