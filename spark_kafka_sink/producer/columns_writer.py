@@ -100,7 +100,8 @@ class ColumnsWriter(Generic[ContextT]):
         self._has_warned_about_seconds = False
         config = producer.config
         self._max_pending_bytes = config.buffer_memory
-        # A safety net: every call has its result earlier, because each record is acknowledged or fails in time.
+        # This limit is a safety net: every call has its result earlier, because each record is acknowledged or fails in
+        # time.
         self._max_result_seconds = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
 
     @property

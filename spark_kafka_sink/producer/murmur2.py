@@ -199,7 +199,7 @@ def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
 
 
 def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slice, list[int]]:
-    """Return the order of the keys by length and, for each word number, the first key in this order with this word.
+    """Return the order of the keys by length and, for each word number, the first key in this order that has the word.
 
     If all keys have the same number of words, they are not sorted, and the order is a slice that selects all keys.
     """

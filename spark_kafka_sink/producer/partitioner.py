@@ -46,10 +46,10 @@ RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[Part
 """A custom partitioner for send(): (topic, key, value, partitions) -> partition."""
 
 INVALID_PARTITION = -1
-"""Stands for a requested number that no topic can have as a partition, and for a sticky partition not chosen yet."""
+"""Replaces requested numbers that no topic can have as a partition, and marks a sticky partition not chosen yet."""
 UNSPECIFIED_PARTITION = -2
-"""Stands for no requested partition. It is the lowest number in an array of requested partitions, so that their minimum
-shows whether a row requests none."""
+"""Marks a row that requests no partition. It is the lowest number in an array of requested partitions, so that their
+minimum shows whether a row requests none."""
 MAX_PARTITION = 2**31 - 1
 _CHUNK_ROWS = 16_384
 _NO_ROW_INDICES: NDArray[np.int64] = np.empty(0, np.int64)

@@ -367,7 +367,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             check_columns(columns)
         except InvalidRecordError as error:
-            # Counts as one row, because the number of rows is unknown.
+            # The call counts as one row, because the number of its rows is unknown.
             self._record_rejected_rows(error, check_open, row_count=1)
             raise
         try:

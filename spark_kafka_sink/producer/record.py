@@ -49,7 +49,7 @@ EMPTY_FIELDS = (None,) * 5
 
 
 def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
-    """Return the record and the callback that the arguments of a send() call stand for.
+    """Convert the arguments of a send() call to a record and a callback.
 
     A call passes either a topic and fields (value, key, headers, partition and timestamp) or a ProducerRecord and a
     callback. For other arguments, raise InvalidRecordError with a message that explains the correct call.

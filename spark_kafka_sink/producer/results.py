@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRange, StoredRanges
 
 _NO_OFFSET = np.iinfo(np.int64).max
-"""Stands for an unknown offset where the lowest offset is computed, because a minimum ignores it."""
+"""Replaces unknown offsets while the lowest offset is computed. No offset is higher, so the minimum ignores it."""
 
 
 class RecordMetadata(NamedTuple):

@@ -141,7 +141,7 @@ class TopicMetadataWaiter:
         return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS
 
     def _find_snapshot(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
-        """Return the current snapshot if it has the topic, and the partition unless that is None.
+        """Return the current snapshot, or None if it lacks the topic or the requested partition.
 
         The caller must keep the snapshot, because the next one may lack the topic.
         """

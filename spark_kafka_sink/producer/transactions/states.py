@@ -162,7 +162,7 @@ class TransactionLifecycle:
         self._operation = None
 
     def start_or_join(self, name: str, begin: Callable[[], None]) -> Operation:
-        """Return the pending operation if it has this name, else start a new one with `begin`.
+        """Return the pending operation if it has this name, or start a new one with `begin`.
 
         Raise IllegalStateError if an operation with a different name is pending, and the producer's error if the
         producer has failed.
