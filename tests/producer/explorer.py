@@ -111,7 +111,7 @@ class Run:
     def is_idle(self) -> bool:
         """Return whether every record has an outcome and no request is in flight."""
         sender = get_sender(self.producer)
-        return not sender.has_incomplete and not any(state.in_flight_batches for state in sender.idempotence)
+        return not sender.has_incomplete_rows and not any(state.in_flight_batches for state in sender.idempotence)
 
     def send_values(self, partition: int, values: list[bytes]) -> None:
         """Send the values with a fixed timestamp, because clock times would make the run of a seed irreproducible."""

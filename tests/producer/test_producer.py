@@ -308,7 +308,7 @@ def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(cod
     assert get_reserved_bytes(producer) > 100 * FUTURE_BYTES
     run_until(producer, lambda: producer.metrics()["requests-in-flight"] > 0)
     sender = get_sender(producer)
-    run_until(producer, lambda: sender.has_incomplete and not sender.accumulator.has_undrained())
+    run_until(producer, lambda: sender.has_incomplete_rows and not sender.accumulator.has_undrained_rows())
     assert get_reserved_bytes(producer) > 100 * FUTURE_BYTES
     for future in futures:
         wait_for_result(producer, future)

@@ -303,8 +303,8 @@ class RecordAccumulator:
     def _ensure_open_or_release(self, reserved_bytes: int, check_open: Callable[[], None] | None) -> None:
         """Raise if rows may no longer be staged, after releasing the memory reserved for them.
 
-        The caller must hold the lock until the rows are staged. Then `has_incomplete` covers all rows that `check_open`
-        has admitted, and no transaction ends before these rows are staged.
+        The caller must hold the lock until the rows are staged. Then `has_incomplete_rows` covers all rows that
+        `check_open` has admitted, and no transaction ends before these rows are staged.
         """
         try:
             if self._is_closed:
@@ -656,12 +656,12 @@ class RecordAccumulator:
             with self._lock:
                 self._incomplete_batches.end_flush(flush)
 
-    def has_incomplete(self) -> bool:
+    def has_incomplete_rows(self) -> bool:
         """Return whether any rows are staged, queued or in flight, or have failed but are not removed yet."""
         with self._lock:
             return self._batch_filler.has_rows or len(self._incomplete_batches) > 0
 
-    def has_undrained(self) -> bool:
+    def has_undrained_rows(self) -> bool:
         """Return whether any rows are staged or queued."""
         with self._lock:
             return self._batch_filler.has_rows or any(queue.batches for queue in self._queues)

@@ -50,7 +50,7 @@ class Sender:
     """The loop of the sender thread.
 
     Other threads may only call initiate_close, abandon and handle_interrupted_append, and read fatal_error and
-    has_incomplete.
+    has_incomplete_rows.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter per component that the producer shares with the sender
@@ -145,12 +145,12 @@ class Sender:
 
     @property
     def is_finished(self) -> bool:
-        return self._is_closing and (self._is_close_forced or not self.has_incomplete)
+        return self._is_closing and (self._is_close_forced or not self.has_incomplete_rows)
 
     @property
-    def has_incomplete(self) -> bool:
+    def has_incomplete_rows(self) -> bool:
         """Whether any records are neither acknowledged nor failed."""
-        return self.accumulator.has_incomplete()
+        return self.accumulator.has_incomplete_rows()
 
     def shut_down(self) -> None:
         """Fail all incomplete batches and close the connections.
@@ -279,7 +279,7 @@ class Sender:
         if self._transactions is None:
             self._requests.add(
                 ProducerIdCall(
-                    is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained(),
+                    is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained_rows(),
                     set_producer_id_and_epoch=self._set_producer_id_and_epoch,
                     on_failure=self._handle_producer_id_failure,
                     compute_backoff_ms=self._requests.compute_backoff_ms,
@@ -312,7 +312,7 @@ class Sender:
 
     def _is_flushed(self) -> bool:
         """Return whether all records are done, and no batch's request is in flight, not even a failed batch's."""
-        if self.accumulator.has_incomplete():
+        if self.accumulator.has_incomplete_rows():
             return False
         return not any(partition.in_flight_batches for partition in self.idempotence)
 

@@ -101,7 +101,7 @@ class SenderThread:
 
         Always False in a forked child, because the sender thread belongs to the parent process.
         """
-        return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete
+        return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete_rows
 
     def begin_exit(self) -> float:
         """Make the sender deliver the remaining records and end. Return the deadline, on the monotonic clock."""

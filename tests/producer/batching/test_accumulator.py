@@ -113,7 +113,7 @@ def test_flush_completes_when_earlier_batches_are_acknowledged_or_failed() -> No
     second.fail(ERROR)
     h.accumulator.remove_completed(second)
     assert h.flushed(flush)
-    assert h.accumulator.has_incomplete()
+    assert h.accumulator.has_incomplete_rows()
 
 
 def test_flush_without_rows_completes_immediately() -> None:
@@ -128,7 +128,7 @@ def test_flush_waits_for_children_of_split_batch() -> None:
     (batch,) = h.take()
     batch.mark_request_ended()
     h.accumulator.split_and_reenqueue(batch, h.clock.now)
-    left = h.accumulator.has_undrained()
+    left = h.accumulator.has_undrained_rows()
     assert left
     assert not flush.done.is_set()
     while not flush.done.is_set():
@@ -148,7 +148,7 @@ def test_everything_is_ready_while_an_append_waits_for_memory() -> None:
 
     threading.Thread(target=call).start()
     drained = 0
-    while not done.is_set() or h.accumulator.has_incomplete():
+    while not done.is_set() or h.accumulator.has_incomplete_rows():
         for batch in h.take():
             drained += batch.record_count
             h.acknowledge(batch)
@@ -188,7 +188,7 @@ def test_close_between_reservation_and_staging_rejects_append_and_releases_memor
     taken, error = h.append(0)
     assert (taken, type(error)) == (0, ProducerClosedError)
     assert h.pool.free_bytes == h.pool.total_bytes
-    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_incomplete_rows()
 
 
 def test_append_wakes_sender_only_for_new_stage_and_for_full_batch() -> None:
@@ -244,7 +244,7 @@ def test_stages_call_larger_than_memory_in_chunks() -> None:
     caller = threading.Thread(target=lambda: result.append(h.append(0, 1000)))
     caller.start()
     got = 0
-    while caller.is_alive() or h.accumulator.has_incomplete():
+    while caller.is_alive() or h.accumulator.has_incomplete_rows():
         for batch in h.take():
             got += batch.record_count
             assert h.pool.free_bytes >= 0
@@ -290,7 +290,7 @@ def test_releases_all_memory_when_everything_is_acknowledged(compression: str) -
                 h.reenqueue(batch)
             else:
                 h.acknowledge(batch)
-    while h.accumulator.has_incomplete():
+    while h.accumulator.has_incomplete_rows():
         h.clock.now += 1000
         for batch in h.take():
             h.acknowledge(batch)
@@ -308,7 +308,7 @@ def test_concurrent_appends_and_sends_lose_and_reorder_nothing() -> None:
     for thread in threads:
         thread.start()
     seen: dict[tuple[int, int], list[int]] = {}
-    while any(thread.is_alive() for thread in threads) or h.accumulator.has_incomplete():
+    while any(thread.is_alive() for thread in threads) or h.accumulator.has_incomplete_rows():
         for batch in h.take():
             for value in decode_values(batch):
                 task, row = (value or b"").split(b"-")

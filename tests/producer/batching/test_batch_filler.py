@@ -49,7 +49,7 @@ def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch
         for batch in h.accumulator.take_failed_batches():
             failed.append(batch)
             h.accumulator.remove_completed(batch)
-    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_incomplete_rows()
     assert h.pool.free_bytes == h.pool.total_bytes
     assert h.flushed(h.begin_flush())
     return sent, failed

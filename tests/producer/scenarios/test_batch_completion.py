@@ -45,7 +45,7 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
         assert [lease.buffer for lease in child.leases] == [None]  # uses none of the parent's memory
         sequence += child.record_count
     sent: list[ProducerBatch] = []
-    while h.accumulator.has_undrained():
+    while h.accumulator.has_undrained_rows():
         sent += h.take()
     assert sent == children
     assert [v for child in sent for v in decode_values(child)] == [b"%03d" % i * 20 for i in range(60)]
@@ -54,7 +54,7 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
     for child in sent:
         h.acknowledge(child)
     assert h.pool.free_bytes == h.pool.total_bytes
-    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_incomplete_rows()
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -120,7 +120,7 @@ def test_split_resets_compression_ratio() -> None:
     roomy = first_full_batch()
     roomy.mark_request_ended()
     h.accumulator.split_and_reenqueue(roomy, h.clock.now)
-    while h.accumulator.has_undrained():
+    while h.accumulator.has_undrained_rows():
         for batch in h.take():
             h.acknowledge(batch)
         h.clock.now += 1000
@@ -195,10 +195,10 @@ def test_batch_removed_from_queue_is_incomplete_until_it_fails() -> None:
     h.acknowledge(remaining)
     h.clock.now += 60_000
     assert h.take() == []
-    assert h.accumulator.has_incomplete()
+    assert h.accumulator.has_incomplete_rows()
     withdrawn.fail(ERROR)
     h.accumulator.remove_completed(withdrawn)
-    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_incomplete_rows()
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
@@ -212,7 +212,7 @@ def test_retried_batch_expires_by_its_original_age() -> None:
     h.clock.now += 40
     assert h.accumulator.take_expired_batches(h.clock.now) == [batch]
     assert batch.failed_attempts == 1
-    assert not h.accumulator.has_undrained()
+    assert not h.accumulator.has_undrained_rows()
 
 
 def test_largest_delivery_timeout_does_not_overflow() -> None:
@@ -230,7 +230,7 @@ def test_forgets_deadlines_of_completed_batches() -> None:
         for _ in range(100):
             for batch in h.take():
                 h.acknowledge(batch)
-    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_incomplete_rows()
     assert h.accumulator.next_expiry_ms() == FOREVER
 
 
@@ -246,8 +246,8 @@ def test_abort_fails_staged_queued_and_in_flight_rows() -> None:
     assert aborted_rows == 2 * BATCH_ROWS + 3
     for batch in aborted:
         h.accumulator.remove_completed(batch)
-    assert not h.accumulator.has_incomplete()
-    assert not h.accumulator.has_undrained()
+    assert not h.accumulator.has_incomplete_rows()
+    assert not h.accumulator.has_undrained_rows()
     assert h.pool.free_bytes < h.pool.total_bytes  # held by the batch in flight
     in_flight.mark_request_ended()
     assert h.pool.free_bytes == h.pool.total_bytes

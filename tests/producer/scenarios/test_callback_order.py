@@ -120,4 +120,4 @@ def test_stored_records_fail_when_memory_for_their_results_is_missing(monkeypatc
     sender.shut_down()
     assert "may have been stored" in str(future.exception(0))
     assert get_reserved_bytes(producer) == 0
-    assert not sender.has_incomplete
+    assert not sender.has_incomplete_rows

@@ -138,7 +138,7 @@ def test_unencodable_rows_fail_with_their_error_and_release_memory(
     assert [(get_name(call), rows.tolist()) for call, rows, _ in failed.split_rows_by_call()] == [("x", [0, 1])]
     assert h.accumulator.take_failed_batches() == []
     h.accumulator.remove_completed(failed)
-    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_incomplete_rows()
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
@@ -146,11 +146,11 @@ def test_close_includes_rows_that_are_being_grouped(monkeypatch: pytest.MonkeyPa
     h = Harness(linger_ms=0)
     seen: list[tuple[bool, bool]] = []
 
-    def looked_at(*arguments: object) -> object:
-        seen.append((h.accumulator.has_incomplete(), h.accumulator.has_undrained()))
+    def record_flags(*arguments: object) -> object:
+        seen.append((h.accumulator.has_incomplete_rows(), h.accumulator.has_undrained_rows()))
         return encode_records(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", looked_at)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", record_flags)
     h.append(0)
     h.ready()
     assert seen == [(True, True)]

@@ -174,7 +174,7 @@ def test_append_interrupted_at_any_line_ends_producer_and_all_records(
 
 
 def nothing_is_left(case: Case) -> None:
-    assert not get_sender(case.producer).has_incomplete
+    assert not get_sender(case.producer).has_incomplete_rows
     assert held_locks(case.producer) == []
 
 

@@ -147,7 +147,7 @@ def test_each_partition_keeps_row_order_and_all_memory_is_released(seed: int, co
         for row, partition in enumerate(partitions):
             given[partition].append((call, row))
     h.clock.now += LINGER_MS
-    while h.accumulator.has_incomplete():
+    while h.accumulator.has_incomplete_rows():
         for batch in h.take():
             for source, rows, _ in batch.split_rows_by_call():
                 name = get_name(source)

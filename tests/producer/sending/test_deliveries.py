@@ -51,7 +51,7 @@ def three_at_once(
     return first, ends, third
 
 
-def goes_on(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
+def assert_producer_works(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
     assert wait_for_result(producer, send(producer, b"later", 2)).offset >= 1
     producer.flush(10)
     producer.close()
@@ -71,7 +71,7 @@ def test_completes_records_of_a_response_when_one_future_raises(
     in_one_batch = partitions[0] == partitions[2]
     assert (first.result(0).offset, third.result(0).offset) == (1, 3 if in_one_batch else 1)
     assert [type(end) for end in ends] == [RecordMetadata]
-    goes_on(cluster, producer)
+    assert_producer_works(cluster, producer)
 
 
 @pytest.mark.parametrize("raised", RAISED)
@@ -85,7 +85,7 @@ def test_fails_records_of_a_response_when_one_future_raises(
     first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     wait(producer, first, third)
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [BrokerError] * 3
-    goes_on(cluster, producer)
+    assert_producer_works(cluster, producer)
 
 
 @pytest.mark.parametrize("raised", RAISED)
@@ -100,7 +100,7 @@ def test_fails_expired_records_when_one_future_raises(
     wait(producer, first, third)
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [DeliveryTimeoutError] * 3
     rule.remove()
-    goes_on(cluster, producer)
+    assert_producer_works(cluster, producer)
 
 
 @pytest.mark.parametrize("raised", RAISED)
@@ -161,7 +161,7 @@ def test_raising_callback_leaves_no_future_incomplete_even_if_logging_fails(
     finally:
         log.removeHandler(handler)
     assert [future.done() for future in futures] == [True] * 4
-    goes_on(cluster, producer)
+    assert_producer_works(cluster, producer)
 
 
 def test_future_completes_after_metrics_and_before_flush_returns() -> None:
@@ -171,7 +171,7 @@ def test_future_completes_after_metrics_and_before_flush_returns() -> None:
     seen: list[tuple[int, bool]] = []
 
     def look(_: object) -> None:
-        seen.append((producer.totals().records - before, get_sender(producer).has_incomplete))
+        seen.append((producer.totals().records - before, get_sender(producer).has_incomplete_rows))
 
     call = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0)
     call.add_done_callback(look)
@@ -231,7 +231,7 @@ def test_completes_all_calls_when_one_future_raises(
     wait_for_result(producer, calls[0])
     wait_for_result(producer, calls[2])
     assert [call.result(0).rows_written for call in (calls[0], calls[2])] == [2, 2]
-    goes_on(cluster, producer)
+    assert_producer_works(cluster, producer)
 
 
 def test_call_gets_results_of_simultaneous_responses_at_once() -> None:
@@ -241,7 +241,7 @@ def test_call_gets_results_of_simultaneous_responses_at_once() -> None:
     result = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 8)), partitions))
     assert {partition: written.rows for partition, written in result.partitions.items()} == dict.fromkeys(range(4), 2)
     assert len(result.stored) == 1
-    goes_on(cluster, producer)
+    assert_producer_works(cluster, producer)
 
 
 def test_request_in_flight_keeps_no_objects_for_its_batches() -> None:

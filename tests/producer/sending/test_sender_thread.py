@@ -151,7 +151,7 @@ class SenderAtExit(WaitingSender):
 
     def __init__(self, *, is_stalled: bool = False) -> None:
         super().__init__()
-        self.has_incomplete = True
+        self.has_incomplete_rows = True
         self.calls: list[tuple[str, bool]] = []
         self._is_stalled = is_stalled
 
@@ -196,7 +196,7 @@ def test_exit_drops_records_if_flush_at_exit_is_zero() -> None:
 
 def test_exit_ignores_producers_without_incomplete_records_and_those_that_have_ended() -> None:
     idle_sender, ended_sender = SenderAtExit(), SenderAtExit()
-    idle_sender.has_incomplete = False
+    idle_sender.has_incomplete_rows = False
     start_thread(idle_sender, WAIT_TIMEOUT_SECONDS)
     ended_thread = start_thread(ended_sender, WAIT_TIMEOUT_SECONDS)
     ended_sender.ended.set()
