@@ -28,7 +28,7 @@ from tests.producer.transactions.transaction_cases import (
     Request,
     S,
     Talk,
-    about_to,
+    create_talk_before,
     get_error,
     partitions_answer,
 )
@@ -152,7 +152,7 @@ def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
 def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_aborted(kind: type[Request]) -> None:
     """After brokers have forgotten a producer id, its leaders expect other sequences."""
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     talk.answer(kind, codes.UNKNOWN_PRODUCER_ID)
     if kind is EndTransaction:
         assert isinstance(get_error(talk.manager.commit()), TransactionAbortableError)
@@ -204,7 +204,7 @@ def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_y
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.UNKNOWN_PRODUCER_ID])
 def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Request], code: int) -> None:
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     talk.answer(kind, code)
     assert talk.state() is S.ABORTABLE_ERROR
     if kind is EndTransaction:
@@ -271,7 +271,7 @@ def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortab
 
 @pytest.mark.parametrize("code", [codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION, 9999])
 def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker(code: int) -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     talk.answer(AddPartitions, code)
     assert talk.state() is S.ABORTABLE_ERROR
     assert not talk.manager.admit_batch(T0, is_retry=False)
@@ -294,7 +294,7 @@ def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_
 
 @pytest.mark.parametrize("fatal", [False, True])
 def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     if fatal:
         talk.manager.transition_to_fatal_error(KafkaSinkError("over"))
     else:
@@ -306,7 +306,7 @@ def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None
 
 @pytest.mark.parametrize("fatal", [False, True])
 def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_error(fatal: bool) -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     request = talk.send(AddPartitions)
     if fatal:
         talk.manager.transition_to_fatal_error(KafkaSinkError("over"))

@@ -18,14 +18,14 @@ from tests.producer.transactions.transaction_cases import (
     Request,
     S,
     Talk,
-    about_to,
+    create_talk_before,
     get_error,
 )
 
 
 @pytest.mark.parametrize("joins", [AddPartitions, AddOffsets])
 def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(joins: type[Request]) -> None:
-    talk = about_to(joins)
+    talk = create_talk_before(joins)
     talk.lose(joins)
     operation = talk.manager.abort()
     talk.answer(EndTransaction)
@@ -34,7 +34,7 @@ def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR])
 def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_may_add(code: int) -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     talk.lose(AddPartitions)
     talk.answer(AddPartitions, code)
     talk.wait()
@@ -46,7 +46,7 @@ def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_
 
 @pytest.mark.parametrize("code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.UNKNOWN_SERVER_ERROR])
 def test_what_a_coordinator_could_not_store_in_time_is_in_doubt(code: int) -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     talk.answer(AddPartitions, code)
     talk.wait()
     talk.manager.abort()
@@ -56,7 +56,7 @@ def test_what_a_coordinator_could_not_store_in_time_is_in_doubt(code: int) -> No
 
 @pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int) -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     talk.answer(AddPartitions, code)
     talk.wait()
     operation = talk.manager.abort()
@@ -77,7 +77,7 @@ def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_
 
 
 def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     talk.lose(AddPartitions)
     operation = talk.manager.abort()
     talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
@@ -93,7 +93,7 @@ def test_brokers_may_not_say_so_of_what_has_begun() -> None:
 
 
 def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     request = talk.send(AddPartitions)
     operation = talk.manager.abort()
     assert talk.next() is None
@@ -103,7 +103,7 @@ def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> Non
 
 
 def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_answer_is_lost() -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     request = talk.due()
     operation = talk.manager.abort()
     assert talk.try_begin_sending(request)
@@ -141,7 +141,7 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -
 
 
 def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
-    talk = about_to(AddPartitions)
+    talk = create_talk_before(AddPartitions)
     talk.manager.abort()
     assert talk.next() is None
     assert talk.state() is S.READY

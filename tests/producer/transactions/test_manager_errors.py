@@ -31,7 +31,7 @@ from tests.producer.transactions.transaction_cases import (
     Request,
     S,
     Talk,
-    about_to,
+    create_talk_before,
     get_error,
     offsets_answer,
     partitions_answer,
@@ -54,7 +54,7 @@ def finish(call: Callable[[], Operation | None]) -> None:
 @pytest.mark.parametrize("kind", [FindCoordinator, *COORDINATED])
 @pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION])
 def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], code: int) -> None:
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     state = talk.state()
     talk.answer(kind, code)
     assert talk.next() is None
@@ -78,7 +78,7 @@ def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], cod
 def test_an_answer_that_does_not_name_all_partitions_is_asked_for_again_after_a_pause(
     kind: type[Request], message: Message
 ) -> None:
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     if type(talk.due()) is FindCoordinator:
         talk.answer(FindCoordinator)
     talk.respond(talk.send(kind), message)
@@ -91,7 +91,7 @@ def test_an_answer_that_does_not_name_all_partitions_is_asked_for_again_after_a_
 
 @pytest.mark.parametrize("kind", [InitProducerId, AddPartitions, AddOffsets, EndTransaction])
 def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pauses(kind: type[Request]) -> None:
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     for pause_ms in (20, 40, 80, 100, 100):
         talk.answer(kind, codes.CONCURRENT_TRANSACTIONS)
         assert talk.pause_left_ms() == pause_ms
@@ -101,7 +101,7 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pa
 
 
 def test_after_a_success_the_pauses_begin_anew() -> None:
-    talk = about_to(EndTransaction)
+    talk = create_talk_before(EndTransaction)
     for pause_ms in (20, 40):
         talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
         talk.wait(pause_ms)
@@ -120,7 +120,7 @@ def test_after_a_success_the_pauses_begin_anew() -> None:
 @pytest.mark.parametrize("kind", COORDINATED)
 @pytest.mark.parametrize("code", [codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH])
 def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request], code: int) -> None:
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
     calls = (talk.manager.init, lambda: talk.manager.begin(1), talk.manager.commit, talk.manager.abort)
@@ -140,14 +140,14 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
     [codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.INVALID_PRODUCER_ID_MAPPING],
 )
 def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: type[Request], code: int) -> None:
-    talk = about_to(kind)
+    talk = create_talk_before(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
     assert codes.lookup_error_code(code).name in str(talk.manager.error)
 
 
 def test_an_unknown_error_is_fatal_and_shown() -> None:
-    talk = about_to(EndTransaction)
+    talk = create_talk_before(EndTransaction)
     operation = talk.manager.commit()
     talk.answer(EndTransaction, 9999)
     assert "the attempt to end the transaction was rejected: UNKNOWN_9999" in str(get_error(operation))
@@ -177,7 +177,7 @@ def test_the_first_fatal_error_stays() -> None:
 
 
 def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
-    talk = about_to(CommitOffsets)
+    talk = create_talk_before(CommitOffsets)
     operation = talk.manager.send_offsets(OFFSETS, GroupMetadata("h"))
     talk.answer(CommitOffsets, codes.PRODUCER_FENCED)
     assert isinstance(get_error(operation), ProducerFencedError)

@@ -244,7 +244,7 @@ def offsets_answer(answered: Mapping[TopicPartition, int]) -> TxnOffsetCommitRes
     )
 
 
-def about_to(kind: type[Request]) -> Talk:
+def create_talk_before(kind: type[Request]) -> Talk:
     """Create a version 1 Talk whose next request has this type."""
     if kind in (FindCoordinator, InitProducerId):
         talk = Talk()
