@@ -266,18 +266,24 @@ class ProducerMetrics:
         """Move the sums over the batches sent since the last call into the windows, dated `_last_send_update_ms`."""
         sent_ms, total_record_count = self._last_send_update_ms, 0
         for topic, counts in self._send_counts.items():
-            self._windowed_stats["batch-size"].record(counts.total_bytes, sent_ms, counts.batch_count, counts.max_bytes)
-            self._windowed_stats["compression-rate"].record(counts.compression_ratio_sum, sent_ms, counts.batch_count)
+            self._windowed_stats["batch-size"].record(
+                counts.total_bytes, sent_ms, count=counts.batch_count, maximum=counts.max_bytes
+            )
+            self._windowed_stats["compression-rate"].record(
+                counts.compression_ratio_sum, sent_ms, count=counts.batch_count
+            )
             self._windowed_stats["record-queue-time"].record(
-                counts.total_wait_ms, sent_ms, counts.batch_count, counts.max_wait_ms
+                counts.total_wait_ms, sent_ms, count=counts.batch_count, maximum=counts.max_wait_ms
             )
             topic_metrics = self._get_or_create_topic_metrics(topic)
             topic_metrics.sent_records.record(counts.record_count, sent_ms)
             topic_metrics.sent_bytes.record(counts.total_bytes, sent_ms)
-            topic_metrics.compression_ratios.record(counts.compression_ratio_sum, sent_ms, counts.batch_count)
+            topic_metrics.compression_ratios.record(counts.compression_ratio_sum, sent_ms, count=counts.batch_count)
             total_record_count += counts.record_count
         if self._sent_request_count:
-            self._windowed_stats["records-per-request"].record(total_record_count, sent_ms, self._sent_request_count)
+            self._windowed_stats["records-per-request"].record(
+                total_record_count, sent_ms, count=self._sent_request_count
+            )
             self._meters["record-send"].record(total_record_count, sent_ms)
         self._send_counts.clear()
         self._sent_request_count = 0

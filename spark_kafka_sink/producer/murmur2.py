@@ -43,6 +43,7 @@ _MULTIPLIER = 0x5BD1E995
 """The constant m of murmur2."""
 _UINT32_MASK = 0xFFFF_FFFF
 _WORD_BYTES = 4
+_WORD_BITS = 8 * _WORD_BYTES
 _PAIR_BYTES = 2 * _WORD_BYTES
 
 _MULTIPLIER_SCALAR = _to_uint32_scalar(_MULTIPLIER)
@@ -155,7 +156,7 @@ def _mix_tails_of_equal_length_keys(
         # Read each key's last four bytes, then shift out the ones that were already hashed as part of its last
         # complete word. What remains is the tail.
         tail_words[:] = _view_words(keys, key_length, start=key_length - _WORD_BYTES, word_count=1)[0]
-        tail_words >>= _to_uint32_scalar(32 - 8 * tail_byte_count)
+        tail_words >>= _to_uint32_scalar(_WORD_BITS - 8 * tail_byte_count)
         hashes ^= tail_words
     else:
         # The keys are shorter than a word, so reading the four bytes up to a key's end could start before the buffer.
@@ -256,7 +257,7 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
     `tail_byte_counts`: the number of bytes of each tail.
     """
     # Without a tail, all 32 bits are surplus, and numpy shifts the word to 0.
-    surplus_bits = (32 - 8 * tail_byte_counts).view(np.uint32)
+    surplus_bits = (_WORD_BITS - 8 * tail_byte_counts).view(np.uint32)
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
     hashes ^= tail_words

@@ -91,7 +91,7 @@ class NetworkMetrics:
         new_select_count = self._meters["select"].total - previous_select_count
         for name, attribute in _TIMER_ATTRIBUTES.items():
             nanoseconds = getattr(self._counts, attribute) * NANOSECONDS_PER_MS
-            self._timers[name].record_increase(nanoseconds, now_ms, new_select_count)
+            self._timers[name].record_increase(nanoseconds, now_ms, count=new_select_count)
         # Iterate over a copy, because the sender thread may add the channel of a new node concurrently.
         for channel_id, channel_counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:

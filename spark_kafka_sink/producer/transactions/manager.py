@@ -160,7 +160,7 @@ class TransactionManager:
                 self._require_producer_id(self.id_and_epoch)
             self._version = version
             self._transaction_count += 1
-            self._transaction = OpenTransaction(version, self._transaction_count)
+            self._transaction = OpenTransaction(version, number=self._transaction_count)
 
     def commit(self) -> Operation:
         with self._lock:
