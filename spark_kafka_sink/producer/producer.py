@@ -263,8 +263,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> SendFuture:
         """Validate a record, call the interceptors and send the record. Return its future.
 
-        Raise if a field is invalid whatever the topic, or if the producer is misused. Any other KafkaSinkError is set
-        on the future.
+        Raise if a field is invalid regardless of the topic, or if the producer is misused. Any other KafkaSinkError is
+        set on the future.
         """
         try:
             record = validate_record(record)

@@ -100,6 +100,7 @@ def validate_topic(topic: object) -> str:
 
 
 def check_columns(columns: object) -> None:
+    """Raise InvalidRecordError if the columns passed to send_columns() are not RecordColumns."""
     if not isinstance(columns, RecordColumns):
         raise InvalidRecordError(
             f"send_columns() takes RecordColumns, not {type(columns).__name__}. Pass RecordColumns(value, key) with "

@@ -8,7 +8,7 @@ Each batch passes through these steps, in this order:
     decide_outcome              Done | Retry | Split | Fail
     batch.complete              or reenqueue, split or fail; nothing if the batch has already failed
 
-All batches fail through `fail_batch`, whatever the reason. Completing a future runs user callbacks. If one of them
+All batches fail through `fail_batch`, for whatever reason. Completing a future runs user callbacks. If one of them
 raises, the callbacks of all other records are still called.
 
 Sender thread only.

@@ -28,9 +28,9 @@ were deleted or too old) has accepted it. So the batch is abandoned: the sender 
 the batch may be stored. In a transaction, batches never get new sequences. All batches behind a gap are abandoned, and
 the transaction is aborted, which leads to a new epoch.
 
-A partition's state is keyed by topic name and kept for the producer's lifetime, whatever the metadata says about the
-topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer. Before Kafka 4.5,
-it accepts the next sequences; later brokers reject them, and the sequences then restart under a new epoch.
+A partition's state is keyed by topic name and kept for the producer's lifetime, regardless of what the metadata says
+about the topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer. Before
+Kafka 4.5, it accepts the next sequences; later brokers reject them, and the sequences then restart under a new epoch.
 
 Sender thread only.
 """
