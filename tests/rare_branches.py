@@ -153,12 +153,12 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "an attempt is late when it has its transactional id",
         f"{_ATTEMPTS}:raise_if_late",
-        "if not start.is_waiting_for_tasks(describe([start.driver_id]).get(start.driver_id)):",
+        "if not batch_start.is_waiting_for_tasks(describe([batch_start.driver_id]).get(batch_start.driver_id)):",
     ),
     Branch(
         "an attempt is fenced by a newer driver while it writes",
-        f"{_ATTEMPTS}:raise_if_fenced_late",
-        "if not start.is_waiting_for_tasks(description):",
+        f"{_ATTEMPTS}:raise_if_late_attempt_was_fenced",
+        "if not batch_start.is_waiting_for_tasks(description):",
     ),
     Branch(
         "a batch is older than the decided one",

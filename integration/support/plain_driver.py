@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.late_attempts import raise_if_fenced_late
+from spark_kafka_sink.exactly_once.late_attempts import raise_if_late_attempt_was_fenced
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -98,7 +98,7 @@ def write_task_rows(query: Query, start: BatchStart, number: int, tasks: int) ->
             transactions.append(transaction)
     except KafkaSinkError as error:
         config = producer.config
-        raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
+        raise_if_late_attempt_was_fenced(error, config.client_config(), start, config.max_block_ms)
         raise
     finally:
         producer.close(timeout=0)

@@ -37,7 +37,7 @@ DescribeTransactions = Callable[[Sequence[str]], Mapping[str, TransactionDescrip
 
 
 def choose_task_attempt(
-    describe: DescribeTransactions, start: BatchStart, task_attempt: TaskAttempt, task_attempt_id: int
+    describe: DescribeTransactions, batch_start: BatchStart, task_attempt: TaskAttempt, task_attempt_id: int
 ) -> TaskAttempt:
     """Return the task attempt, with a different attempt number if its transactional id is in use.
 
@@ -45,39 +45,43 @@ def choose_task_attempt(
 
     Raise ExactlyOnceError if the driver is no longer waiting for the batch.
     """
-    transactional_id = build_task_id(start.prefix, task_attempt)
-    descriptions = describe([start.driver_id, transactional_id])
-    if not start.is_waiting_for_tasks(descriptions.get(start.driver_id)):
-        raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
+    transactional_id = build_task_id(batch_start.prefix, task_attempt)
+    descriptions = describe([batch_start.driver_id, transactional_id])
+    if not batch_start.is_waiting_for_tasks(descriptions.get(batch_start.driver_id)):
+        raise precommit_errors.build_late_attempt_error(batch_start.prefix, "It wrote nothing.")
     task_id_description = descriptions.get(transactional_id)
     if task_id_description is None or not can_write(task_id_description):
         return task_attempt
     return task_attempt._replace(attempt=compute_rerun_attempt_number(task_attempt.attempt, task_attempt_id))
 
 
-def raise_if_late(describe: DescribeTransactions, start: BatchStart) -> None:
+def raise_if_late(describe: DescribeTransactions, batch_start: BatchStart) -> None:
     """Raise ExactlyOnceError if the driver is no longer waiting for the batch."""
-    if not start.is_waiting_for_tasks(describe([start.driver_id]).get(start.driver_id)):
-        raise precommit_errors.build_late_attempt_error(start.prefix, "It wrote nothing.")
+    if not batch_start.is_waiting_for_tasks(describe([batch_start.driver_id]).get(batch_start.driver_id)):
+        raise precommit_errors.build_late_attempt_error(batch_start.prefix, "It wrote nothing.")
 
 
-def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: BatchStart, timeout_ms: float) -> None:
-    """Raise ExactlyOnceError from `error` if a write was fenced because the driver is no longer waiting for the batch.
+def raise_if_late_attempt_was_fenced(
+    error: BaseException, config: ClientConfig, batch_start: BatchStart, timeout_ms: float
+) -> None:
+    """Raise ExactlyOnceError from `error` if a write was fenced and the driver is no longer waiting for the batch.
 
-    The driver id is described on a separate connection, because a fenced producer sends no more requests. Return
-    without raising if `error` is not a fencing error, if the driver is still waiting, or if the brokers do not respond.
-    In the last case, `error` is all that is known.
+    The driver's transaction is looked up over a separate connection, because a fenced producer can send no more
+    requests. Return without raising if `error` is not a fencing error, if the driver is still waiting, or if the lookup
+    fails. In that last case, the caller has only `error` to report.
     """
     if not _is_fencing_error(error):
         return
     try:
         with create_client(config, timeout_ms=timeout_ms) as client:
-            description = describe_transactions(client, [start.driver_id]).get(start.driver_id)
-    except KafkaSinkError as failure:
-        _log.warning("Could not find out whether there is a newer driver (prefix %s): %s", start.prefix, failure)
+            description = describe_transactions(client, [batch_start.driver_id]).get(batch_start.driver_id)
+    except KafkaSinkError as lookup_error:
+        _log.warning(
+            "Could not find out whether there is a newer driver (prefix %s): %s", batch_start.prefix, lookup_error
+        )
         return
-    if not start.is_waiting_for_tasks(description):
-        raise precommit_errors.build_late_attempt_error(start.prefix, "Its rows are not committed.") from error
+    if not batch_start.is_waiting_for_tasks(description):
+        raise precommit_errors.build_late_attempt_error(batch_start.prefix, "Its rows are not committed.") from error
 
 
 def _is_fencing_error(error: BaseException | None) -> bool:

@@ -31,7 +31,11 @@ from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, build_batch_driver_name
 from spark_kafka_sink.exactly_once.job_names import find_driver_process_id, generate_job_prefix
-from spark_kafka_sink.exactly_once.late_attempts import choose_task_attempt, raise_if_fenced_late, raise_if_late
+from spark_kafka_sink.exactly_once.late_attempts import (
+    choose_task_attempt,
+    raise_if_late,
+    raise_if_late_attempt_was_fenced,
+)
 from spark_kafka_sink.exactly_once.transaction_names import (
     GENERATED_PREFIX,
     build_task_id,
@@ -120,7 +124,7 @@ class ExactlyOnceWrite:
             # Closing the producer aborts the transaction, so that readers do not have to wait until it times out.
             producer.close(_CLOSE_TIMEOUT_SECONDS)
             config = producer.config
-            raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
+            raise_if_late_attempt_was_fenced(error, config.client_config(), start, config.max_block_ms)
             raise
         if transaction is not None:
             report.transaction = transaction

@@ -215,7 +215,7 @@ def skip_late_attempt_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_fenced_attempt_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(exactly_once, "raise_if_fenced_late", lambda error, config, start, timeout_ms: None)
+    patch.setattr(exactly_once, "raise_if_late_attempt_was_fenced", lambda error, config, start, timeout_ms: None)
 
 
 def skip_content_check(patch: pytest.MonkeyPatch) -> None:

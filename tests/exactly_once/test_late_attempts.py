@@ -23,8 +23,8 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.late_attempts import (
     DescribeTransactions,
     choose_task_attempt,
-    raise_if_fenced_late,
     raise_if_late,
+    raise_if_late_attempt_was_fenced,
 )
 from spark_kafka_sink.exactly_once.transaction_names import build_task_id
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -108,7 +108,7 @@ def test_attempt_reports_newer_driver_if_its_batch_ends_during_the_write(
     with pytest.raises((ProducerFencedError, TransactionAbortableError)) as fenced:
         late.prepare_transaction()
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over") as rejected:
-        raise_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
+        raise_if_late_attempt_was_fenced(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
     assert rejected.value.__cause__ is fenced.value
     late.close(timeout=0)
 
@@ -122,14 +122,14 @@ def test_checks_for_late_attempt_only_after_fencing_error(
     query.with_new_driver().begin()
     config = ClientConfig(tuple(broker.bootstrap_servers.split(",")))
     too_large = BrokerError("x", code=error_codes.MESSAGE_TOO_LARGE, name="")
-    raise_if_fenced_late(too_large, config, start, timeout_ms=10_000)
+    raise_if_late_attempt_was_fenced(too_large, config, start, timeout_ms=10_000)
     fenced = KafkaSinkError("of a task")
     fenced.__cause__ = ProducerFencedError("x", code=error_codes.PRODUCER_FENCED, name="")
     with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker answers")):
-        raise_if_fenced_late(fenced, config, start, timeout_ms=10_000)
+        raise_if_late_attempt_was_fenced(fenced, config, start, timeout_ms=10_000)
     assert "Could not find out whether there is a newer driver (prefix p): no broker answers" in caplog.text
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
-        raise_if_fenced_late(fenced, config, start, timeout_ms=10_000)
+        raise_if_late_attempt_was_fenced(fenced, config, start, timeout_ms=10_000)
 
 
 @pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])

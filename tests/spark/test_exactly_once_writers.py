@@ -174,7 +174,9 @@ def test_failed_task_aborts_before_it_queries_the_cause(
 ) -> None:
     """Brokers may respond slowly, and read_committed consumers wait for open transactions."""
     counts: list[int] = []
-    monkeypatch.setattr(exactly_once, "raise_if_fenced_late", lambda *asked: counts.append(open_count(broker)))
+    monkeypatch.setattr(
+        exactly_once, "raise_if_late_attempt_was_fenced", lambda *asked: counts.append(open_count(broker))
+    )
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from rows("a")
