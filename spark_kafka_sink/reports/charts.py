@@ -45,8 +45,8 @@ _BAR_INSET = 2
 _BAR_HEIGHT = 14
 _NUMBER_MARGIN = 4
 """Distance from the numbers of horizontal bars to the right edge."""
-_CROSS_OFFSET = 4
-"""Distance from the x axis up to the baseline of a cross."""
+_FAILURE_MARK_OFFSET = 4
+"""Distance from the x axis up to the baseline of the cross that marks a failed write."""
 _X_LABEL_OFFSET = 10
 """Distance from the baseline of a label of the x axis to the bottom of the chart."""
 _MIN_COLUMN_WIDTH = 1.0
@@ -125,9 +125,10 @@ def draw_line_chart(
     for line in lines:
         elements += _draw_line(line, x_positions, time_axis.labels, ticks[-1], format_number)
     elements += _draw_line_names(lines, ticks[-1])
-    cross_y = _TOP_MARGIN + _PLOT_HEIGHT - _CROSS_OFFSET
+    failure_mark_y = _TOP_MARGIN + _PLOT_HEIGHT - _FAILURE_MARK_OFFSET
     elements += [
-        _draw_text(x_positions[index], cross_y, "✗", anchor="middle", css_class="cross") for index in failed_indices
+        _draw_text(x_positions[index], failure_mark_y, "✗", anchor="middle", css_class="cross")
+        for index in failed_indices
     ]
     return _build_svg(title, HEIGHT, elements)
 

@@ -77,17 +77,18 @@ def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis
     # Leave a gap in the line for a write without rows, instead of showing a throughput of 0.
     rates = [report.rows_per_second if report.rows else math.nan for report in reports]
     known_rates = [rate for rate in rates if not math.isnan(rate)]
-    caption = "No write has both rows and a duration."
-    if len(known_rates) == 1:
-        caption = f"{format_number(known_rates[0])} in the only write with rows."
-    elif known_rates:
+    if not known_rates:
+        caption = "There is no throughput to show: no write has both rows and a measurable duration."
+    elif len(known_rates) == 1:
+        caption = f"{format_number(known_rates[0])} rows per second in the only write with a known throughput."
+    else:
         caption = (
-            f"From {format_number(min(known_rates))} to {format_number(max(known_rates))}, with a median of "
-            f"{format_number(statistics.median(known_rates))}."
+            f"From {format_number(min(known_rates))} to {format_number(max(known_rates))} rows per second, with a "
+            f"median of {format_number(statistics.median(known_rates))}."
         )
     failed_indices = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed_indices:
-        caption += f" ✗: {format_count(len(failed_indices), 'write')} that failed."
+        caption += f" ✗ marks {format_count(len(failed_indices), 'write')} that failed."
     line = Line(name="", values=rates, css_class="s1")  # the only line, so it needs no name
     svg = draw_line_chart("rows per second of each write", [line], time_axis, format_number, failed_indices)
     return Figure("Rows per second", svg, caption)

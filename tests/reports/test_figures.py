@@ -26,9 +26,9 @@ def with_rate(rows: int) -> WriteReport:
 @pytest.mark.parametrize(
     ("row_counts", "caption"),
     [
-        ([0], "No write has both rows and a duration."),
-        ([0, 500], "500 in the only write with rows."),
-        ([100, 0, 500, 200], "From 100 to 500, with a median of 200."),
+        ([0], "There is no throughput to show: no write has both rows and a measurable duration."),
+        ([0, 500], "500 rows per second in the only write with a known throughput."),
+        ([100, 0, 500, 200], "From 100 to 500 rows per second, with a median of 200."),
     ],
 )
 def test_caption_of_throughput_ignores_writes_without_rows(row_counts: list[int], caption: str) -> None:

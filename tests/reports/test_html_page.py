@@ -171,7 +171,7 @@ def test_marks_failed_write() -> None:
     reports[2] = dataclasses.replace(reports[2], status=FAILED)
     text = render_page(reports, "reports.jsonl")
     assert "1 failed" in text
-    assert "✗: 1 write that failed" in text
+    assert "✗ marks 1 write that failed" in text
     assert '<td class="text failed">✗ failed</td>' in text
 
 
