@@ -35,17 +35,18 @@ CLIENT_RACK_ENV_OPTION = Option(
 )
 
 
-def select_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
+def parse_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
     """Return the Kafka options that are shared by the producers of the driver and of the tasks.
 
-    If `clientRackEnv` is set, these do not include `partitioner.rack.aware`, because each task adds it together with
-    its executor's rack.
+    If `clientRackEnv` is set, they leave out `partitioner.rack.aware`, which each task adds along with its executor's
+    rack. Add a fault if `clientRackEnv` conflicts with these options or has no effect.
     """
     if CLIENT_RACK_ENV_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
     if CLIENT_RACK_OPTION in kafka_options:
         parsed_options.faults.add(
-            CLIENT_RACK_ENV_OPTION.name, f"and {KAFKA_PREFIX}{CLIENT_RACK_OPTION} are both set. Remove one of them."
+            CLIENT_RACK_ENV_OPTION.name,
+            f"cannot be combined with {KAFKA_PREFIX}{CLIENT_RACK_OPTION}. Remove one of them.",
         )
     if not _is_rack_aware(kafka_options):
         parsed_options.faults.add(
@@ -64,7 +65,7 @@ def check_rack_awareness(
 
     If `client.rack` is set without `partitioner.rack.aware`, only log a warning, because a consumer that shares these
     options may use the rack. The producer's own check cannot be relied on here: with `clientRackEnv`, it does not see
-    `partitioner.rack.aware`, because `select_shared_kafka_options` has removed that option.
+    `partitioner.rack.aware`, because `parse_shared_kafka_options` has removed that option.
     """
     if not _is_rack_aware(kafka_options):
         if CLIENT_RACK_OPTION in kafka_options:

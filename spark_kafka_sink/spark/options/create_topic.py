@@ -18,7 +18,7 @@ CREATE_TOPIC_OPTIONS = (
         "createTopic",
         False,
         parse_boolean,
-        "let the driver create the topic that the option `topic` names, if it is missing, before any task starts",
+        "if the topic named by the option `topic` does not exist, create it in the driver before any task starts",
     ),
     Option(
         "createTopic.partitions",
@@ -43,9 +43,7 @@ _DEPENDENT_OPTIONS = CREATE_TOPIC_OPTIONS[1:]
 """The options that have no effect unless createTopic is true."""
 _ENABLED_CONDITION_TEMPLATE = "{createTopic} is 'true'"
 """Part of a fault's text. When the fault is rendered, `{createTopic}` is replaced by the option's name."""
-_TOPIC_REQUIRED_MESSAGE = (
-    "requires the option {topic}: the topics that a column names are unknown before the rows are read."
-)
+_TOPIC_REQUIRED_MESSAGE = "requires the option {topic}: topics named in a column are not known until the rows are read."
 
 
 def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:

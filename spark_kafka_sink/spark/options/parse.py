@@ -40,7 +40,7 @@ from spark_kafka_sink.spark.constants import (
     INTERNAL_OPTIONS,
     LINEAGE_DIRECTORY_OPTION,
 )
-from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, select_shared_kafka_options
+from spark_kafka_sink.spark.options.client_rack import check_rack_awareness, parse_shared_kafka_options
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, extract_topic_configs, parse_new_topic
 from spark_kafka_sink.spark.options.delivery import parse_delivery
 from spark_kafka_sink.spark.options.distribution import parse_distribution
@@ -102,7 +102,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     dead_letter_topic = _parse_dead_letter_topic(parsed_options)
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
-    shared_kafka_options = select_shared_kafka_options(parsed_options, kafka_options)
+    shared_kafka_options = parse_shared_kafka_options(parsed_options, kafka_options)
     producer_options, parsed_producer_options, producer_faults = _read_kafka_options(shared_kafka_options)
     check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, parsed_producer_options)

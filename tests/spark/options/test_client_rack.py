@@ -38,7 +38,7 @@ def test_rejects_variable_without_rack_aware_partitioner() -> None:
 
 def test_rejects_variable_and_fixed_rack() -> None:
     (fault,) = faults(clientRackEnv="ZONE", kafka__partitioner__rack__aware="true", kafka__client__rack="a")
-    assert fault == "Option 'clientRackEnv' and kafka.client.rack are both set. Remove one of them."
+    assert fault == "Option 'clientRackEnv' cannot be combined with kafka.client.rack. Remove one of them."
 
 
 @pytest.mark.parametrize("name", ["", "$ZONE", "${ZONE}", "MY ZONE", "1ZONE"])
