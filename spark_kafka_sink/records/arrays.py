@@ -68,7 +68,9 @@ def bytes_to_arrow(values: Sequence[bytes | None], data_type: pa.DataType | None
     data = pa.py_buffer(b"".join(values))  # type: ignore[arg-type]
     needs_64_bit_offsets = offsets[-1] > MAX_OFFSET
     if needs_64_bit_offsets and data_type is not None:
-        raise OverflowError(f"{offsets[-1]} bytes in {len(values)} values of type {data_type}")
+        raise OverflowError(
+            f"{offsets[-1]} bytes in {len(values)} values exceed the {MAX_OFFSET} bytes that {data_type} can address"
+        )
     validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
     data_type = data_type or (pa.large_binary() if needs_64_bit_offsets else pa.binary())
     offset_buffer = pa.py_buffer(offsets if needs_64_bit_offsets else offsets.astype(np.int32))

@@ -115,12 +115,14 @@ def split_into_batches(
     """
     if not len(sizes):
         return build_consecutive_slices(())
-    starts, stops, open_records, open_bytes, base_timestamps = slices
+    starts, stops = slices.starts, slices.stops
     cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, timestamp_range)
-    batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + open_bytes
-    unsplit = BatchSlices(range(len(starts)), starts, stops, open_records, base_timestamps)
-    # A partition stays as it is if its rows fit into one batch. If it has no rows, _split_partition drops it.
-    exceeds_batch, has_no_rows = batch_bytes > max_batch_bytes, np.greater_equal(starts, stops)
+    batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + slices.open_bytes
+    unsplit = BatchSlices(range(len(starts)), starts, stops, slices.open_records, slices.base_timestamps)
+    # A partition stays as it is if its rows fit into one batch. Partitions without rows also go through
+    # _split_partition, which returns no batches for them.
+    exceeds_batch = batch_bytes > max_batch_bytes
+    has_no_rows = np.greater_equal(starts, stops)
     split_indices = (exceeds_batch | has_no_rows).nonzero()[0].tolist()
     if not split_indices:  # one batch per partition, the usual case with many partitions
         return unsplit
@@ -142,28 +144,37 @@ def _concatenate_slices(runs: Sequence[BatchSlices]) -> BatchSlices:
 def _split_partition(
     partition_index: int, cumulative_bytes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int
 ) -> BatchSlices:
-    """Split the rows of one partition into batches. The first slice may be appended to the open batch."""
-    preceding_bytes = cumulative_bytes.data  # a memoryview, whose elements are accessed faster than an array's
+    """Split the rows of one partition into batches.
+
+    If the partition has an open batch, the first slice fills the space left in it, provided that a row fits. The
+    slice's first offset delta is then the number of records that are already in the batch.
+    """
+    # The rows [i, j) have cumulative_view[j] - cumulative_view[i] bytes. `bisect_right(...) - 1` finds the last stop
+    # whose cumulative size is at most the limit. It searches up to `stop` itself, hence `stop + 1`.
+    cumulative_view = cumulative_bytes.data  # indexing a memoryview is faster than indexing an array
     max_body_bytes = max_batch_bytes - HEADER_BYTES
     start, stop = slices.starts[partition_index], slices.stops[partition_index]
     open_records = slices.open_records[partition_index]
-    edges = [start]
+    boundaries = [start]
     if open_records:
-        max_preceding_bytes = preceding_bytes[start] + max_batch_bytes - slices.open_bytes[partition_index]
-        append_stop = bisect_right(preceding_bytes, max_preceding_bytes, start, stop + 1) - 1
-        if append_stop > start:
-            edges.append(append_stop)
-    appends_to_open_batch = len(edges) > 1
-    while (row := edges[-1]) < stop:
-        fitting_stop = bisect_right(preceding_bytes, preceding_bytes[row] + max_body_bytes, row, stop + 1) - 1
-        edges.append(max(row + 1, fitting_stop))  # a record that exceeds the limit gets a batch of its own
-    batch_count = len(edges) - 1
+        # `open_bytes` includes the batch header, so it is subtracted from the limit that includes the header, too.
+        open_batch_limit = cumulative_view[start] + max_batch_bytes - slices.open_bytes[partition_index]
+        open_batch_stop = bisect_right(cumulative_view, open_batch_limit, start, stop + 1) - 1
+        if open_batch_stop > start:
+            boundaries.append(open_batch_stop)
+    appends_to_open_batch = len(boundaries) > 1
+    while (row := boundaries[-1]) < stop:
+        batch_stop = bisect_right(cumulative_view, cumulative_view[row] + max_body_bytes, row, stop + 1) - 1
+        boundaries.append(max(row + 1, batch_stop))  # a record that exceeds the limit gets a batch of its own
+    batch_count = len(boundaries) - 1
     first_offset_deltas = [0] * batch_count
     base_timestamps: list[int | None] = [None] * batch_count
     if appends_to_open_batch:
         first_offset_deltas[0] = open_records
         base_timestamps[0] = slices.base_timestamps[partition_index]
-    return BatchSlices([partition_index] * batch_count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
+    return BatchSlices(
+        [partition_index] * batch_count, boundaries[:-1], boundaries[1:], first_offset_deltas, base_timestamps
+    )
 
 
 def _compute_cumulative_sizes(

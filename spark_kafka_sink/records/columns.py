@@ -318,12 +318,12 @@ def _validate_header_column(column: ArrowColumn) -> ArrowColumn | None:
         key_type, value_type = data_type.value_type.field("key").type, data_type.value_type.field("value").type
     else:
         raise SchemaError(
-            f"column headers must be a list<struct<key: string, value: binary>> or a map, not {data_type}"
+            f"column 'headers' must be a list<struct<key: string, value: binary>> or a map, not {data_type}"
         )
     has_valid_values = _is_string_or_binary(value_type) or pa.types.is_null(value_type)  # null: no header has a value
     if not _is_string_or_binary(key_type) or not has_valid_values:
         raise SchemaError(
-            f"column headers has type {data_type}, but header keys must be strings and header values must be binary"
+            f"column 'headers' has type {data_type}, but header keys and header values must be strings or binary"
         )
     return column
 

@@ -28,7 +28,10 @@ class HeaderColumn:
     keys: pa.Array
     values: pa.Array
     present_mask: NDArray[np.bool_] | None
-    """False where a header is a null struct. None if no header is null. The producer rejects rows with null headers."""
+    """Marks which headers are present: False for a null struct. None if no header is null.
+
+    The producer uses the mask to reject rows with null headers.
+    """
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -39,8 +42,9 @@ class HeaderColumn:
         builder = JoinedRowsBuilder(len(self.keys))
         builder.add_length_prefixed([read_byte_column(self.keys)])
         builder.add_length_prefixed([read_byte_column(self.values)])
-        ((data, edges),) = builder.join([len(self.keys)])  # all headers in one buffer
-        return ByteColumn(edges[self.starts], data)
+        # Pass a single stop, after the last header, so that all headers end up in one buffer.
+        ((data, header_offsets),) = builder.join([len(self.keys)])
+        return ByteColumn(header_offsets[self.starts], data)
 
 
 def read_header_column(array: pa.Array) -> HeaderColumn:

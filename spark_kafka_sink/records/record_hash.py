@@ -134,12 +134,12 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
     max_size = int(sizes.max(initial=0))
     max_padded_size = _MAX_PADDING_RATIO * column.nbytes / max(1, column.row_count)
     if max_size <= max(_BLOCK_BYTES, min(_MAX_UNDIVIDED_BYTES, max_padded_size)):
-        sums = _sum_undivided(data, starts, sizes)
+        sums = _sum_undivided_fields(data, starts, sizes)
     else:
         is_long = sizes > _BLOCK_BYTES
         sums = np.empty(len(sizes), np.uint64)
         sums[is_long] = _sum_blocks(data, starts[is_long], sizes[is_long])
-        sums[~is_long] = _sum_undivided(data, starts[~is_long], sizes[~is_long])
+        sums[~is_long] = _sum_undivided_fields(data, starts[~is_long], sizes[~is_long])
     sums += _LENGTH_FACTOR * (sizes + 1).view(np.uint64)
     if column.nulls is not None:
         sums[column.nulls] = 0
@@ -153,12 +153,12 @@ def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArr
     block_numbers = np.arange(int(block_counts.sum())) - np.repeat(first_blocks, block_counts)
     block_offsets = block_numbers * _BLOCK_BYTES
     block_sizes = np.minimum(np.repeat(sizes, block_counts) - block_offsets, _BLOCK_BYTES)
-    sums = _sum_undivided(data, np.repeat(starts, block_counts) + block_offsets, block_sizes)
+    sums = _sum_undivided_fields(data, np.repeat(starts, block_counts) + block_offsets, block_sizes)
     sums *= _compute_powers(_BLOCK_FACTOR, int(block_counts.max())).take(block_numbers)
     return np.add.reduceat(sums, first_blocks)
 
 
-def _sum_undivided(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
+def _sum_undivided_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
     """Return the sum of each field's words, weighted with _WORD_FACTORS. `starts` must be ascending.
 
     No field may be larger than _MAX_UNDIVIDED_BYTES.
@@ -170,7 +170,7 @@ def _sum_undivided(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: ND
     # the data, so these fields, from index `first_padded` on, are copied and padded.
     first_padded = int(starts.searchsorted(len(data) - width, "right"))
     sums = np.empty(len(starts), np.uint64)
-    fields_per_chunk = _CHUNK_BYTES // width
+    fields_per_chunk = _CHUNK_BYTES // width  # at least 1, because width <= _MAX_UNDIVIDED_BYTES < _CHUNK_BYTES
     for start in range(0, first_padded, fields_per_chunk):
         chunk = slice(start, min(start + fields_per_chunk, first_padded))
         sums[chunk] = _sum_words(data, starts[chunk], sizes[chunk], word_count)

@@ -191,7 +191,7 @@ def test_propagates_exception_of_reader(producer: KafkaProducer, topic: str) -> 
         (
             pa.table(PEOPLE),
             {"value": "id", "headers": "id"},
-            "headers='id': column headers must be a list<struct",
+            "headers='id': column 'headers' must be a list<struct",
         ),
         (pa.table(PEOPLE), {"value_format": "xml"}, "Argument 'value_format' must be one of json, avro"),
         (pa.table(PEOPLE), {"value_formt": "json"}, "Did you mean 'value_format'?"),

@@ -47,7 +47,7 @@ def test_bytes_beyond_32_bit_offsets_get_large_type_or_error(monkeypatch: pytest
     monkeypatch.setattr(arrays, "MAX_OFFSET", 5)
     assert bytes_to_arrow([b"123", b"45"]).type == pa.binary()
     assert bytes_to_arrow([b"123", None, b"456"]).equals(pa.array([b"123", None, b"456"], pa.large_binary()))
-    with pytest.raises(OverflowError, match="6 bytes in 2 values of type string"):
+    with pytest.raises(OverflowError, match="6 bytes in 2 values exceed the 5 bytes that string can address"):
         bytes_to_arrow([b"123", b"456"], pa.string())
 
 
