@@ -1,7 +1,8 @@
 """`pykafka produce`: write lines of stdin, or columns of a Parquet or CSV file, to a topic.
 
-Both are sent like the tables of KafkaProducer.send_table(). All lines that can be read without waiting form one Arrow
-batch. Lines from a slow pipe are therefore sent without delay, and a fast pipe results in large batches.
+Lines and columns are both sent the way KafkaProducer.send_table() sends a table. All lines that are available without
+blocking go into one Arrow batch, so lines from a slow pipe are sent immediately, and lines from a fast pipe in large
+batches.
 """
 
 from __future__ import annotations

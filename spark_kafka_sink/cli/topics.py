@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         _print_description(config, sorted(metadata.topics, key=lambda topic: topic.name or ""), as_json=args.json)
     else:
         listed_topics = [topic for topic in metadata.topics if args.internal or not topic.is_internal]
-        _print_list(sorted(listed_topics, key=lambda topic: topic.name or ""), as_json=args.json)
+        _print_topic_list(sorted(listed_topics, key=lambda topic: topic.name or ""), as_json=args.json)
     return 0
 
 
@@ -68,7 +68,7 @@ def _fetch_metadata(config: ClientConfig, topics: Sequence[str] | None) -> Metad
         return client.send(DescribeTopics(None if topics is None else list(dict.fromkeys(topics))))
 
 
-def _print_list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:
+def _print_topic_list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:
     """Print the number of partitions of each topic, and the largest number of replicas of a partition."""
     rows = [
         (

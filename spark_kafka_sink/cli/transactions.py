@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     topic = args.log_topic or DECISION_LOG_TOPIC
     statuses = operations.list_prefixes(options, topic, args.prefix)
     if args.action == LIST:
-        _print_list(statuses, as_json=args.json)
+        _print_prefix_list(statuses, as_json=args.json)
         return 0
     (status,) = statuses  # `list_prefixes` returns exactly one status for a prefix
     if status.entry is None:
@@ -116,16 +116,18 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
     if action == ABORT:
         aborted_transactions = operations.abort(options, prefix, topic)
         aborted_ids = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
-        print(f"Aborted: {aborted_ids or 'nothing, because no transaction is open any more'}.")
+        print(f"Aborted: {aborted_ids or 'nothing, because there are no longer any open transactions'}.")
         return 0
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
-    """Print the result. Return the exit status, which is 1 if the rows of a transaction are lost."""
+    """Print the result and return the exit status: 1 if any transaction's rows were lost, and 0 if not."""
     if finish_result is None:
-        print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
+        print(
+            f"There are no longer any decided transactions with the prefix {prefix}: another process has finished them."
+        )
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
     for transactional_id, error in finish_result.errors_by_lost_id.items():
@@ -138,7 +140,7 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     return 1 if finish_result.errors_by_lost_id else 0
 
 
-def _print_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:
+def _print_prefix_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([_status_to_json(status) for status in statuses]))
         return

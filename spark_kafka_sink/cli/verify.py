@@ -1,4 +1,4 @@
-"""`pykafka verify`: compare the receipts in reports with the records in Kafka."""
+"""`pykafka verify`: check that the records in Kafka match the receipts in write reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, PartitionResult
 
-COMMAND_HELP = "compare the receipts of writes that set the option receipt with the records in Kafka"
+COMMAND_HELP = "check that the records in Kafka match the receipts of writes (option receipt)"
 _HEADINGS = ("topic", "partition", "first offset", "last offset", "written", "found", "outcome")
 
 

@@ -199,20 +199,20 @@ class LogTransaction:
         self._transaction = transaction
         self._next_sequence = sequences.increment(base_sequence, len(records))
         batch = _encode_batch(WriterState(transaction.id_and_epoch, base_sequence), records, self._client.wall_ms())
-        self._request = AppendBatch(self._client.metadata, transaction, topic_partition, batch)
-        self._call = self._client.begin([self._request])
+        self._append_request = AppendBatch(self._client.metadata, transaction, topic_partition, batch)
+        self._append_call = self._client.begin([self._append_request])
 
     def abandon(self) -> None:
         """Stop sending the records. For callers that have failed and will neither commit nor abort the transaction."""
-        self._client.abandon(self._call)
+        self._client.abandon(self._append_call)
 
     def wait(self) -> None:
         """Wait until the leader has stored the records, retrying if necessary.
 
         Must be called before `commit`, which would otherwise commit the transaction without the records.
         """
-        (response,) = self._client.finish(self._call).values()
-        _raise_if_rejected(self._request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
+        (response,) = self._client.finish(self._append_call).values()
+        _raise_if_rejected(self._append_request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
 
     def commit(self, timeout_ms: float | None = None) -> WriterState:
         """Commit the transaction, and return the state for the next one.

@@ -80,11 +80,11 @@ class Probe:
         self.connected_nodes: dict[int, Node] = {}
         """The nodes, by id, to which a connection has been established at least once."""
         self.is_conclusive = False
-        """Whether `run` ended early because everything passed or waiting could not change the result."""
+        """Whether `run` ended early, because everything passed or because waiting could not change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
         routing = Routing(metadata, choose_node=lambda now_ms: self.find_ready_node())
-        pending = PendingRequests(routing, lambda failure_count: _RETRY_INTERVAL_MS)
+        pending = PendingRequests(routing, compute_base_backoff_ms=lambda failure_count: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
         self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create, include_operations=True))
