@@ -20,8 +20,8 @@ _MAX_LISTED = 20
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
-        f"{_format_list(problems)}\nNothing of the batch is visible, and the next start writes it again. Possible "
-        "causes and remedies:\n"
+        f"{_format_list(problems)}\nNone of the batch's rows are visible, and the next start writes them again. "
+        "Possible causes and remedies:\n"
         "- The brokers ended the transactions, because more than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
         "smaller, or increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is "
@@ -47,9 +47,9 @@ def build_too_little_time_error(
     return ExactlyOnceError(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
         f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
-        "commit it safely. The batch was not decided, and nothing of it is visible. Make batches smaller, or increase "
-        "the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). If this machine's "
-        "clock and the brokers' clocks differ by more than a few seconds, synchronize them."
+        "commit it safely. The batch was not decided, and none of its rows are visible. Make batches smaller, or "
+        "increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). If this "
+        "machine's clock and the brokers' clocks differ by more than a few seconds, synchronize them."
     )
 
 
@@ -68,9 +68,9 @@ def _build_doubt_remedy(entry: Entry) -> str:
         )
     return (
         "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
-        "each run. If the log says below that its transactions were aborted, nothing of it is visible: run it again. "
-        f"Otherwise, run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which "
-        f"aborts the job if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
+        "each run. If the log says below that its transactions were aborted, none of its rows are visible: run it "
+        f"again. Otherwise, run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, "
+        f"which aborts the job if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
     )
 
 
@@ -83,8 +83,8 @@ _COMMIT_WITHOUT_RERUN_REMEDY = (
 def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was being "
-        "written. Nothing of the batch is visible, and nothing is lost. Start the query again: it writes the batch "
-        "again, in version 1 transactions."
+        "written. None of the batch's rows are visible, and nothing is lost. Start the query again: it writes the "
+        "batch again, in version 1 transactions."
     )
 
 

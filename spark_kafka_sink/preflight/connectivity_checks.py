@@ -243,7 +243,7 @@ def _mention_option(check: CheckResult, option: str) -> CheckResult:
     """Add the option that names a missing topic to the topic's check."""
     return replace(
         check,
-        detail=f"{_DOES_NOT_EXIST_DETAIL}; the option {option} names it",
+        detail=f"{_DOES_NOT_EXIST_DETAIL}, but is named by the option {option}",
         remedy=f"Create the topic, or correct {option}.",
     )
 

@@ -108,8 +108,8 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
         yield from _find_sort_faults(sort_column.name, schema)
     if distribution.by == BY_PARTITION and options.topic is None:
         yield (
-            "Option 'distribution' is 'partition', which requires the option topic: the topics that a column names, "
-            "and their numbers of partitions, are unknown before the rows are read. Write one topic at a time, or set "
+            "Option 'distribution' is 'partition', which requires the option topic: topics named in a column, and "
+            "their partition counts, are not known until the rows are read. Write one topic at a time, or set "
             "distribution to 'key'."
         )
     if distribution.by == BY_PARTITION and isinstance(plan.key, ColumnsEncoder):

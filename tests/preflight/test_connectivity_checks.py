@@ -41,7 +41,7 @@ def test_names_option_of_missing_dead_letter_topic() -> None:
     config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers})
     target = Target(("t", "tt"), topic_option_names=(("tt", "deadLetterTopic"),), allow_auto_topic_creation=False)
     checks = {check.name: check for check in preflight(config, target, system=cluster.system)}
-    assert checks["topic tt"].detail == "does not exist; the option deadLetterTopic names it"
+    assert checks["topic tt"].detail == "does not exist, but is named by the option deadLetterTopic"
     assert checks["topic tt"].remedy == "Create the topic, or correct deadLetterTopic."
     assert collect_outcomes(checks)["topic t"] == "passed"
 
