@@ -72,43 +72,43 @@ def encode_records(
     `now_ms`: the time on the wall clock, which is the timestamp of rows that have none.
     `order`: the indices of all rows in the order of the slices, or None if the columns already have this order.
     """
-    _, starts, stops, first_offset_deltas, open_base_timestamps = slices
+    starts, stops = slices.starts, slices.stops
     if not starts:
         return []
     row_counts: NDArray[np.int64] = np.subtract(stops, starts)
     # A slice that is appended to an open batch has the base timestamp of this batch. Any other slice starts a batch,
     # whose base timestamp is that of its first row.
     if columns.timestamp is None:
-        base_timestamps = [now_ms if base is None else base for base in open_base_timestamps]
+        base_timestamps = [now_ms if base is None else base for base in slices.base_timestamps]
         max_timestamps = [now_ms] * len(base_timestamps)
         timestamp_deltas = np.subtract(now_ms, base_timestamps).repeat(row_counts)
     else:
         times = _read_timestamps(columns.timestamp, now_ms, order)
         base_timestamps = [
             first_timestamp if base is None else base
-            for first_timestamp, base in zip(times[[*starts]].tolist(), open_base_timestamps, strict=True)
+            for first_timestamp, base in zip(times[[*starts]].tolist(), slices.base_timestamps, strict=True)
         ]
         max_timestamps = np.maximum.reduceat(times, starts).tolist()
         timestamp_deltas = times - np.repeat(base_timestamps, row_counts)
     # The offset deltas of a slice count up from `first_offset_deltas`, instead of from the index of its first row.
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
-    offset_deltas -= np.repeat(np.subtract(starts, first_offset_deltas).astype(np.int32), row_counts)
+    offset_deltas -= np.repeat(np.subtract(starts, slices.first_offset_deltas).astype(np.int32), row_counts)
     records = _build_records(columns, timestamp_deltas, offset_deltas, order)
     buffers: list[EncodedSlices] = []
     slice_stops, record_counts = _find_buffer_stops(columns, stops), row_counts.tolist()
     row_stops = [stops[slice_stop - 1] for slice_stop in slice_stops]
-    # Each buffer holds the slices [start, stop). `row_edges` are the positions in the buffer at which its rows start,
+    # Each buffer holds the slices [start, stop). `row_offsets` are the positions in the buffer at which its rows start,
     # followed by the end of the last row.
-    for (start, stop), (data, row_edges) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
+    for (start, stop), (data, row_offsets) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
         slice_range = slice(start, stop)
         stops_in_buffer = np.subtract(stops[slice_range], starts[start])
-        slice_edges = np.zeros(1 + stop - start, np.int64)
-        slice_edges[1:] = row_edges.take(stops_in_buffer)
+        slice_offsets = np.zeros(1 + stop - start, np.int64)
+        slice_offsets[1:] = row_offsets.take(stops_in_buffer)
         buffers.append(
             EncodedSlices(
                 data=memoryview(data),
-                byte_starts=slice_edges[:-1].tolist(),
-                sizes=np.diff(slice_edges).tolist(),
+                byte_starts=slice_offsets[:-1].tolist(),
+                sizes=np.diff(slice_offsets).tolist(),
                 record_counts=record_counts[slice_range],
                 base_timestamps=base_timestamps[slice_range],
                 max_timestamps=max_timestamps[slice_range],
@@ -126,8 +126,8 @@ def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list
     while slice_stops[-1] < len(row_stops):
         start = slice_stops[-1]
         first_row = row_stops[start - 1] if start else 0
-        fitting_stop = bisect_right(row_stops, first_row + max_rows, start)
-        slice_stops.append(max(start + 1, fitting_stop))  # a slice that exceeds the limit gets a buffer of its own
+        buffer_stop = bisect_right(row_stops, first_row + max_rows, start)
+        slice_stops.append(max(start + 1, buffer_stop))  # a slice that exceeds the limit gets a buffer of its own
     return slice_stops[1:]
 
 
