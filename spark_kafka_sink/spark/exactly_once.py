@@ -129,7 +129,7 @@ class ExactlyOnceWrite:
         if transaction is not None:
             report.transaction = transaction
 
-    def add_start_to(self, report: TaskReport) -> None:
+    def attach_batch_start(self, report: TaskReport) -> None:
         """Add the batch's start to the report if this is a stream, because another process commits its batches."""
         report.start = self.start if self.is_stream else None
 

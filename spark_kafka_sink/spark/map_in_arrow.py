@@ -60,7 +60,7 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
     try:
         reports = _run_tasks(frame, writer)
     except BaseException:  # including KeyboardInterrupt, with which a user cancels the job
-        _abort(writer, [])
+        _abort(writer, reports=[])
         raise
     try:
         _run_uninterrupted(lambda: writer.commit_job(reports))

@@ -88,7 +88,7 @@ def write_rows(
     context = TaskContext.get()
     report = TaskReport(_build_task_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if exactly_once_write is not None:
-        exactly_once_write.add_start_to(report)
+        exactly_once_write.attach_batch_start(report)
         if exactly_once_write.is_committed(report.task):
             _skip_rows(plan, batches, report)
             return report  # its duration remains 0, because nothing was written

@@ -39,7 +39,7 @@ def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(*arguments, **options)
         except KafkaSinkError as error:
-            # Drop the frames below this one from the traceback. `from` also hides the errors that were handled before.
+            # Drop the frames below this one from the traceback. `from` also hides errors that were handled earlier.
             raise _add_notebook_traceback(error).with_traceback(None) from error.__cause__
         except PySparkException as error:
             task_error = parse_task_error(str(error))

@@ -119,7 +119,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
             original(self, path, format, mode, partitionBy, **options)
             return
-        # The arguments of save() become recorded calls, like the methods that the user has called before.
+        # The arguments of save() become recorded calls, like the methods that the user has already called.
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
