@@ -113,7 +113,7 @@ def _send_all(
     from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
     from spark_kafka_sink.producer.tables import TableSender
 
-    plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), {})
+    plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), table_options={})
     sender = TableSender(producer, plan, max_failed_rows=0)
     for completed_count in sender.send_batches(rows):
         progress.advance(completed_count)

@@ -133,7 +133,7 @@ class DecisionLog:
         from its result are omitted here, too.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
-        partition_states = [(metadata.index, self._read_partition(metadata.index, None)) for metadata in partitions]
+        partition_states = [(metadata.index, self._read_partition(metadata.index, key=None)) for metadata in partitions]
         # A key need not be valid UTF-8, because other programs may write to the topic.
         numbers_by_prefix = {
             key.decode("utf-8", "replace"): {

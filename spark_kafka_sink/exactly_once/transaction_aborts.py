@@ -72,7 +72,8 @@ def abort_transactions(
         # EndTxn is also sent for ids without a transaction, because it fences their producers.
         _send_aborts(client, descriptions, version, timeout_ms)
         return
-    descriptions = _refresh_partitions(client, descriptions, timeout_ms)  # each partition needs a marker later
+    # Each partition of these transactions will need a marker, including those added since they were listed.
+    descriptions = _refresh_partitions(client, descriptions, timeout_ms)
     open_descriptions = [description for description in descriptions if description.is_open]
     rejected_ids = _send_aborts(client, open_descriptions, version, timeout_ms)
     ended_descriptions = [

@@ -48,7 +48,7 @@ def check_topic_creation(
         yield RequestCheck(name, ValidateTopic(new_topic), partial(_evaluate_validation, new_topic))
     elif not new_topic.configs or metadata.error_code:
         # There are no settings to fetch, or no topic to compare them with.
-        yield _compare_topic(new_topic, metadata, {})
+        yield _compare_topic(new_topic, metadata, config_values={})
     else:
         request = DescribeTopicConfigs(new_topic.name, [config_name for config_name, _ in new_topic.configs])
         yield RequestCheck(name, request, partial(_evaluate_configs, new_topic, metadata))

@@ -87,7 +87,7 @@ class Probe:
         pending = PendingRequests(routing, compute_base_backoff_ms=lambda failure_count: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
-        self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create, include_operations=True))
+        self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create=auto_create, include_operations=True))
         self._timeouts = timeouts
         self._system = system
 
@@ -186,7 +186,8 @@ class Probe:
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
         has_final_error = len(usable_topics) < len(expected_topics)
-        # The write fails anyway. With `connect_all_brokers`, the brokers to check do not depend on the topics.
+        # The write cannot succeed, so its leaders need not be checked. With `connect_all_brokers`, the brokers to check
+        # do not depend on the topics.
         if has_final_error and not self.target.connect_all_brokers:
             return True
         has_all_leaders = all(

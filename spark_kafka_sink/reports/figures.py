@@ -190,7 +190,9 @@ def _build_task_durations_figure(reports: Sequence[WriteReport]) -> Figure:
     title = "Tasks of the longest write"
     longest_write = find_longest_write(reports)
     if longest_write is None:
-        return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No tasks were reported.")
+        return Figure(
+            title, draw_bar_chart("tasks", bars=[], format_number=format_milliseconds), "No tasks were reported."
+        )
     bars = [
         Bar(
             _format_task(task),

@@ -130,7 +130,7 @@ def _find_consecutive_run(hashes: UInt64Array, count: int, digest: int) -> NDArr
 
 
 def _find_later_copies(hashes: UInt64Array) -> NDArray[np.int64]:
-    """Return the positions of all records whose hash has occurred before."""
+    """Return the positions of all records whose hash already occurs at an earlier position."""
     _, first_positions = np.unique(hashes, return_index=True)
     return np.delete(np.arange(len(hashes)), first_positions)
 
