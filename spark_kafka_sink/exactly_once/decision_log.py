@@ -130,7 +130,7 @@ class DecisionLog:
         Entries that cannot be decoded are logged and omitted.
 
         `describe_driver_ids`: describes the driver ids with the given numbers of each prefix. Prefixes that are missing
-        from its result are omitted here, too.
+        from its result are also omitted here.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
         partition_states = [(metadata.index, self._read_partition(metadata.index, key=None)) for metadata in partitions]

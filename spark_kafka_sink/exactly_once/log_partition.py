@@ -51,7 +51,7 @@ class LogPartitionState:
     open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
     """The prefixes and records of transactions that have no marker yet, by producer id."""
     unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
-    """For each producer id, its most recent undecodable batch (a LogRecord at the first offset) and the error.
+    """The most recent undecodable batch (a LogRecord at its first offset) and the error, by producer id.
 
     A batch outside of a transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into
     such a batch.
@@ -70,8 +70,8 @@ class LogPartitionState:
             # Brokers accept such batches, for example one that decompresses to 1,000 times its size.
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
-            unreadable = LogRecord(header.base_offset, writer_identity, value=None)
-            self.unreadable_records[producer_id] = (unreadable, error)
+            unreadable_record = LogRecord(header.base_offset, writer_identity, value=None)
+            self.unreadable_records[producer_id] = (unreadable_record, error)
             return
         if header.is_control:
             # The batch is empty if compaction has removed the marker.
@@ -96,23 +96,25 @@ class LogPartitionState:
             return
         for prefix, record in records:
             newest_records = self.newest_records.setdefault(prefix, {})
-            previous = newest_records.get(producer_id)
-            if previous is None or _is_valid(record, previous):
+            previous_record = newest_records.get(producer_id)
+            if previous_record is None or _is_valid(record, previous_record):
                 newest_records[producer_id] = record
             else:
-                newest_records[producer_id] = replace(previous, last_invalid_offset=record.offset)
+                newest_records[producer_id] = replace(previous_record, last_invalid_offset=record.offset)
 
 
-def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
-    """Return whether a record of a committed transaction is valid. `previous`: the same producer's newest valid record.
+def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
+    """Return whether a record of a committed transaction is valid.
+
+    `previous_record`: the same producer's newest valid record.
 
     A claim that cannot be decoded counts as valid, because a newer version of the library may have written it. Reading
     the prefix's entry then raises an error.
     """
-    if not record.is_claim or record.value is None or previous.value is None:
+    if not record.is_claim or record.value is None or previous_record.value is None:
         return True
     followed_offset = decode_followed_offset(record.value)
-    return followed_offset is None or previous.offset <= followed_offset
+    return followed_offset is None or previous_record.offset <= followed_offset
 
 
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:

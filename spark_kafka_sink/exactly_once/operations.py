@@ -278,7 +278,7 @@ def _take_over(
     take_over = query.take_over(identity, previous_entry, claim)
     if is_job_prefix(query.prefix):
         query.delete_entry(WriterState(take_over.identity))
-    return take_over.aborted
+    return take_over.aborted_transactions
 
 
 def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:

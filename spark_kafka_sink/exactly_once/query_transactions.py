@@ -100,7 +100,7 @@ class TakeOver(NamedTuple):
     """The driver's identity after it has taken over a prefix, and the transactions that it has aborted."""
 
     identity: ProducerIdAndEpoch
-    aborted: Sequence[TransactionDescription]
+    aborted_transactions: Sequence[TransactionDescription]
 
 
 class QueryTransactions:
