@@ -291,7 +291,7 @@ class TaskWriter:
             truncated_rows = TopicRows(topic, truncate_dead_letters(failed_records), partition=None)
             self._send(_SentRows(truncated_rows, is_dead_letter=True, is_truncated=True))
             return
-        message = f"The dead-letter topic rejected the record, too: {error.reason}"
+        message = f"The dead-letter topic also rejected the record: {error.reason}"
         dead_letter_error = DeadLetterError(message, destination=error.destination)
         dead_letter_error.__cause__ = error
         self._failures.add(topic, failure.partition, dead_letter_error, failed_records)
