@@ -157,7 +157,7 @@ def _split_partition(
     open_records = slices.open_records[partition_index]
     boundaries = [start]
     if open_records:
-        # `open_bytes` includes the batch header, so it is subtracted from the limit that includes the header, too.
+        # `open_bytes` includes the batch header, so the limit that also includes the header applies here.
         open_batch_limit = cumulative_view[start] + max_batch_bytes - slices.open_bytes[partition_index]
         open_batch_stop = bisect_right(cumulative_view, open_batch_limit, start, stop + 1) - 1
         if open_batch_stop > start:

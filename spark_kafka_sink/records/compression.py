@@ -2,7 +2,7 @@
 
     gzip    RFC 1952, one member
     snappy  xerial framing: a header of 16 bytes, then blocks, each preceded by its length (int32). Raw snappy, without
-            this framing, can be read, too.
+            this framing, can also be read.
     lz4     LZ4 frames with independent blocks and no dictionary, because other clients cannot read any other frames
     zstd    one frame
 

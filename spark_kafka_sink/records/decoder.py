@@ -411,7 +411,7 @@ def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) 
 def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
     """Return the bytes of each range as a binary array. A length of -1 means null.
 
-    The ranges must ascend and must not overlap, because the gaps between them become elements of an Arrow array, too.
+    The ranges must ascend and must not overlap, because the gaps between them also become elements of an Arrow array.
     """
     row_count = len(starts)
     if not row_count:

@@ -146,7 +146,7 @@ def _suggest_value_column(names: Sequence[str]) -> str:
     """List the existing columns, and suggest renaming a similar one or building the value from all of them."""
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
-    # Compare in lowercase, so that `Value` and `VALUE` count as similar, too.
+    # Compare in lowercase, so that `Value` and `VALUE` also count as similar.
     similar_lowercase_names = get_close_matches("value", [name.lower() for name in names], n=1)
     similar_name = next((name for name in sanitized_names if name.lower() in similar_lowercase_names), None)
     if similar_name is not None:

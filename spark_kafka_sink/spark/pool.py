@@ -36,7 +36,7 @@ ProducerPool: TypeAlias = Leases[KafkaProducer]
 
 
 def create_pool() -> ProducerPool:
-    """Create a pool. If a task raises, its producer is closed at once, without waiting for pending records."""
+    """Create a pool. If a task raises, its producer is closed immediately, without waiting for pending records."""
     return Leases(
         close=lambda producer: producer.close(timeout=_CLOSE_TIMEOUT_SECONDS),
         discard=lambda producer: producer.close(timeout=0),

@@ -1,9 +1,9 @@
 """Logging in the Python processes that Spark starts: the workers that run tasks, and those that plan and commit.
 
 The application's logging configuration does not reach these processes. Without a configuration, Python prints warnings
-without time, level and logger, and no INFO messages at all. `install_stderr_handler` adds a handler that prints INFO
-messages, too, in a format like that of Spark's own log. The handler prints nothing if the user has configured logging
-in the process.
+without time, level and logger, and no INFO messages at all. `install_stderr_handler` adds a handler that also
+prints INFO messages, in a format like that of Spark's own log. The handler prints nothing if the user has configured
+logging in the process.
 """
 
 from __future__ import annotations

@@ -12,5 +12,5 @@ names.py            spells option names as Spark jobs do, and lists options that
 ignored_options.py  lists options of Spark's source, consumers and schema registries, which the sink ignores
 sink_options.py     defines SinkOptions, which is pickled to the tasks
 
-The options for valueFormat, keyFormat and schema registries are in formats/, because the producer has them, too.
+The options for valueFormat, keyFormat and schema registries are in formats/, because the producer also has them.
 """

@@ -1,6 +1,6 @@
 """Options of Spark's Kafka source, consumers and schema registries, which the sink ignores with a warning.
 
-Jobs often keep them in the same dictionary as the sink's options. Spark's own sink ignores them, too.
+Jobs often keep them in the same dictionary as the sink's options. Spark's own sink also ignores them.
 """
 
 from __future__ import annotations

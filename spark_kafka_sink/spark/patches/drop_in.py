@@ -6,7 +6,7 @@ Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` e
 
 - `save()` without a mode, output mode update, and checks before Spark plans the write (see write_methods.py).
   `insertInto` and `writeTo` write to an existing table and do not name the format `pykafka`, so their checks run late,
-  when Spark plans the write. Their errors are raised without Spark's wrapping, too (see plain_errors.py).
+  when Spark plans the write. Their errors are also raised without Spark's wrapping (see plain_errors.py).
 - Writes from any thread. Spark looks up a Python data source in the *active* session, and only the thread that created
   the session has one. Without `register`, writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
 - Redaction. Spark does not recognize some secrets, for example a private key in `kafka.ssl.keystore.key`. Spark 4.1
@@ -42,7 +42,7 @@ from spark_kafka_sink.spark.patches.write_methods import (
 )
 from spark_kafka_sink.spark.pyspark_versions import HAS_PYTHON_DATA_SOURCES, register_data_source
 
-# The pattern matches anywhere in a name, because ignored and misspelt options may contain secrets, too.
+# The pattern matches anywhere in a name, because ignored and misspelt options may also contain secrets.
 _SECRET_NAME_PATTERN = "sasl|ssl|auth|password|secret|token"
 REDACTION_CONFS = {
     "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAME_PATTERN}",

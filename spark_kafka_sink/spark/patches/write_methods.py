@@ -423,7 +423,7 @@ def _check_and_plan(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[in
     If the options require it, also add the number of concurrent tasks to the writer as an internal option.
     """
     frame = get_writer_dataframe(writer)
-    _set_concurrent_tasks_option(writer, recorded_calls)  # must precede the next line, which reads this option, too
+    _set_concurrent_tasks_option(writer, recorded_calls)  # must precede the next line, which also reads this option
     options = recorded_calls.options()
     if _is_spark_connect(writer):
         # Packages and files that the options name are on the driver and may be missing on this client.
