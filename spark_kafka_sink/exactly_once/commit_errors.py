@@ -302,7 +302,7 @@ def _convert_fencing(message: str) -> Iterator[None]:
 
 def _format_list(lines: Sequence[str]) -> str:
     """Format the first _MAX_LISTED lines as a list, and count the others."""
-    listed = [f"- {line}" for line in lines[:_MAX_LISTED]]
-    if len(lines) > len(listed):
-        listed.append(f"- and {len(lines) - len(listed)} more")
-    return "\n".join(listed)
+    listed_lines = [f"- {line}" for line in lines[:_MAX_LISTED]]
+    if len(lines) > len(listed_lines):
+        listed_lines.append(f"- and {len(lines) - len(listed_lines)} more")
+    return "\n".join(listed_lines)

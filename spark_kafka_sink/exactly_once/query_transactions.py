@@ -163,8 +163,8 @@ class QueryTransactions:
 
         Call this immediately before `fence`, because brokers do not compare epochs while a transaction is open.
         """
-        current = self.describe_driver_id()
-        if _to_comparison_key(current) != _to_comparison_key(description):
+        current_description = self.describe_driver_id()
+        if _to_comparison_key(current_description) != _to_comparison_key(description):
             raise precommit_errors.build_fenced_error(self.driver_id)
 
     def read_current_entry(

@@ -212,16 +212,16 @@ def _compress_snappy(data: Buffer) -> bytes:
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
     """Decompress all members of a stream. Raise DecodeError if one is truncated or there are too many."""
     decompressed = bytearray()
-    remaining: Buffer = data
+    remaining_data: Buffer = data
     for _ in range(_MAX_GZIP_MEMBERS):
         stream = zlib.decompressobj(_GZIP_WBITS)
-        while chunk := stream.decompress(remaining, _READ_BYTES):
+        while chunk := stream.decompress(remaining_data, _READ_BYTES):
             _append(decompressed, chunk, max_bytes)
-            remaining = stream.unconsumed_tail
+            remaining_data = stream.unconsumed_tail
         if not stream.eof:
             raise DecodeError("gzip: the stream is truncated")
-        remaining = stream.unused_data
-        if not remaining:
+        remaining_data = stream.unused_data
+        if not remaining_data:
             return decompressed
     raise DecodeError(f"gzip: more than {_MAX_GZIP_MEMBERS} members in one batch")
 
@@ -274,10 +274,10 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
     """Decompress a single frame. Raise DecodeError if the frame is truncated or other bytes follow it."""
     stream = _import_lz4_frame().LZ4FrameDecompressor()
     decompressed = bytearray()
-    unread: Buffer = data
+    unread_data: Buffer = data
     while not stream.eof:
-        chunk = stream.decompress(unread, max_length=_READ_BYTES)
-        unread = b""
+        chunk = stream.decompress(unread_data, max_length=_READ_BYTES)
+        unread_data = b""
         # The decompressor has read all of the data, but the frame has not ended.
         if not chunk and stream.needs_input and not stream.eof:
             raise DecodeError("lz4: the frame is truncated")

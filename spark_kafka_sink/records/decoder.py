@@ -135,15 +135,15 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
     """
     view, position = memoryview(buffer), 0
     while position < len(view):
-        remaining = view[position:]
-        if allow_partial_last and _is_partial_header(remaining):
+        remaining_view = view[position:]
+        if allow_partial_last and _is_partial_header(remaining_view):
             return
-        header = parse_header(remaining)
-        if header.size_bytes > len(remaining):
+        header = parse_header(remaining_view)
+        if header.size_bytes > len(remaining_view):
             if allow_partial_last:
                 return
-            raise DecodeError(f"truncated batch: {len(remaining)} of {header.size_bytes} bytes")
-        batch = remaining[: header.size_bytes]
+            raise DecodeError(f"truncated batch: {len(remaining_view)} of {header.size_bytes} bytes")
+        batch = remaining_view[: header.size_bytes]
         checksum = crc32c(batch[ATTRIBUTES_OFFSET:])
         if checksum != header.crc:
             raise DecodeError(f"the batch at offset {header.base_offset} is corrupt: its CRC is wrong")
@@ -219,12 +219,12 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
     equal_count, step = 0, _RUN_COMPARISON_RECORDS
     while equal_count < max_count:
         compared_count = min(step, max_count - equal_count)
-        compared = np.frombuffer(data, np.uint8, compared_count * size, start + size * (equal_count + 1))
-        table = compared.reshape(compared_count, size)
-        differs = (table[:, : len(length_bytes)] != length_bytes).any(axis=1)
-        first_different = int(differs.argmax())
-        if differs[first_different]:
-            return equal_count + first_different
+        compared_bytes = np.frombuffer(data, np.uint8, compared_count * size, start + size * (equal_count + 1))
+        table = compared_bytes.reshape(compared_count, size)
+        is_different = (table[:, : len(length_bytes)] != length_bytes).any(axis=1)
+        first_different_index = int(is_different.argmax())
+        if is_different[first_different_index]:
+            return equal_count + first_different_index
         equal_count += compared_count
         step *= 2
     return equal_count

@@ -80,12 +80,12 @@ def encode_zigzag(value: int) -> int:
 @lru_cache(maxsize=4096)
 def encode_varint(value: int) -> bytes:
     """Encode a single signed number as a varint. The result is cached, because sizes and deltas repeat within a job."""
-    remaining = encode_zigzag(value)
+    remaining_bits = encode_zigzag(value)
     encoded = bytearray()
-    while remaining > _GROUP_MASK:
-        encoded.append((remaining & _GROUP_MASK) | _CONTINUATION_BIT)
-        remaining >>= _GROUP_BITS
-    encoded.append(remaining)
+    while remaining_bits > _GROUP_MASK:
+        encoded.append((remaining_bits & _GROUP_MASK) | _CONTINUATION_BIT)
+        remaining_bits >>= _GROUP_BITS
+    encoded.append(remaining_bits)
     return bytes(encoded)
 
 
