@@ -204,16 +204,18 @@ class TransactionCoordinator:
         identity: ProducerIdentity,
         partitions: Iterable[TopicPartition],
         now_ms: float,
-        wall_ms: int,
+        wall_clock_ms: int,
         *,
-        version: int = 1,
+        transaction_version: int = 1,
     ) -> int:
         """Add partitions to the transaction, and begin it if it has not begun. Return 0 or an error code.
 
         `now_ms`: monotonic time, from which the timeout is measured.
-        `wall_ms`: start time to show to clients.
+        `wall_clock_ms`: start time to show to clients.
         """
-        transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
+        transaction, error_code = self._ensure_ongoing(
+            transactional_id, identity, now_ms, wall_clock_ms, transaction_version
+        )
         if transaction is None:
             return error_code
         transaction.partitions.update(partitions)
@@ -225,18 +227,25 @@ class TransactionCoordinator:
         identity: ProducerIdentity,
         group: str,
         now_ms: float,
-        wall_ms: int,
-        version: int = 1,
+        wall_clock_ms: int,
+        transaction_version: int = 1,
     ) -> int:
         """Add a consumer group to the transaction, and begin it if it has not begun. Return 0 or an error code."""
-        transaction, error_code = self._ensure_ongoing(transactional_id, identity, now_ms, wall_ms, version)
+        transaction, error_code = self._ensure_ongoing(
+            transactional_id, identity, now_ms, wall_clock_ms, transaction_version
+        )
         if transaction is None:
             return error_code
         transaction.groups.add(group)
         return 0
 
     def _ensure_ongoing(
-        self, transactional_id: str, identity: ProducerIdentity, now_ms: float, wall_ms: int, version: int
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        now_ms: float,
+        wall_clock_ms: int,
+        transaction_version: int,
     ) -> tuple[TransactionMetadata | None, int]:
         """Begin the transaction if it has not begun. Return (transaction, 0), or None and the error code."""
         transaction, error_code = self._find_transaction(transactional_id, identity)
@@ -244,7 +253,7 @@ class TransactionCoordinator:
             return None, error_code
         if transaction.is_ending:
             return None, error_codes.CONCURRENT_TRANSACTIONS
-        self._mark_ongoing(transaction, now_ms, wall_ms, version)
+        self._mark_ongoing(transaction, now_ms, wall_clock_ms, transaction_version)
         return transaction, 0
 
     def verify_partition(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
@@ -261,17 +270,19 @@ class TransactionCoordinator:
             return error_code
         return 0 if group in transaction.groups else error_codes.INVALID_TXN_STATE
 
-    def _mark_ongoing(self, transaction: TransactionMetadata, now_ms: float, wall_ms: int, version: int) -> None:
+    def _mark_ongoing(
+        self, transaction: TransactionMetadata, now_ms: float, wall_clock_ms: int, transaction_version: int
+    ) -> None:
         """Begin the transaction if it has not begun, and set its version."""
         if transaction.state is not TransactionState.ONGOING:
             transaction.state = TransactionState.ONGOING
-            transaction.started_at_monotonic_ms, transaction.started_at_wall_ms = now_ms, wall_ms
-        transaction.version = version
+            transaction.started_at_monotonic_ms, transaction.started_at_wall_ms = now_ms, wall_clock_ms
+        transaction.version = transaction_version
 
     # --- ends of transactions
 
     def end_transaction(
-        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int
+        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, transaction_version: int
     ) -> ProducerIdentity:
         """Commit or abort the transaction.
 
@@ -280,9 +291,11 @@ class TransactionCoordinator:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        response_code = _find_end_txn_code(transaction, identity, commit=commit, version=version)
+        response_code = _find_end_txn_code(
+            transaction, identity, commit=commit, transaction_version=transaction_version
+        )
         if response_code is None:
-            self._commit_or_abort(transaction, commit=commit, version=version)
+            self._commit_or_abort(transaction, commit=commit, transaction_version=transaction_version)
         elif response_code != error_codes.NONE:
             return ProducerIdentity(error_code=response_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
@@ -321,16 +334,16 @@ class TransactionCoordinator:
         transaction.previous_epoch = epoch if _increments_epoch(self.version) else NO_EPOCH
         transaction.version = self.version
 
-    def _commit_or_abort(self, transaction: TransactionMetadata, *, commit: bool, version: int) -> None:
+    def _commit_or_abort(self, transaction: TransactionMetadata, *, commit: bool, transaction_version: int) -> None:
         """End a transaction as its producer requested.
 
         Version 2 increments the epoch, and assigns a new producer id after the highest epoch.
         """
         epoch = transaction.epoch
-        end_epoch = epoch + 1 if _increments_epoch(version) else epoch
+        end_epoch = epoch + 1 if _increments_epoch(transaction_version) else epoch
         self._write_or_defer_markers(transaction, end_epoch, commit=commit)
-        transaction.version = version
-        if _increments_epoch(version):
+        transaction.version = transaction_version
+        if _increments_epoch(transaction_version):
             transaction.previous_epoch = epoch
             if transaction.epoch >= MAX_EPOCH:
                 transaction.previous_producer_id = transaction.producer_id
@@ -378,9 +391,9 @@ class TransactionCoordinator:
         return transaction, 0
 
 
-def _increments_epoch(version: int) -> bool:
+def _increments_epoch(transaction_version: int) -> bool:
     """Return whether EndTxn increments the epoch in this transaction version (KIP-890)."""
-    return version >= 2
+    return transaction_version >= 2
 
 
 def _can_request_next_epoch(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
@@ -394,7 +407,7 @@ def _can_request_next_epoch(transaction: TransactionMetadata, identity: Producer
 
 
 def _find_end_txn_code(
-    transaction: TransactionMetadata, identity: ProducerIdentity, *, commit: bool, version: int
+    transaction: TransactionMetadata, identity: ProducerIdentity, *, commit: bool, transaction_version: int
 ) -> int | None:
     """Return the error code with which to respond to EndTxn, or None if the transaction must still be ended.
 
@@ -416,7 +429,7 @@ def _find_end_txn_code(
         return error_codes.NONE if is_requested_end else error_codes.INVALID_TXN_STATE
     # No transaction has begun. A version 2 producer that aborts cannot know that, because brokers may have rejected
     # all of its batches.
-    return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE
+    return None if transaction_version >= 2 and not commit else error_codes.INVALID_TXN_STATE
 
 
 def _is_end_retry(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:

@@ -80,7 +80,7 @@ def test_restart_truncates_incomplete_batch(tmp_path: Path) -> None:
 def test_restart_aborts_open_transaction_and_keeps_producer_id(tmp_path: Path) -> None:
     with OpenedCluster(tmp_path, {"t": 1}) as cluster, cluster.lock:
         identity = cluster.coordinator.init_producer_id("x", 1000, None)
-        cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=2)
+        cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, transaction_version=2)
         cluster.save_transactions()
         producer = identity.producer_id, identity.epoch
         cluster.log("t", 0).append(batch(b"a", sequence=0, producer=producer, transactional=True), wall_ms=1)
@@ -96,16 +96,16 @@ def test_restart_aborts_open_transaction_and_keeps_producer_id(tmp_path: Path) -
 def test_restart_fences_producer_of_open_transaction(tmp_path: Path, version: int) -> None:
     with OpenedCluster(tmp_path, {"t": 1, "u": 1}) as cluster, cluster.lock:
         identity = cluster.coordinator.init_producer_id("x", 1000, None)
-        cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=version)
+        cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, transaction_version=version)
         cluster.save_transactions()
         producer = identity.producer_id, identity.epoch
         cluster.log("t", 0).append(batch(b"before", sequence=0, producer=producer, transactional=True), wall_ms=1)
     with OpenedCluster(tmp_path) as cluster, cluster.lock:
         coordinator = cluster.coordinator
-        added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, version=version)
+        added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, transaction_version=version)
         assert added == error_codes.PRODUCER_FENCED
         assert (
-            coordinator.end_transaction("x", identity, commit=True, version=version).error_code
+            coordinator.end_transaction("x", identity, commit=True, transaction_version=version).error_code
             == error_codes.INVALID_TXN_STATE
         )
         with pytest.raises(ApiError, match="epoch"):

@@ -47,13 +47,13 @@ def init(coordinator: TransactionCoordinator, expected: ProducerIdentity | None 
 
 
 def add(coordinator: TransactionCoordinator, identity: ProducerIdentity, *, now_ms: float = 0, version: int = 1) -> int:
-    return coordinator.add_partitions("x", identity, [PARTITION], now_ms, 0, version=version)
+    return coordinator.add_partitions("x", identity, [PARTITION], now_ms, 0, transaction_version=version)
 
 
 def end(
     coordinator: TransactionCoordinator, identity: ProducerIdentity, *, commit: bool = True, version: int = 1
 ) -> ProducerIdentity:
-    return coordinator.end_transaction("x", identity, commit=commit, version=version)
+    return coordinator.end_transaction("x", identity, commit=commit, transaction_version=version)
 
 
 def test_assigns_new_producer_id_without_transactional_id(coordinator: TransactionCoordinator) -> None:
@@ -92,7 +92,7 @@ def test_commit_writes_marker_to_each_partition_and_can_be_repeated(
 
 def test_rejects_end_without_open_transaction(coordinator: TransactionCoordinator) -> None:
     assert end(coordinator, init(coordinator)).error_code == error_codes.INVALID_TXN_STATE
-    unknown = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, version=1)
+    unknown = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, transaction_version=1)
     assert unknown.error_code == error_codes.INVALID_PRODUCER_ID_MAPPING
 
 

@@ -169,7 +169,7 @@ def _join_or_verify_transaction(
     cluster = context.cluster
     if _uses_transaction_version_2(context):
         error_code = cluster.coordinator.add_partitions(
-            transactional_id, identity, [topic_partition], context.now_ms, cluster.wall_ms(), version=2
+            transactional_id, identity, [topic_partition], context.now_ms, cluster.wall_ms(), transaction_version=2
         )
         if not error_code:
             cluster.save_transactions()

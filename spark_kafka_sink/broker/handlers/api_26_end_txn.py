@@ -20,9 +20,11 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
         coordinator = cluster.coordinator
-        version = 2 if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2 else 1
+        transaction_version = (
+            2 if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2 else 1
+        )
         next_identity = coordinator.end_transaction(
-            request.transactional_id, identity, commit=request.committed, version=version
+            request.transactional_id, identity, commit=request.committed, transaction_version=transaction_version
         )
         cluster.save_transactions()
     return EndTxnResponse(

@@ -65,7 +65,12 @@ def _find_transaction_error_code(context: RequestContext, request: TxnOffsetComm
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2:
         error_code = coordinator.add_group(
-            request.transactional_id, identity, request.group_id, context.now_ms, context.cluster.wall_ms(), version=2
+            request.transactional_id,
+            identity,
+            request.group_id,
+            context.now_ms,
+            context.cluster.wall_ms(),
+            transaction_version=2,
         )
         context.cluster.save_transactions()
     else:
