@@ -73,7 +73,10 @@ class FaultEffects:
 
 @dataclass(frozen=True)
 class RequestFilter:
-    """Conditions on a request. A condition of None accepts every request."""
+    """Conditions on a request. A condition of None accepts every request.
+
+    `partition`: checked only together with `topic`.
+    """
 
     api: ApiKey | None = None
     node: int | None = None
@@ -93,6 +96,7 @@ class RequestFilter:
         )
 
     def _accepts_partition(self, topic: str, partition: int | None) -> bool:
+        # In a request, a partition of None stands for the whole topic, which includes every partition.
         return topic == self.topic and (self.partition is None or partition in (None, self.partition))
 
 

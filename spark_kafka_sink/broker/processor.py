@@ -30,8 +30,8 @@ from spark_kafka_sink.network.system import ByteSocket, SocketAddress, System
 
 _log = logging.getLogger(__name__)
 
-POLL_MS = 10_000.0
-"""The maximum wait for I/O. Other threads end the wait early by waking the selector."""
+MAX_POLL_MS = 10_000.0
+"""The maximum time to wait for I/O. Other threads end the wait early by waking the selector."""
 TIMEOUTS = ChannelTimeouts(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
 MAX_FRAME_MEMORY_BYTES = DEFAULT_MAX_FRAME_BYTES + 28 * 1024 * 1024
 """Memory limit for the frames of one processor: enough for the longest frame and several shorter ones."""
@@ -42,19 +42,19 @@ class ReceivedRequest:
     """A request frame, the processor that read it, and the node that the client sent it to."""
 
     processor: Processor
-    node: int
-    receive: NetworkReceive
+    node_id: int
+    network_receive: NetworkReceive
 
     @property
     def frame(self) -> memoryview:
-        return self.receive.payload
+        return self.network_receive.payload
 
 
 class _AcceptedConnection(NamedTuple):
     """A connection that the acceptor has handed over and that is not registered with the selector yet."""
 
     channel_id: str
-    node: int
+    node_id: int
     sock: ByteSocket
     address: SocketAddress
 
@@ -81,7 +81,7 @@ class Processor:
         self._selector = Selector(system, channel_builder=channel_builder, timeouts=TIMEOUTS, frame_memory=frame_memory)
         self._handle_request = handle_request
         self._on_failure = on_failure
-        self._nodes_by_channel_id: dict[str, int] = {}
+        self._node_ids_by_channel_id: dict[str, int] = {}
         """The node that each registered channel belongs to."""
         self._new_connections: deque[_AcceptedConnection] = deque()
         self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
@@ -96,11 +96,11 @@ class Processor:
 
     @property
     def connection_count(self) -> int:
-        return len(self._nodes_by_channel_id) + len(self._new_connections)
+        return len(self._node_ids_by_channel_id) + len(self._new_connections)
 
-    def accept(self, channel_id: str, node: int, sock: ByteSocket, address: SocketAddress) -> None:
+    def accept(self, channel_id: str, node_id: int, sock: ByteSocket, address: SocketAddress) -> None:
         """Hand over an accepted connection. From now on, the processor's thread owns the socket."""
-        self._new_connections.append(_AcceptedConnection(channel_id, node, sock, address))
+        self._new_connections.append(_AcceptedConnection(channel_id, node_id, sock, address))
         self._selector.wakeup()
 
     def send_response(self, request: ReceivedRequest, response: ChannelResponse) -> None:
@@ -108,10 +108,10 @@ class Processor:
         self._responses.append((request, response))
         self._selector.wakeup()
 
-    def close_connections(self, node: int) -> threading.Event:
+    def close_connections(self, node_id: int) -> threading.Event:
         """Ask the thread to close all connections of a node. Return an event that is set once they are closed."""
         closed_event = threading.Event()
-        self._nodes_to_close.append((node, closed_event))
+        self._nodes_to_close.append((node_id, closed_event))
         self._selector.wakeup()
         return closed_event
 
@@ -146,7 +146,7 @@ class Processor:
         self._configure_new_connections()
         self._close_node_connections()
         self._process_new_responses()
-        self._selector.poll(POLL_MS)
+        self._selector.poll(MAX_POLL_MS)
         self._process_completed_sends()
         self._process_completed_receives()
         self._process_disconnected()
@@ -162,13 +162,15 @@ class Processor:
             # If the client has already disconnected, the selector closes the socket.
             with contextlib.suppress(OSError, KafkaSinkError):
                 self._selector.register(connection.channel_id, connection.sock, connection.address)
-                self._nodes_by_channel_id[connection.channel_id] = connection.node
+                self._node_ids_by_channel_id[connection.channel_id] = connection.node_id
 
     def _close_node_connections(self) -> None:
         while self._nodes_to_close:
-            node, closed_event = self._nodes_to_close.popleft()
+            node_id, closed_event = self._nodes_to_close.popleft()
             channel_ids = [
-                channel_id for channel_id, channel_node in self._nodes_by_channel_id.items() if channel_node == node
+                channel_id
+                for channel_id, channel_node_id in self._node_ids_by_channel_id.items()
+                if channel_node_id == node_id
             ]
             for channel_id in channel_ids:
                 self._close(channel_id)
@@ -178,8 +180,8 @@ class Processor:
         """Release the memory of each answered request, and start its response unless the connection has ended."""
         while self._responses:
             request, response = self._responses.popleft()
-            channel_id = request.receive.channel_id
-            self._selector.release_memory(request.receive.reserved_bytes)
+            channel_id = request.network_receive.channel_id
+            self._selector.release_memory(request.network_receive.reserved_bytes)
             if self._selector.channel(channel_id) is None:
                 continue
             try:
@@ -189,9 +191,9 @@ class Processor:
                 self._close(channel_id)
 
     def _process_response(self, channel_id: str, response: ChannelResponse) -> None:
-        """Start writing a response and carry out its action.
+        """Start writing a response, then close or unmute the channel as its action says.
 
-        If the response is a frame, the channel is unmuted once the frame has been written, whatever the action.
+        The action of a frame is ignored: `_process_completed_sends` unmutes the channel once the frame is written.
         """
         if response.frame is not None:
             self._selector.send(NetworkSend(channel_id, response.frame))
@@ -214,7 +216,7 @@ class Processor:
     def _process_completed_receives(self) -> None:
         for receive in self._selector.completed_receives:
             self._mute(receive.channel_id)
-            self._handle_request(ReceivedRequest(self, self._nodes_by_channel_id[receive.channel_id], receive))
+            self._handle_request(ReceivedRequest(self, self._node_ids_by_channel_id[receive.channel_id], receive))
 
     def _process_completed_sends(self) -> None:
         for send in self._selector.completed_sends:
@@ -231,8 +233,8 @@ class Processor:
     def _process_disconnected(self) -> None:
         for channel_id, state in self._selector.disconnected.items():
             _log.debug("Connection %s was closed: %s", channel_id, state.error or state.kind.value)
-            self._nodes_by_channel_id.pop(channel_id, None)
+            self._node_ids_by_channel_id.pop(channel_id, None)
 
     def _close(self, channel_id: str) -> None:
         self._selector.close_channel(channel_id)
-        self._nodes_by_channel_id.pop(channel_id, None)
+        self._node_ids_by_channel_id.pop(channel_id, None)

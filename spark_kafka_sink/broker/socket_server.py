@@ -161,7 +161,7 @@ class SocketServer:
     def _handle(self, request: ReceivedRequest) -> None:
         """Handle a request. Runs on a handler thread or, if there are none, on the processor's thread."""
         try:
-            outcome = handle_request(self.cluster, self._control, request.node, request.frame, self._system.now())
+            outcome = handle_request(self.cluster, self._control, request.node_id, request.frame, self._system.now())
         except Exception:
             outcome = self._close_after_error()
         self._process_outcome(request, outcome)
