@@ -104,7 +104,7 @@ class Connections:
         return self.states.set_addresses(node_id, lookup.result())
 
     def _open_connection(self, node_id: int, find_address: Callable[[], SocketAddress | None]) -> ConnectionLoss | None:
-        """Start connecting to the address that `find_address` returns. Do nothing while it is being looked up.
+        """Start connecting to the address from `find_address`, unless it returns None.
 
         `find_address`: returns None while the host name is being looked up; raises NetworkError if the lookup fails.
 

@@ -76,7 +76,7 @@ class NetworkClient:
         self._config = config
         self._system = system
         self._random = random if random is not None else Random()
-        self._fetch = MetadataFetch(metadata, config, system, selector.wakeup)
+        self._metadata_fetch = MetadataFetch(metadata, config, system, selector.wakeup)
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states = self._connections.states
         self.connection_losses = self._connections.last_losses
@@ -99,7 +99,7 @@ class NetworkClient:
         return False
 
     def is_ready(self, node_id: int, now_ms: float) -> bool:
-        return not self._fetch.is_due(now_ms) and self._can_send(node_id, now_ms)
+        return not self._metadata_fetch.is_due(now_ms) and self._can_send(node_id, now_ms)
 
     def poll_delay_ms(self, node_id: int, now_ms: float) -> float:
         """Return the milliseconds after which the node's state may change without any network event."""
@@ -252,24 +252,24 @@ class NetworkClient:
 
     def _maybe_update_metadata(self, now_ms: float) -> float:
         """Send a metadata request if one is due and a node can be used. Return the delay until the next call."""
-        until_next_lookup_ms = self._fetch.resolve_bootstrap_servers(now_ms)
+        until_next_lookup_ms = self._metadata_fetch.resolve_bootstrap_servers(now_ms)
         if until_next_lookup_ms > 0:  # there is no node yet
             return until_next_lookup_ms
-        wait_ms = self._fetch.wait_ms(now_ms, self._last_response_ms_by_node)
+        wait_ms = self._metadata_fetch.wait_ms(now_ms, self._last_response_ms_by_node)
         if wait_ms > 0:
             return wait_ms
-        self._fetch.record_due_update(now_ms)
+        self._metadata_fetch.record_due_update(now_ms)
         node = self._choose_metadata_node(now_ms)
         if node is None:
             return min(self._states.poll_delay_ms(node_id, now_ms) for node_id in self._metadata.snapshot.nodes)
-        if self._fetch.is_awaiting_response(node.id):
+        if self._metadata_fetch.is_awaiting_response(node.id):
             return UNRESPONSIVE_AFTER_MS  # the query was already sent to the best choice
         return self._request_metadata_or_connect(node, now_ms)
 
     def _choose_metadata_node(self, now_ms: float) -> Node | None:
         """Choose a node for a metadata request. If no node is reachable, return to the bootstrap servers first."""
-        choice = self._choose_node(now_ms, self._fetch.is_awaiting_response)
-        if self._is_every_node_unreachable(choice) and self._fetch.rebootstrap(now_ms):
+        choice = self._choose_node(now_ms, self._metadata_fetch.is_awaiting_response)
+        if self._is_every_node_unreachable(choice) and self._metadata_fetch.rebootstrap(now_ms):
             choice = self._choose_node(now_ms)
         return choice.node
 
@@ -283,10 +283,9 @@ class NetworkClient:
         # the node becomes unresponsive.
         if self._states.is_preparing(node.id):
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
-            # An unresponsive node is chosen only if there is no better one. Without a wait, the client would poll in a
-            # tight loop.
+            # An unresponsive node is chosen only if there is no better one. A wait of 0 would poll in a tight loop.
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
-        return self._fetch.wait_ms(now_ms, self._last_response_ms_by_node)
+        return self._metadata_fetch.wait_ms(now_ms, self._last_response_ms_by_node)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: float) -> None:
         for send in self._selector.completed_sends:
@@ -309,7 +308,7 @@ class NetworkClient:
             in_flight_request, message = result
             if in_flight_request.is_internal and isinstance(message, MetadataResponse):
                 query = get_metadata_query(in_flight_request.request)
-                self._fetch.handle_response(node_id, query, message, in_flight_request.version, now_ms)
+                self._metadata_fetch.handle_response(node_id, query, message, in_flight_request.version, now_ms)
             elif in_flight_request.is_internal and isinstance(message, ApiVersionsResponse):
                 self._handle_api_versions(responses, in_flight_request, message, now_ms)
             else:
@@ -353,13 +352,13 @@ class NetworkClient:
             self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: float) -> None:
-        if not self._fetch.needs_rebootstrap(now_ms):
+        if not self._metadata_fetch.needs_rebootstrap(now_ms):
             return
         for node_id in self._metadata.snapshot.nodes:
             if self._connections.is_alive(node_id):
                 reason = f"{self._connections.describe(node_id)} was disconnected to bootstrap again"
                 self._close_connection(responses, node_id, ConnectionLoss(reason, is_expected=True), now_ms)
-        self._fetch.rebootstrap(now_ms)
+        self._metadata_fetch.rebootstrap(now_ms)
 
     # --- helpers
 
@@ -388,12 +387,12 @@ class NetworkClient:
         return not snapshot.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in snapshot.nodes)
 
     def _send_metadata_request(self, node: Node, now_ms: float) -> None:
-        query = self._fetch.start_query(node.id, now_ms)
+        query = self._metadata_fetch.start_query(node.id, now_ms)
         request = self.new_client_request(node.id, query.build_request(), now_ms, tag=query)
         try:
             self._send(request, self.latest_usable_version(node.id, ApiKey.METADATA), now_ms, is_internal=True)
         except UnsupportedVersionError as error:
-            self._fetch.fail(now_ms, error)
+            self._metadata_fetch.fail(now_ms, error)
 
     def _send(self, request: ClientRequest, version: int, now_ms: float, *, is_internal: bool = False) -> None:
         """Pass a request to the Selector. `is_internal`: the client itself handles the response."""
@@ -409,15 +408,16 @@ class NetworkClient:
         response: ApiVersionsResponse,
         now_ms: float,
     ) -> None:
+        """Mark the node as ready, repeat ApiVersions in another version, or close the connection."""
         node_id = in_flight_request.request.node_id
         request = in_flight_request.request.message
         assert isinstance(request, ApiVersionsRequest)
         loss = self._connections.handle_api_versions(node_id, request, response, in_flight_request.version, now_ms)
-        if self._states.is_ready(node_id, now_ms):
+        if self._states.is_ready(node_id, now_ms):  # only now: a socket that connects can still fail in TLS or SASL
             self._metadata.clear_connection_failure(node_id)
         if loss is not None:
             if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
-                self._fetch.request_rebootstrap()
+                self._metadata_fetch.request_rebootstrap()
             self._close_connection(responses, node_id, loss, now_ms)
 
     def _maybe_throttle(self, in_flight_request: InFlightRequest, message: Message, now_ms: float) -> None:
@@ -432,7 +432,6 @@ class NetworkClient:
     def _close_connection(
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
     ) -> None:
-        """Close the connection and handle its loss."""
         self._connections.close(node_id)
         self._handle_loss(responses, node_id, loss, now_ms)
 
@@ -442,7 +441,8 @@ class NetworkClient:
         self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.is_expected:
             self._metadata.record_connection_failure(node_id, self._connections.address(node_id), loss.detail)
-        self._fetch.handle_disconnection(now_ms, self._connections.find_authentication_failure(self._metadata.snapshot))
+        authentication_failure = self._connections.find_authentication_failure(self._metadata.snapshot)
+        self._metadata_fetch.handle_disconnection(now_ms, authentication_failure)
 
     def _cancel_requests(
         self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float
@@ -452,7 +452,7 @@ class NetworkClient:
             if not in_flight_request.is_internal:
                 responses.append(in_flight_request.build_disconnect_response(loss, now_ms))
             elif in_flight_request.request.api_key is ApiKey.METADATA:
-                self._fetch.handle_lost_request(node_id, get_metadata_query(in_flight_request.request), now_ms)
+                self._metadata_fetch.handle_lost_request(node_id, get_metadata_query(in_flight_request.request), now_ms)
 
     def _ensure_active(self) -> None:
         if self._state is not _State.ACTIVE:

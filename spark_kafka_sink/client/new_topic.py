@@ -62,23 +62,27 @@ class NewTopic:
         )
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
-    def find_differences(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> Iterator[str]:
+    def find_differences(
+        self, partition_count: int, replication_factor: int, existing_configs: Mapping[str, str]
+    ) -> Iterator[str]:
         """Yield a description of each difference between an existing topic and this one.
 
-        `partitions`: the existing topic's number of partitions.
-        `replicas`: the existing topic's number of replicas.
-        `configs`: the existing topic's settings that the user is allowed to see. Other settings are not compared.
+        `partition_count`: the existing topic's number of partitions.
+        `replication_factor`: the existing topic's number of replicas of each partition.
+        `existing_configs`: the existing topic's settings that the user is allowed to see. Other settings are not
+        compared.
         """
-        for name, expected_value, actual_value in (
-            ("partitions", self.partitions, partitions),
-            ("replicas", self.replicas, replicas),
+        for name, expected_count, existing_count in (
+            ("partitions", self.partitions, partition_count),
+            ("replicas", self.replicas, replication_factor),
         ):
-            if expected_value not in (BROKER_DEFAULT, actual_value):
-                yield f"{actual_value} {name}, not {expected_value}"
-        for name, value in self.configs:
-            existing_value = configs.get(name, value)  # a setting that the user may not see counts as equal
-            if existing_value != value:
-                yield f"{name} {sanitize(existing_value) or 'without a value'}, not {sanitize(value)}"
+            if expected_count not in (BROKER_DEFAULT, existing_count):
+                yield f"{existing_count} {name}, not {expected_count}"
+        for name, expected_value in self.configs:
+            # A setting that the user may not see counts as equal.
+            existing_value = existing_configs.get(name, expected_value)
+            if existing_value != expected_value:
+                yield f"{name} {sanitize(existing_value) or 'without a value'}, not {sanitize(expected_value)}"
 
 
 def _format_count(count: int) -> str:
