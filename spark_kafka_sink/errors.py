@@ -151,28 +151,31 @@ PLAIN_SPELLING = OptionSpelling()
 
 @dataclass(frozen=True)
 class OptionFault:
-    """A sentence about an invalid option. The spelling of option names in it is left to `render`.
+    """An error message about an invalid option. `render` replaces Kafka's option names with the user's spelling.
 
-    The sentence consists of the option name and `text`. Braces enclose the name of another option or a key of `values`:
+    The message consists of the option name and `text`. In `text`, `{name}` stands for a value if `name` is a key of
+    `values`, else for the option of this name:
 
         OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 100})
+
+    is rendered as "delivery.timeout.ms must be at least linger.ms, which is 100."
     """
 
     option: str
     text: str
     values: Mapping[str, object] = field(default_factory=dict)
-    """Values to insert. Foreign text belongs here and not in `text`, because it may contain braces."""
+    """Values to insert into `text`. Pass text from other sources as a value, because it may contain braces."""
     prefix: str = ""
-    """The prefix of all options in the sentence, such as `schema.registry.` for the TLS options of a registry."""
+    """The prefix of all option names in the message, such as `schema.registry.` for the TLS options of a registry."""
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> str:
-        """Return the sentence with the option names in the user's spelling."""
+        """Return the message with the option names in the user's spelling."""
         option = spelling.spell(self.prefix + self.option)
         return f"{spelling.sentence_prefix}{option} {spelling.format_text(self.text, self.values, self.prefix)}"
 
 
 class OptionFaults(list["str | OptionFault"]):
-    """All option faults of one configuration. A fault that is not about a single option is a plain sentence."""
+    """All faults of one configuration. A fault that is not about a single option is a plain string."""
 
     def add(self, option: str, text: str, **values: object) -> None:
         """Append an OptionFault. The keyword arguments are the values to insert into its text."""
@@ -183,12 +186,12 @@ class OptionFaults(list["str | OptionFault"]):
         return OptionFaults(fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self)
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:
-        """Return the sentences with the option names in the user's spelling."""
+        """Return the messages with the option names in the user's spelling."""
         return [fault if isinstance(fault, str) else fault.render(spelling) for fault in self]
 
 
 class ConfigurationError(KafkaSinkError, ValueError):
-    """Invalid options. `faults` contains one sentence for each fault, and the message contains all of them.
+    """Invalid options. `faults` contains one message for each fault, and the error's message contains all of them.
 
     Subclasses must keep the constructor: copies of an error and pickles pass only the faults to it.
     """
@@ -204,7 +207,7 @@ class ConfigurationError(KafkaSinkError, ValueError):
         return OptionFaults(self._faults)
 
     def render(self, spelling: OptionSpelling) -> tuple[str, ...]:
-        """Return one sentence for each fault, with the option names in the user's spelling."""
+        """Return one message for each fault, with the option names in the user's spelling."""
         return tuple(self.unrendered_faults.render(spelling))
 
     def with_prefix(self, prefix: str) -> ConfigurationError:
