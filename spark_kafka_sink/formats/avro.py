@@ -77,13 +77,13 @@ def build_record_writer(schema: str, names: tuple[str, ...], types: tuple[pa.Dat
 class _NullableWriter(NamedTuple):
     """A writer for the non-null values of a type, and the encoded indices of its union branches.
 
-    `value_branch`: the index of the values' branch, or None if the type is not a union.
-    `null_branch`: the index of the null branch, or None if the type does not allow null.
+    `encoded_value_index`: the index of the values' branch, or None if the type is not a union.
+    `encoded_null_index`: the index of the null branch, or None if the type does not allow null.
     """
 
     write: ColumnWriter
-    value_branch: bytes | None
-    null_branch: bytes | None
+    encoded_value_index: bytes | None
+    encoded_null_index: bytes | None
 
 
 class _RecordWriterBuilder:
@@ -140,27 +140,27 @@ class _RecordWriterBuilder:
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
             valid_mask = build_valid_mask(column)
-            if valid_mask is not None and nullable_writer.null_branch is None:
+            if valid_mask is not None and nullable_writer.encoded_null_index is None:
                 _reject_nulls(apply_mask(~valid_mask, mask), path)
             pieces = nullable_writer.write(column, combine_masks(mask, valid_mask))
-            if nullable_writer.value_branch is None:  # not a union, so no branch index precedes the value
+            if nullable_writer.encoded_value_index is None:  # not a union, so no branch index precedes the value
                 return pieces
             if valid_mask is None:
-                return [build_constant_field(nullable_writer.value_branch), *pieces]
+                return [build_constant_field(nullable_writer.encoded_value_index), *pieces]
             return [_encode_branch_indices(valid_mask, nullable_writer), *mask_pieces(pieces, valid_mask)]
 
         return write_nullable
 
     def _build_nullable_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
-        """Build a writer for the first branch of a union that fits the column, or for a type that is not a union.
+        """Build a writer for the column. If the schema is a union, use its first branch that fits.
 
-        Raise SchemaError if no branch fits. Each union is resolved only once, because otherwise deeply nested unions
-        would take exponential time.
+        Raise SchemaError if no branch fits. A branch is tried by building its writer, which is kept if it fits: a check
+        before building would take exponential time for nested unions.
         """
         if not isinstance(schema, list):
             write_value = self._build_non_null_writer(schema, namespace, data_type, path)
-            return _NullableWriter(write_value, value_branch=None, null_branch=None)
-        null_branch = encode_varint(schema.index("null")) if "null" in schema else None
+            return _NullableWriter(write_value, encoded_value_index=None, encoded_null_index=None)
+        encoded_null_index = encode_varint(schema.index("null")) if "null" in schema else None
         errors = []
         for index, branch in enumerate(schema):
             if branch == "null":
@@ -168,18 +168,20 @@ class _RecordWriterBuilder:
             try:
                 resolved_schema, inner_namespace = self._named_types.resolve(branch, namespace)
                 return _NullableWriter(
-                    self._build_non_null_writer(resolved_schema, inner_namespace, data_type, path),
-                    encode_varint(index),
-                    null_branch,
+                    write=self._build_non_null_writer(resolved_schema, inner_namespace, data_type, path),
+                    encoded_value_index=encode_varint(index),
+                    encoded_null_index=encoded_null_index,
                 )
             except SchemaError as error:
                 errors.append(str(error))
+        # Report only the first error: usually the union has a single branch besides null.
         raise SchemaError(errors[0] if errors else f"column {path}: the Avro schema allows only null")
 
     def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build a writer for a column in which no selected row is null."""
+        """Build a writer for a column whose rows selected by the mask contain no nulls."""
         avro_type = get_avro_type(schema)
-        if isinstance(avro_type, (Mapping, list)):  # an object whose type is a whole schema: {"type": {"type": ...}}
+        # The type may itself be a nested schema, as in {"type": {"type": ...}}.
+        if isinstance(avro_type, (Mapping, list)):
             return self.build_value_writer(avro_type, namespace, data_type, path)
         if avro_type == "record" and pa.types.is_struct(data_type):
             return self._build_struct_writer(schema, namespace, data_type, path)
@@ -247,8 +249,8 @@ def _reject_nulls(invalid_mask: NDArray[np.bool_], path: str) -> None:
 
 def _encode_branch_indices(valid_mask: Any, writer: _NullableWriter) -> Field:
     """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
-    value_word = np.uint64(int.from_bytes(writer.value_branch or b"", "little"))
-    null_word = np.uint64(int.from_bytes(writer.null_branch or b"", "little"))
+    value_word = np.uint64(int.from_bytes(writer.encoded_value_index or b"", "little"))
+    null_word = np.uint64(int.from_bytes(writer.encoded_null_index or b"", "little"))
     return Field(np.where(valid_mask, value_word, null_word), width=1, max_width=1)
 
 

@@ -1,4 +1,4 @@
-"""Build the encoders of values and keys from format options and a table's columns.
+"""Build the value and key encoders from the format options and a table's columns.
 
 The columns come from a Spark schema or an Arrow schema. Errors about columns are reported together with errors about
 options. If there are no errors, the schema registry is queried for schema ids.
@@ -29,7 +29,10 @@ from spark_kafka_sink.formats.registry_options import RegistryOptions
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, get_registry_client
 
 NON_VALUE_COLUMNS = ("key", "topic", "partition", "headers", "timestamp")
-"""Columns for a record's other fields. They become part of the value only if `valueColumns` names them."""
+"""Columns that hold the fields of a record other than its value.
+
+They become part of the value only if `valueColumns` names them.
+"""
 
 
 class Columns(Protocol):

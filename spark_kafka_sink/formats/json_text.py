@@ -59,6 +59,7 @@ _ESCAPES = {
     ord("\r"): b"\\r",
 }
 _FIRST_PRINTABLE_BYTE = 0x20
+_BACKSLASH = ord("\\")
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(_FIRST_PRINTABLE_BYTE) if byte not in _ESCAPES}
 """Escape sequence of each byte that cannot be written in a JSON string as it is."""
 
@@ -267,15 +268,19 @@ def _encode_keys(keys: pa.Array) -> pa.Array:
 def _escape(text: pa.Array) -> pa.Array:
     """Escape quotation marks, backslashes and control characters in JSON strings, as Jackson does."""
     _, _, data = text.buffers()
-    if data is None or not len(text):
+    if data is None or not len(text):  # no row contains any text
         return text
     offsets = view_offsets(text)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
-    needs_escape = (data_bytes < _FIRST_PRINTABLE_BYTE) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
+    needs_escape = (data_bytes < _FIRST_PRINTABLE_BYTE) | (data_bytes == ord('"')) | (data_bytes == _BACKSLASH)
     if not needs_escape.any():
         return text
+    escaped_bytes = np.unique(data_bytes[needs_escape]).tolist()
     # Escape the backslash first, because all other escape sequences contain one.
-    for byte in sorted(np.unique(data_bytes[needs_escape]).tolist(), key=lambda byte: byte != ord("\\")):
+    if _BACKSLASH in escaped_bytes:
+        escaped_bytes.remove(_BACKSLASH)
+        escaped_bytes.insert(0, _BACKSLASH)
+    for byte in escaped_bytes:
         text = pc.replace_substring(text, bytes([byte]), _ESCAPES[byte])
     return text
 

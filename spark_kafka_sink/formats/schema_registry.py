@@ -148,20 +148,21 @@ class SchemaRegistryClient:
         self._config = config
         self._now_s = now_s
         self._sleep = sleep
-        self._context: ssl.SSLContext | None = None
+        self._ssl_context: ssl.SSLContext | None = None
         if any(is_https(url) for url in config.urls):
             try:
-                self._context = build_client_ssl_context(config.tls)
+                self._ssl_context = build_client_ssl_context(config.tls)
             except ConfigurationError as error:
                 raise error.with_prefix(OPTION_PREFIX) from error
         self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
-        secrets = [config.token]
+        secrets = [config.token]  # masked in errors and logs
         if config.token is not None:
             self._headers["Authorization"] = f"Bearer {config.token}"
         elif config.user_info is not None:
+            _, _, password = config.user_info.partition(":")
             credentials = base64.b64encode(config.user_info.encode()).decode()
             self._headers["Authorization"] = f"Basic {credentials}"
-            secrets += [config.user_info, config.user_info.partition(":")[2], credentials]
+            secrets += [config.user_info, password, credentials]
         self._secrets = [secret for secret in secrets if secret]
         self._cache: dict[tuple[Any, ...], tuple[RegisteredSchema, float]] = {}
         """Schemas, each with its expiry time on the monotonic clock."""
@@ -345,7 +346,7 @@ class SchemaRegistryClient:
         """Send a request to one URL. Return a _FailedAttempt if the request may succeed later or with another URL."""
         full_url, deadline_s = url.rstrip("/") + path, self._now_s() + timeout_s
         try:
-            connection = open_connection(full_url, self._context, timeout_s)
+            connection = open_connection(full_url, self._ssl_context, timeout_s)
             response = send_request(
                 connection,
                 method,
