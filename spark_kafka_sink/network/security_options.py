@@ -1,7 +1,7 @@
 """The security options, with the Java client's names and defaults.
 
 Options that are meaningful only in a JVM are accepted but have no effect, so that existing configurations work
-unchanged. Options that would load a Java class are rejected, because we cannot provide the behaviour of that class.
+unchanged. Options that would load a Java class are rejected, because that class cannot be run here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def to_option_text(value: object) -> str:
     return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
-_JAVA_CLASS_MESSAGE = "it would load a Java class. "
-_JVM_ONLY_MEANING = "for a JVM only; accepted without effect"
+_JAVA_CLASS_REASON = "it would load a Java class"
+_JVM_ONLY_DESCRIPTION = "JVM only; accepted but ignored"
 
 _SUPPORTED_OPTIONS = (
     Option("security.protocol", "PLAINTEXT", to_option_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
@@ -267,10 +267,19 @@ SECURITY_OPTIONS = build_option_table(
     (
         *_SUPPORTED_OPTIONS,
         *(
-            Option(name, None, to_option_text, "cannot be set", unsupported_reason=_JAVA_CLASS_MESSAGE + remedy)
+            Option(
+                name,
+                default=None,
+                parse=to_option_text,
+                description="cannot be set",
+                unsupported_reason=f"{_JAVA_CLASS_REASON}. {remedy}",
+            )
             for name, remedy in _REJECTED_OPTIONS.items()
         ),
-        *(Option(name, None, to_option_text, _JVM_ONLY_MEANING, ignored=True) for name in _IGNORED_OPTIONS),
+        *(
+            Option(name, default=None, parse=to_option_text, description=_JVM_ONLY_DESCRIPTION, ignored=True)
+            for name in _IGNORED_OPTIONS
+        ),
     )
 )
 

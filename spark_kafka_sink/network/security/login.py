@@ -200,9 +200,9 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
     url = options.get(ENDPOINT_URL_OPTION, "")
     is_file = url.startswith("file:")
     _check_callbacks(options, token_callback, faults)
-    retriever = _parse_retriever(options, url, faults)
+    retriever_class = _parse_retriever_class(options, url, faults)
     token_file = _parse_file_url(url, faults) if is_file else ""
-    oidc = _parse_oidc_config(url, retriever, options, jaas_options, faults) if url and not is_file else None
+    oidc = _parse_oidc_config(url, retriever_class, options, jaas_options, faults) if url and not is_file else None
     token_source_count = sum((bool(token), token_callback is not None, bool(url), bool(unsecured_claims)))
     if token_source_count != 1:
         faults.add("sasl.mechanism", _SINGLE_TOKEN_SOURCE_MESSAGE)
@@ -248,28 +248,28 @@ def _parse_extensions(jaas_options: Mapping[str, str], faults: OptionFaults) -> 
     return extensions
 
 
-def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults) -> str:
+def _parse_retriever_class(options: Mapping[str, str], url: str, faults: OptionFaults) -> str:
     """Return the simple name of the retriever class.
 
     With the default class, the token URL and the other options determine how tokens are retrieved.
     """
     class_name = get_option(options, _RETRIEVER_OPTION)
-    retriever = class_name.rpartition(".")[2]
+    retriever_class = class_name.rpartition(".")[2]
     # FileJwtRetriever reads only file URLs, and the other classes except the default read none.
-    supports_url = (retriever == "FileJwtRetriever") == url.startswith("file:")
+    supports_url = (retriever_class == "FileJwtRetriever") == url.startswith("file:")
     if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVER_CLASSES:
         faults.add(
             _RETRIEVER_OPTION,
             f"must be one of Kafka's own classes, {', '.join(_RETRIEVER_CLASSES)} of {_RETRIEVER_PACKAGE}*. To get "
             "tokens from another source, set {sasl.oauthbearer.token.callback} to a function.",
         )
-    elif retriever != _DEFAULT_RETRIEVER and not url:
-        text = "{retriever} requires {sasl.oauthbearer.token.endpoint.url}."
-        faults.add(_RETRIEVER_OPTION, text, retriever=retriever)
-    elif retriever != _DEFAULT_RETRIEVER and not supports_url:
-        text = "{retriever} does not support the URL in {sasl.oauthbearer.token.endpoint.url}."
-        faults.add(_RETRIEVER_OPTION, text, retriever=retriever)
-    return retriever
+    elif retriever_class != _DEFAULT_RETRIEVER and not url:
+        text = "{retriever_class} requires {sasl.oauthbearer.token.endpoint.url}."
+        faults.add(_RETRIEVER_OPTION, text, retriever_class=retriever_class)
+    elif retriever_class != _DEFAULT_RETRIEVER and not supports_url:
+        text = "{retriever_class} does not support the URL in {sasl.oauthbearer.token.endpoint.url}."
+        faults.add(_RETRIEVER_OPTION, text, retriever_class=retriever_class)
+    return retriever_class
 
 
 def _parse_file_url(url: str, faults: OptionFaults) -> str:
@@ -334,12 +334,12 @@ def _parse_assertion_config(
 
 def _parse_oidc_config(
     url: str,
-    retriever: str,
+    retriever_class: str,
     options: Mapping[str, str],
     jaas_options: Mapping[str, str],
     faults: OptionFaults,
 ) -> OidcConfig:
-    """Parse the options of a token endpoint.
+    """Parse the options for requesting tokens from an OIDC endpoint.
 
     Kafka 4.1 moved the client id, the secret and the scope from the login module to separate options. Both are
     supported.
@@ -353,14 +353,14 @@ def _parse_oidc_config(
         "clientSecret", ""
     )
     assertion = _parse_assertion_config(options, url, client_id, faults)
-    uses_jwt_bearer_grant = retriever == "JwtBearerJwtRetriever"
+    uses_jwt_bearer_grant = retriever_class == "JwtBearerJwtRetriever"
     if assertion is None and uses_jwt_bearer_grant:
-        faults.add(_RETRIEVER_OPTION, f"{retriever} requires {_ASSERTION_SOURCES_TEXT}.")
+        faults.add(_RETRIEVER_OPTION, f"{retriever_class} requires {_ASSERTION_SOURCES_TEXT}.")
     elif assertion is None and not (client_id and client_secret):
         faults.add(
             ENDPOINT_URL_OPTION,
-            "requires {sasl.oauthbearer.client.credentials.client.id} and "
-            "{sasl.oauthbearer.client.credentials.client.secret}; or, without a secret, "
+            "requires either {sasl.oauthbearer.client.credentials.client.id} and "
+            "{sasl.oauthbearer.client.credentials.client.secret}, or an assertion from "
             f"{_ASSERTION_SOURCES_TEXT}.",
         )
     return OidcConfig(

@@ -148,7 +148,7 @@ def test_uses_gssapi_for_kerberos_credentials_without_mechanism(monkeypatch: pyt
     [
         (
             {"client.credentials.client.id": "me"},
-            "or, without a secret, sasl.oauthbearer.assertion.private.key.file or",
+            "or an assertion from sasl.oauthbearer.assertion.private.key.file or",
         ),
         ({"assertion.private.key.file": "k"}, "requires the issuer of the assertion"),
         ({"assertion.private.key.file": "k", "assertion.algorithm": "HS256"}, "must be one of RS256, ES256"),

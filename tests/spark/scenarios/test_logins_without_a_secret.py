@@ -76,7 +76,7 @@ def test_driver_reports_rejected_login_with_option_names(
     message = words(token_endpoint_url="file:///nowhere/token")
     assert f"{PREFIX}token.endpoint.url: /nowhere/token cannot be read on this machine" in message
     message = words(token_endpoint_url=provider.url, client_credentials_client_id=CLIENT)
-    assert f"or, without a secret, {PREFIX}assertion.private.key.file or {PREFIX}assertion.file" in message
+    assert f"or an assertion from {PREFIX}assertion.private.key.file or {PREFIX}assertion.file" in message
     provider.now_s += 400
     message = words(token_endpoint_url=provider.url, **by_key | {"assertion_private_key_file": str(key_file)})
     assert "s behind the endpoint's clock. Correct the clock" in message
