@@ -111,7 +111,7 @@ class StructCodec:
             struct_element = get_struct_codec(spec.inner_type, self._version, self._flexible)
             return build_array_codec(struct_element, flexible=self._flexible, nullable=nullable)
         assert spec.inner_type is not None
-        if spec.inner_type in FIXED_SIZE_FORMATS:
+        if spec.inner_type in FIXED_SIZE_FORMATS:  # such an array is packed and unpacked in one call
             return build_array_codec(spec.inner_type, flexible=self._flexible, nullable=nullable)
         element = build_scalar_codec(spec.inner_type, flexible=self._flexible, nullable=False)
         return build_array_codec(element, flexible=self._flexible, nullable=nullable)

@@ -24,7 +24,7 @@ class DescribeQuorum(Request[DescribeQuorumResponse]):
 
     @property
     def keys(self) -> Sequence[str]:
-        return ("",)
+        return ("",)  # there is one request for the whole cluster, so any single key will do
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER

@@ -15,7 +15,10 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class Verdict(IntEnum):
-    """What to do about an error code. If a response contains several verdicts, the greatest one applies."""
+    """What to do about an error code.
+
+    If the error codes in a response have different verdicts, the greatest one applies.
+    """
 
     DONE = 0
     RETRY = 1
