@@ -244,8 +244,8 @@ class ConnectionStates:
             connection = _NodeConnection(
                 node.host,
                 node.port,
-                self._reconnect_backoff.compute_delay_ms(0),
-                self._setup_timeout.compute_delay_ms(0),
+                reconnect_backoff_ms=self._reconnect_backoff.compute_delay_ms(failure_count=0),
+                setup_timeout_ms=self._setup_timeout.compute_delay_ms(failure_count=0),
             )
             self._connections[node.id] = connection
         else:
@@ -279,7 +279,7 @@ class ConnectionStates:
         self._transition(node_id, connection, ConnectionState.READY)
         connection.authentication_error = None
         connection.failed_attempt_count = 0
-        connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(0)
+        connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(failure_count=0)
         if connection.throttled_until_ms > now_ms:
             self._transition(node_id, connection, ConnectionState.THROTTLED)
 
@@ -322,7 +322,7 @@ class ConnectionStates:
 
     def _reset_setup_timeout(self, connection: _NodeConnection) -> None:
         connection.failed_setup_count = 0
-        connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(0)
+        connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(failure_count=0)
 
     def _transition(self, node_id: int, connection: _NodeConnection, new_state: ConnectionState) -> None:
         """Change the state. Raise IllegalStateError if `TRANSITIONS` forbids the change.

@@ -121,7 +121,7 @@ class _JksReader:
         return self.read_exactly(self.read_integer(">H"))
 
     def read_certificate(self, version: int) -> str:
-        """Read a certificate of an entry, as PEM."""
+        """Read one of an entry's certificates and return it as PEM."""
         if version == 2 and self.read_string() != b"X.509":
             raise ConfigurationError("it contains a certificate that is not X.509")
         return _der_to_pem("CERTIFICATE", self.read_exactly(self.read_integer()))
@@ -153,7 +153,8 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
     if not key_entries:
         return Store(authorities=authorities)
     envelope, chain = key_entries[0]
-    return Store(_decrypt_jks_key(envelope, key_password or password), chain, authorities)
+    private_key = _decrypt_jks_key(envelope, key_password or password)
+    return Store(private_key, chain=chain, authorities=authorities)
 
 
 def _verify_jks_digest(data: bytes, password: str) -> None:
@@ -230,7 +231,7 @@ def _read_pkcs12(data: bytes, password: str | None) -> Store:
         return Store(authorities=certificate + additional_certificates)
     key_format, no_encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     key = pkcs12.key.private_bytes(pem, key_format, no_encryption).decode()
-    return Store(key, certificate + additional_certificates, additional_certificates)
+    return Store(key, chain=certificate + additional_certificates, authorities=additional_certificates)
 
 
 def _import_cryptography(module: str) -> Any:

@@ -172,11 +172,11 @@ def _parse_password_login(options: Mapping[str, str], mechanism: str, faults: Op
         faults.add("sasl.jaas.config", "has a NUL character in a username or password.")
     faults += module_faults
     token_auth = mechanism != "PLAIN" and jaas_options.get("tokenauth", "false").lower() == "true"
-    return Login(mechanism, username, password, token_auth)
+    return Login(mechanism, username=username, password=password, token_auth=token_auth)
 
 
 def _parse_kerberos_login(options: Mapping[str, str], faults: OptionFaults) -> Login:
-    """Parse the options of GSSAPI, and check that the `gssapi` package can be imported."""
+    """Parse the options for GSSAPI, and check that the `gssapi` package can be imported."""
     jaas_options = _parse_jaas_options(options, "GSSAPI", faults)
     service = options.get("sasl.kerberos.service.name") or jaas_options.get("serviceName", "")
     if not service:
@@ -189,7 +189,7 @@ def _parse_kerberos_login(options: Mapping[str, str], faults: OptionFaults) -> L
 
 
 def _parse_oauth_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
-    """Parse the options of OAUTHBEARER, which must contain exactly one source of tokens."""
+    """Parse the options for OAUTHBEARER, which must set exactly one source of tokens."""
     jaas_options = _parse_jaas_options(options, "OAUTHBEARER", faults)
     unsecured_claims = {
         name.removeprefix(_UNSECURED_CLAIM_PREFIX): value
@@ -364,9 +364,9 @@ def _parse_oidc_config(
             f"{_ASSERTION_SOURCES_TEXT}.",
         )
     return OidcConfig(
-        url,
-        client_id,
-        "" if assertion is not None else client_secret,  # an assertion replaces the secret
+        endpoint_url=url,
+        client_id=client_id,
+        client_secret="" if assertion is not None else client_secret,  # an assertion replaces the secret
         scope=options.get("sasl.oauthbearer.scope") or jaas_options.get("scope"),
         urlencodes_credentials=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
         connect_timeout_ms=int(_parse_number(options, "sasl.login.connect.timeout.ms", faults)),
