@@ -30,8 +30,8 @@ from spark_kafka_sink.network.system import (
 _log = logging.getLogger(__name__)
 
 BACKLOG = 128
-POLL_SECONDS = 10.0
-"""The maximum wait for a connection. Other threads end the wait early by writing to the wakeup socket."""
+MAX_POLL_SECONDS = 10.0
+"""The maximum time to wait for a connection. Other threads end the wait early by writing to the wakeup socket."""
 _MAX_WAKEUP_BYTES = 64
 """Maximum number of bytes to read after a wakeup. Unread bytes only end the next wait early."""
 PAUSE_SECONDS = 0.5
@@ -138,7 +138,7 @@ class Acceptor:
 
     def run_once(self) -> None:
         """Wait for connections or tasks, accept the connections, and then run the tasks."""
-        ready_keys = self._poller.select(PAUSE_SECONDS if self._is_paused else POLL_SECONDS)
+        ready_keys = self._poller.select(PAUSE_SECONDS if self._is_paused else MAX_POLL_SECONDS)
         if self._is_paused:  # a pause lasts for one wait
             self._resume()
         for key, _ in ready_keys:

@@ -181,7 +181,8 @@ def _find_topic_partitions(cluster: EmbeddedCluster, request: Message) -> Iterat
     """Yield the topics and partitions in a request of any API. A partition is None if the topic has none."""
     topic_array_fields = ("topic_data", "topics", "v3_and_below_topics")
     topics: list[object] = [topic for name in topic_array_fields for topic in getattr(request, name, None) or ()]
-    for transaction in getattr(request, "transactions", ()):  # of AddPartitionsToTxn from v4 on
+    # From v4 on, AddPartitionsToTxn lists its topics by transaction.
+    for transaction in getattr(request, "transactions", ()):
         topics += transaction.topics
     for topic in topics:
         name = _find_topic_name(cluster, topic)

@@ -154,7 +154,7 @@ class Processor:
     def _flush_responses(self) -> None:
         """Write only what the sockets accept immediately: clients that do not read must not delay a shutdown."""
         self._process_new_responses()
-        self._selector.poll(0)
+        self._selector.poll(timeout_ms=0)
 
     def _configure_new_connections(self) -> None:
         while self._new_connections:

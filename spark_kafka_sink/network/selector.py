@@ -71,7 +71,7 @@ class Selector:
     ) -> None:
         """Create a selector without channels.
 
-        `frame_memory`: limits the memory that long frames use across all channels. If it is given, the caller must
+        `frame_memory`: limits the memory that long frames use across all channels. If it is set, the caller must
         release each receive's memory with `release_memory`.
         `counts_per_channel`: whether to count the traffic of each channel id, in addition to the total.
         """
@@ -91,7 +91,7 @@ class Selector:
         self._frame_memory = frame_memory
         self._channels: dict[str, KafkaChannel] = {}
         self._closing_channels: dict[str, KafkaChannel] = {}
-        self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels that were given a send
+        self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels to which `send` was called
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
         self._next_deadline_check_ms = math.inf  # no deadline is earlier; moved forward only once it has passed
         self._poller = system.create_poller()

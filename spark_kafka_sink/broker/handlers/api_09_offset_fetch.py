@@ -54,7 +54,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
 def _fetch_group(
     context: RequestContext, group: OffsetFetchRequestGroup, requires_stable: bool
 ) -> OffsetFetchResponseGroup:
-    """Return the offsets of a group: of the requested partitions, or of all partitions if the request names none."""
+    """Return a group's offsets for the requested partitions, or for all partitions if the request names none."""
     error_code = context.find_coordinator_error_code(group.group_id)
     if error_code:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code)

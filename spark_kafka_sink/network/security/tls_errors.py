@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-# Error codes X509_V_ERR_* of OpenSSL's x509_vfy.h
+# The values of X509_V_ERR_* in OpenSSL's x509_vfy.h.
 _NOT_YET_VALID_ERROR = 9
 _EXPIRED_ERROR = 10
 _UNTRUSTED_ISSUER_ERRORS = frozenset({2, 18, 19, 20, 21})

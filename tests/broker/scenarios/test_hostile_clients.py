@@ -142,7 +142,7 @@ def test_acceptor_pauses_without_file_descriptors(
     for _ in range(5):
         paused_acceptor.run_once()
     assert sum(listener.attempts for listener in listeners) == 3
-    assert system.timeouts == [acceptor.POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.POLL_SECONDS]
+    assert system.timeouts == [acceptor.MAX_POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.MAX_POLL_SECONDS]
     assert caplog.text.count("Too many open files") == 1, (
         "the warning must not be repeated while descriptors are missing"
     )
