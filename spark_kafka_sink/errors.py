@@ -215,7 +215,9 @@ class ConfigurationError(KafkaSinkError, ValueError):
         return type(self)(self.unrendered_faults.with_prefix(prefix))
 
     def with_option(self, option: str, text: str, **values: object) -> ConfigurationError:
-        """Return an error of the same type that is about an option, for an error raised where the option is unknown.
+        """Return an error of the same type that names an option.
+
+        Use this for an error raised by code that does not know which option has the invalid value.
 
         `text`: the text of an OptionFault, in which `{problem}` stands for the message of this error.
         `values`: the values of the OptionFault.

@@ -68,7 +68,7 @@ _VALUE_OPTIONS = (
 
 
 def _to_key_option(value_option: Option) -> Option:
-    """Build the corresponding option of the key."""
+    """Build the corresponding option for the key."""
     return replace(
         value_option,
         name=value_option.name.replace("value", "key"),

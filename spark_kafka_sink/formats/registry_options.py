@@ -1,4 +1,4 @@
-"""Options of the schema registry: `schema.registry.*`, named as in Confluent's serializers, and options of the sink.
+"""Schema registry options: `schema.registry.*`, named as in Confluent's serializers, and the sink's own options.
 
 The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
 as in {keyFormat}, or the names of values. They are replaced when the fault is shown to the user. In f-strings, these
