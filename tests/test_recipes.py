@@ -204,4 +204,4 @@ def test_duplicate_option_name_raises(
 ) -> None:
     insert("producer/options.py", "_DELIVERY = (", '    Option("linger.ms", 7, parse_non_negative_int, "again"),')
     done = run("import spark_kafka_sink.producer.options")
-    assert "Two rows of a table of options have the name linger.ms" in done.stderr
+    assert "Two rows of an option table have the name linger.ms" in done.stderr

@@ -67,7 +67,7 @@ class MetadataBackoff:
         self, *, failure_count: int, unchanged_response_count: int, last_attempt_ms: float
     ) -> MetadataBackoff:
         """Return the state with these values and a new backoff after the last attempt."""
-        # An update without a failure before it waits for the initial backoff, too.
+        # If there was no failure, the next update still waits for the initial backoff.
         delay_ms = self.backoff.compute_delay_ms(max(failure_count - 1, 0))
         if unchanged_response_count:
             delay_ms = max(delay_ms, self.backoff.compute_delay_ms(unchanged_response_count - 1))

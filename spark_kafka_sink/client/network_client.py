@@ -469,7 +469,7 @@ def create_network_client(
 ) -> NetworkClient:
     """Create a client with its own Selector.
 
-    `counts_per_node`: count traffic per node, too. The caller must then remove the recorded request sizes regularly.
+    `counts_per_node`: also count traffic per node. The caller must then remove the recorded request sizes regularly.
     """
     selector = Selector(
         system,

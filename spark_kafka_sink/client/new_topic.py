@@ -86,7 +86,7 @@ class NewTopic:
 
 
 def _format_count(count: int) -> str:
-    return "by default of the brokers" if count == BROKER_DEFAULT else str(count)
+    return "(broker default)" if count == BROKER_DEFAULT else str(count)
 
 
 def format_broker_message(result: CreatableTopicResult) -> str:

@@ -58,7 +58,7 @@ class IoCounts(TrafficCounts):
     def __init__(self, *, counts_per_channel: bool = False) -> None:
         """Create counters that start at 0.
 
-        `counts_per_channel`: whether to count traffic per channel id, too. Meant for clients, which have few channels.
+        `counts_per_channel`: whether to also count traffic per channel id. Meant for clients, which have few channels.
         """
         super().__init__()
         self.channel_counts: dict[str, TrafficCounts] | None = {} if counts_per_channel else None

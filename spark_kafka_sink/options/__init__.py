@@ -53,6 +53,6 @@ def build_option_table(options: Iterable[Option]) -> dict[str, Option]:
     table: dict[str, Option] = {}
     for option in options:
         if option.name in table:
-            raise ValueError(f"Two rows of a table of options have the name {option.name}. Remove one of them.")
+            raise ValueError(f"Two rows of an option table have the name {option.name}. Remove one of them.")
         table[option.name] = option
     return table

@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol import error_codes
 def test_unset_values_use_broker_defaults() -> None:
     (topic,) = NewTopic("t").build_request().topics
     assert (topic.num_partitions, topic.replication_factor, topic.configs) == (-1, -1, [])
-    assert str(NewTopic("t", 3)) == "partitions 3, replicas by default of the brokers"
+    assert str(NewTopic("t", 3)) == "partitions 3, replicas (broker default)"
 
 
 def test_compares_only_requested_settings() -> None:

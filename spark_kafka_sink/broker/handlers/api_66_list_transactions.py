@@ -54,8 +54,8 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handler
 def _filter_by_pattern(transactions: list[TransactionMetadata], pattern: str | None) -> list[TransactionMetadata]:
     """Return the transactions whose id matches the pattern. Raise ArrowInvalid if the pattern is invalid.
 
-    Arrow matches with RE2, as Kafka's brokers do. Python's `re` takes exponential time for some patterns and holds the
-    GIL meanwhile, which would block all threads.
+    Arrow matches with RE2, as Kafka's brokers do. Python's `re` takes exponential time for some patterns and, because
+    it holds the GIL, would block all threads.
     """
     if not pattern:
         return transactions
