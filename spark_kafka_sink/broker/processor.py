@@ -191,7 +191,7 @@ class Processor:
                 self._close(channel_id)
 
     def _process_response(self, channel_id: str, response: ChannelResponse) -> None:
-        """Start writing a response, then close or unmute the channel as its action says.
+        """Start writing a response, then close or unmute the channel, or keep it muted, as the action says.
 
         The action of a frame is ignored: `_process_completed_sends` unmutes the channel once the frame is written.
         """

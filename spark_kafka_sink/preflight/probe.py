@@ -186,8 +186,8 @@ class Probe:
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
         has_final_error = len(usable_topics) < len(expected_topics)
-        # The write cannot succeed, so its leaders need not be checked. With `connect_all_brokers`, the brokers to check
-        # do not depend on the topics.
+        # The write cannot succeed, so the topics' leaders need not be checked. With `connect_all_brokers`, the brokers
+        # to check do not depend on the topics.
         if has_final_error and not self.target.connect_all_brokers:
             return True
         has_all_leaders = all(

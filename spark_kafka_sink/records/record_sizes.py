@@ -60,9 +60,9 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
         if len(invalid_rows):
             row_indices_by_reason["a header has no key"] = invalid_rows
     if columns.memory_nbytes > MAX_JOINED_BYTES:
-        too_large_rows = np.nonzero(compute_record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
-        if len(too_large_rows):
-            row_indices_by_reason["the record is larger than 2 GiB, more than a batch can hold"] = too_large_rows
+        too_large_indices = np.nonzero(compute_record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
+        if len(too_large_indices):
+            row_indices_by_reason["the record is larger than 2 GiB, more than a batch can hold"] = too_large_indices
     return row_indices_by_reason
 
 
