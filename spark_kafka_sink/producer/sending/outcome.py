@@ -70,7 +70,7 @@ class Fail:
 
     should_refresh_metadata: bool = False
     timed_out: bool = False
-    """Whether the batch is not sent again because delivery.timeout.ms has passed."""
+    """Whether the batch is not retried because delivery.timeout.ms has passed."""
     has_used_up_retries: bool = False
     in_doubt: bool = False
     """Whether a broker may have stored the records although they are reported as failed."""
