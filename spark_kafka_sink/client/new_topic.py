@@ -68,7 +68,7 @@ class NewTopic:
         """Yield a description of each difference between an existing topic and this one.
 
         `partition_count`: the existing topic's number of partitions.
-        `replication_factor`: the existing topic's number of replicas of each partition.
+        `replication_factor`: the existing topic's number of replicas per partition; the lowest if they differ.
         `existing_configs`: the existing topic's settings that the user is allowed to see. Other settings are not
         compared.
         """

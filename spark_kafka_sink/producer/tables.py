@@ -299,7 +299,7 @@ class TableSender:
     def _recheck_unavailable_topic(self, topic: str) -> bool:
         """Return whether an earlier call for the topic failed and its partitions are still unknown.
 
-        While they are unknown, request the topic's metadata again. Once they are known, forget that call's error.
+        While they are unknown, keep requesting the topic's metadata. Once they are known, forget that call's error.
         """
         if topic not in self._errors_by_unavailable_topic:
             return False
