@@ -91,7 +91,7 @@ class Selector:
         self._frame_memory = frame_memory
         self._channels: dict[str, KafkaChannel] = {}
         self._closing_channels: dict[str, KafkaChannel] = {}
-        self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels to which `send` was called
+        self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels for which `send` was called
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
         self._next_deadline_check_ms = math.inf  # no deadline is earlier; moved forward only once it has passed
         self._poller = system.create_poller()

@@ -170,7 +170,8 @@ class _TableTransaction:
         self.without_linger = producer.without_linger
         self._producer = producer
         self._transaction_number: int | None = None
-        # An error is ignored here, because sending rows raises it again. So errors in the arguments are reported first.
+        # An error is ignored here and raised again when rows are sent, so that errors in the arguments are reported
+        # first.
         with suppress(KafkaSinkError):
             check_open = producer._ensure_can_send()
             self._transaction_number = None if check_open is None else check_open.transaction_number

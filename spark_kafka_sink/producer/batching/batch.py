@@ -280,7 +280,7 @@ class ProducerBatch:
 
         The memory that the new segment needs is transferred from the shared leases, which then lose this holder. They
         normally reserve enough: the encoded size of the records or, with compression, twice that. If they reserve
-        less, the new lease gets all of it.
+        less, the new lease gets all reserved bytes.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
