@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tools.accepted_survivors import ACCEPTED_SURVIVORS
 from tools.mutants import code_location, compile_mutant, delete_statement, find_loaded_functions, find_statements
-from tools.mutation_report import accepted_survivor_key
+from tools.mutation_report import MutationReport, accepted_survivor_key
 from tools.mutation_tester import ROOT, resolve_targets
 
 SOURCE = '''"""A module."""
@@ -198,6 +200,45 @@ def test_does_not_mutate_if_tests_cannot_be_collected(tmp_path: Path) -> None:
     output = run_mutation_plugin(tmp_path, module, tests)
     assert "mutants" not in output
     assert "the tests cannot be collected" in output
+
+
+@pytest.mark.parametrize(
+    ("statements", "asserted_number", "status"),
+    [
+        ("return 5", 5, 0),
+        ("unused = 1; return 5", 5, 1),  # one of two mutants survives
+        ("return 5", 6, 1),  # the test fails on the unchanged module
+    ],
+)
+def test_exit_status_is_1_unless_tests_pass_and_kill_nearly_all_mutants(
+    tmp_path: Path, statements: str, asserted_number: int, status: int
+) -> None:
+    module, tests = tmp_path / "mutated_module.py", tmp_path / "test_mutated_module.py"
+    module.write_text(f"def five():\n    {statements}\n".replace("; ", "\n    "))
+    tests.write_text(
+        f"import mutated_module\n\n\ndef test_five():\n    assert mutated_module.five() == {asserted_number}\n"
+    )
+    program = f"""
+import pathlib, sys
+from tools import mutation_tester
+sys.path.insert(0, {str(tmp_path)!r})
+mutation_tester.ROOT = pathlib.Path({str(tmp_path)!r})
+sys.argv = ["mutation_tester", {str(module)!r}, "--tests", {str(tests)!r}]
+sys.exit(mutation_tester.main())
+"""
+    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == status, process.stdout + process.stderr
+
+
+def test_finds_accepted_survivors_that_a_test_kills() -> None:
+    statement = find_statements("def five():\n    return 5\n")[0]
+    key = accepted_survivor_key("mutated_module.py", statement)
+    report = MutationReport({key: "a reason"}, show_killed=False)
+    report.add("mutated_module.py", statement, "")
+    assert report.find_killed_accepted_survivors() == {}
+    report = MutationReport({key: "a reason"}, show_killed=False)
+    report.add("mutated_module.py", statement, "test_five")
+    assert report.find_killed_accepted_survivors() == {key: "test_five"}
 
 
 def run_mutation_plugin(folder: Path, module: Path, tests: Path, **arguments: Any) -> str:

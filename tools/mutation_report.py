@@ -36,11 +36,25 @@ class MutationReport:
             comment = f"  # {failed_test}" if failed_test else ""
             print(f"{module_name}:{statement.first_line}: {statement.text}{comment}", flush=True)
 
+    @property
+    def killed_share(self) -> float:
+        """Number of killed mutants, divided by the number of all mutants; 1 if there are none."""
+        killed_count = self._killed.total()
+        mutant_count = killed_count + self._survived.total() + self._accepted.total()
+        return killed_count / mutant_count if mutant_count else 1.0
+
+    def find_killed_accepted_survivors(self) -> dict[str, str]:
+        """Return the keys of accepted survivors that a test has killed, each with the id of that test."""
+        return {
+            key: failed_test
+            for key, failed_test in self._killed_keys.items()
+            if key in self._accepted_survivors and key not in self._accepted_keys
+        }
+
     def print_summary(self) -> None:
         """Print the accepted survivors that a test has killed, and the numbers of mutants of each module."""
-        for key, failed_test in self._killed_keys.items():
-            if key in self._accepted_survivors and key not in self._accepted_keys:
-                print(f"{key}: remove it from ACCEPTED_SURVIVORS, because it fails {failed_test}")
+        for key, failed_test in self.find_killed_accepted_survivors().items():
+            print(f"{key}: remove it from ACCEPTED_SURVIVORS, because it fails {failed_test}")
         for name in sorted({*self._killed, *self._survived, *self._accepted}):
             killed, survived, accepted = self._killed[name], self._survived[name], self._accepted[name]
             counts = f"{killed} killed, {survived} survived, {accepted} accepted survivors"

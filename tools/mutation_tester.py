@@ -8,7 +8,8 @@ A mutant is a module without one of its statements or exception handlers. A muta
 either a test is missing, or the statement has no effect. The program prints one line for each surviving mutant, except
 those that tools/accepted_survivors.py lists with a reason. It also prints listed mutants that a test now detects. With
 `--show-killed`, it prints each detected mutant and the first test that failed on it, too. Unknown arguments are passed
-to pytest.
+to pytest. The exit status is 1 if tests fail on the unchanged modules, if a test detects a listed mutant, or if tests
+detect less than MIN_KILLED_SHARE of a target's mutants.
 
 The parent process collects the tests and never runs them. A first child runs all tests on the unchanged modules, and
 records the duration of each test and the lines of the modules that it executes. Then one child for each mutant replaces
@@ -85,6 +86,7 @@ TARGETS = {
     "spark_kafka_sink/requests": ("tests/requests", *_TRANSACTION_TESTS),
 }
 """Packages and modules in which an untested statement could lose or duplicate rows, with the paths of their tests."""
+MIN_KILLED_SHARE = 0.97
 _MIN_CPU_SECONDS, _MIN_SECONDS, _SLOWDOWN_FACTOR = 3.0, 60.0, 10.0
 """Time limits of a test on a mutant: a minimum, plus the duration of the test on the unchanged module times a factor.
 
@@ -122,13 +124,12 @@ class MutationPlugin:
         self._lines = lines
         self._sources = {module: module.read_text() for module in modules}
         self._filenames = {str(module) for module in modules}
-        self._show_killed = show_killed
         self._processes = processes
         self._max_seconds = max_seconds
-        self._accepted_survivors = accepted_survivors
         self._baseline_runs: list[BaselineRun] = []
         self._failure_text = ""
         self._functions: dict[CodeLocation, list[FunctionType]] = {}
+        self.report = MutationReport(accepted_survivors, show_killed=show_killed)
         self._killing_tests: dict[tuple[Path, str], set[str]] = {}
         """Ids of the tests that have killed mutants of each function."""
 
@@ -149,20 +150,23 @@ class MutationPlugin:
                 importlib.import_module(name)
         self._functions = find_loaded_functions()
         gc.freeze()
-        report = MutationReport(self._accepted_survivors, show_killed=self._show_killed)
         children: dict[int, tuple[Child, Path, Statement]] = {}
         for module, source in self._sources.items():
             # Inner statements first, because a test that needs one of them usually needs the statement around it, too.
             for statement in sorted(find_statements(source), key=lambda found: (found.last_line, -found.indent)):
                 if not self._lines or statement.first_line in self._lines:
                     if len(children) == self._processes:
-                        self._wait_for_any(children, report)
+                        self._wait_for_any(children)
                     child = self._start_mutant(session, module, statement)
                     children[child.pid] = child, module, statement
         while children:
-            self._wait_for_any(children, report)
-        report.print_summary()
+            self._wait_for_any(children)
+        self.report.print_summary()
         return True
+
+    def has_passed(self) -> bool:
+        """Return whether tests kill enough mutants, and none of those that are listed as accepted survivors."""
+        return self.report.killed_share >= MIN_KILLED_SHARE and not self.report.find_killed_accepted_survivors()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -229,7 +233,7 @@ class MutationPlugin:
 
         return _start_child(run_tests)
 
-    def _wait_for_any(self, children: dict[int, tuple[Child, Path, Statement]], report: MutationReport) -> None:
+    def _wait_for_any(self, children: dict[int, tuple[Child, Path, Statement]]) -> None:
         """Wait until one of the children has ended, remove it and report its mutant."""
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None
@@ -237,7 +241,7 @@ class MutationPlugin:
         failed_test = _read_result(child)
         if failed_test:
             self._killing_tests.setdefault((module, statement.function_name), set()).add(failed_test)
-        report.add(
+        self.report.add(
             module.relative_to(ROOT).as_posix(), statement, _TIMED_OUT_TEST if failed_test is None else failed_test
         )
 
@@ -299,7 +303,7 @@ def resolve_targets() -> Iterator[tuple[list[Path], Sequence[str]]]:
         yield sorted(path.glob("*.py")) if path.is_dir() else [path], tests
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", type=Path)
     parser.add_argument("--tests", nargs="+", help="paths of the tests; default: the tests of the modules' target")
@@ -316,6 +320,7 @@ def main() -> None:
     other_modules = [module for module in requested_modules if not any(module in modules for modules, _ in targets)]
     if other_modules and not options.tests:
         parser.error(f"--tests is required: {other_modules[0]} belongs to no target")
+    has_failed = False
     for target_modules, tests in [*targets, (other_modules, ())]:
         modules = (
             target_modules
@@ -331,8 +336,10 @@ def main() -> None:
                 processes=options.processes,
                 max_seconds=options.max_seconds,
             )
-            pytest.main(command, plugins=[plugin])
+            status = pytest.main(command, plugins=[plugin])
+            has_failed = has_failed or status != pytest.ExitCode.OK or not plugin.has_passed()
+    return int(has_failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -53,7 +53,7 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
             _explorer(f"two-switches-{part}", "exactly_once.explorer", *_TWO_SWITCHES, "--part", f"{part}:{PARTS}")
             for part in range(PARTS)
         ),
-        Part("mutations", [sys.executable, "-m", "tools.mutation_tester", "--all-targets"]),
+        Part("mutations", [sys.executable, "-m", "tools.mutation_tester", "--all-targets", *_PROCESSES]),
         Part("unit", ["env", "SOAK=1", "make", "--no-print-directory", "test-unit"]),
         *(
             Part(f"pyspark-{version}", ["make", "--no-print-directory", f"test-whole-pyspark-{version}"])
@@ -64,14 +64,14 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
     ]
 
 
+_PROCESSES = ("--processes", str(os.cpu_count() or 1))
 _SEEDS = ("--seeds", "0:20000", "--require-branches")
 _TWO_SWITCHES = ("--every", "2", "--faults", "0")
 _OTHER_FAULTS = ("--kinds", "lose-response", "late-request")
 
 
 def _explorer(name: str, module: str, *arguments: str) -> Part:
-    processes = ("--processes", str(os.cpu_count() or 1))
-    return Part(name, [sys.executable, "-m", f"tests.{module}", *processes, *arguments])
+    return Part(name, [sys.executable, "-m", f"tests.{module}", *_PROCESSES, *arguments])
 
 
 def _integration_tests(name: str, patterns: Sequence[str]) -> Part:
