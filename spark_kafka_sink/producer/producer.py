@@ -128,6 +128,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> None:
         """Validate the options and start the sender thread. Raise ConfigurationError with all invalid options.
 
+        `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, they must be bytes or str.
+        `interceptors`: called with each record that is passed to send(), and with its result.
         `partitioner`: chooses the partition of each record passed to send() that requests none.
         `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
         """
@@ -310,7 +312,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
         """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
 
-        Call it before sending the first rows to many topics: one request covers all of them.
+        Call this method before sending the first rows to many topics, because one request covers all of them.
 
         Example:
 
@@ -379,7 +381,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             # The call counts as one row, because the number of its rows is unknown.
             self._record_rejected_rows(error, transaction_check, row_count=1)
             raise
-        try:
+        try:  # the checks that need no metadata
             validate_topic(topic)
             call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)
             if not columns.num_rows:
@@ -390,7 +392,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         except KafkaSinkError as error:
             self._record_rejected_rows(error, transaction_check, row_count=columns.num_rows)
             raise
-        try:
+        try:  # rows that fail on their own are no longer in `rows` if an error rejects all others
             snapshot = self._await_topic(topic, now_ms)
             rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), transaction_check)
             snapshot = self._await_requested_partitions(topic, rows, snapshot, now_ms)
@@ -602,9 +604,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         An open transaction is aborted, unless the timeout is 0.
 
-        A signal handler may call close(), but no other method. It must pass a timeout, because the sender may be
-        waiting for the very call that the handler interrupted. The records that remain after the timeout then fail as
-        soon as the interrupted call returns.
+        A signal handler may call close(), but no other method. The handler must pass a timeout, because the sender
+        thread may be waiting for the very call that the handler has interrupted. The records that remain after the
+        timeout then fail as soon as the interrupted call returns.
 
         Example:
 

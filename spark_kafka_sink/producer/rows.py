@@ -78,7 +78,9 @@ class Rows:
 
     def assign(self, partitions: NDArray[np.int32]) -> Rows:
         """Set the partition of each row. Return self."""
-        self.requested_partitions, self.partitions, self.row_counts = None, partitions, np.bincount(partitions)
+        self.requested_partitions = None
+        self.partitions = partitions
+        self.row_counts = np.bincount(partitions)
         return self
 
     def slice(self, start: int, stop: int) -> Rows:

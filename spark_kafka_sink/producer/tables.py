@@ -204,7 +204,7 @@ class TableSender:
         """The errors of topics whose last call failed, usually because their metadata is unknown.
 
         Further rows for such a topic fail at once with this error, until the topic's metadata arrives. Otherwise, each
-        call would wait for the metadata for max.block.ms.
+        call would wait max.block.ms for the metadata.
         """
 
     def send_batches(self, reader: pa.RecordBatchReader) -> Iterator[int]:
@@ -227,7 +227,7 @@ class TableSender:
                     self.result.is_complete = False
                     break
             yield from self._collect_all()
-        except Exception as error:  # after a KeyboardInterrupt, do not wait for the rows that were sent
+        except Exception as error:  # not BaseException: after a KeyboardInterrupt, the user does not want to wait
             yield from self._collect_all()
             self.attach_result(error)
             raise
