@@ -7,7 +7,7 @@ The caller passes a context with each call, and gets the context back with the r
 errors and dead letters. send_table() passes the positions of the rows in the table.
 
 Pending calls and their contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above
-that limit, the writer waits for the oldest results. Memory thus stays bounded, even if a stream is endless or its calls
+that limit, the writer waits for the oldest results. Memory thus stays bounded, even if a stream is endless or the calls
 are small.
 """
 

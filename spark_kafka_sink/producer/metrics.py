@@ -1,4 +1,4 @@
-"""Producer metrics. Metrics that the Java client also has keep their Java names.
+"""ProducerMetrics: the metrics of a producer. Metrics that the Java client also has keep their Java names.
 
 Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
 Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sums over the

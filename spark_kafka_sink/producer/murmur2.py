@@ -10,7 +10,7 @@ partitions, depending on the client that sends them.
 
 Words have 32 bits. All keys are hashed together, one word at a time: the first word of every key, then the second word
 of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
-keys. It works in place, in a few arrays that fit into the CPU cache.
+keys. The loop works in place, in a few arrays that fit into the CPU cache.
 
 Keys of equal length form a table with one row per key, in which column i holds word i of every key. Keys of different
 lengths start at arbitrary offsets, so their words must be gathered. They are sorted by length first, so that the keys

@@ -9,11 +9,13 @@ The *sticky partition* receives all rows without a key until they fill a batch. 
 chosen at random (KIP-480, KIP-794). If each of these rows went to a random partition, they would form many small
 batches, which cost more than a few large ones.
 
-The candidates are the partitions that have a leader or, with partitioner.rack.aware, only those whose leader is in
-client.rack (KIP-1123). The choice is uniform until all candidates have been written to. After that, each candidate is
-weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow broker receives fewer
-rows. Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are excluded; the
-accumulator determines which. If no partition in the rack remains, the candidates are the partitions of all racks.
+The candidates for this choice are the partitions that have a leader. With partitioner.rack.aware, only partitions whose
+leader is in client.rack are candidates (KIP-1123). Until all candidates have been written to, each is chosen with the
+same probability. After that, a candidate's weight is (longest queue + 1 - own queue), where a queue is the number of
+batches that wait to be sent to the partition. A slow broker thus receives fewer rows.
+
+Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are excluded; the
+accumulator determines which. If no partition in the rack remains, the candidates are the partitions of other racks.
 """
 
 from __future__ import annotations

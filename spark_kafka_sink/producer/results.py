@@ -21,9 +21,7 @@ _NO_OFFSET = np.iinfo(np.int64).max
 
 
 class RecordMetadata(NamedTuple):
-    """The topic, partition, offset and timestamp of a stored record.
-
-    `offset` is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
+    """The topic, partition, offset and timestamp of a stored record. A number that is unknown is -1.
 
     Example:
 
@@ -34,9 +32,12 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
+    """-1 if the broker did not return the offset (acks=0, or a retry of a batch that was already stored)."""
     timestamp_ms: int
     serialized_key_size: int = -1
+    """The size of the key in bytes; -1 if the key is null."""
     serialized_value_size: int = -1
+    """The size of the value in bytes; -1 if the value is null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""The transactional methods of KafkaProducer. The code that waits is in transaction_waits.py."""
+"""The transactional methods of KafkaProducer, and the checks whether a call may send now.
+
+The methods only document the API. transaction_waits.py implements them, and is imported only by producers that have a
+transactional.id. The checks apply to all producers.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 NAN = float("nan")
+"""The value of an average, a maximum or a percentile without values, as in the Java client."""
 NANOSECONDS_PER_MS = 1_000_000
 _NANOSECONDS_PER_SECOND = 1_000_000_000
 _MS_PER_SECOND = 1_000
@@ -31,7 +32,10 @@ class _Sample:
 
 
 class WindowedStat:
-    """Count, sum and maximum over the last `window_count` windows of `window_ms` each."""
+    """Count, sum and maximum over the last `window_count` windows of `window_ms` each.
+
+    A window begins with the first value that is recorded after the end of the previous window.
+    """
 
     __slots__ = ("_samples", "_window_count", "_window_ms")
 

@@ -5,7 +5,7 @@ become types with offsets (Arrow cannot take rows from views), and timestamps be
 nothing. `chunks` joins small chunks, `take` copies the selected rows, and the encoder copies each value once, into its
 record.
 
-A column of Arrow is either a plain array or a chunked array, which consists of several plain arrays. Arrays of strings
+An Arrow column is either a plain array or a chunked array, which consists of several plain arrays. Arrays of strings
 and bytes locate their values with 32-bit or 64-bit offsets. An array with 32-bit offsets cannot exceed 2 GiB.
 """
 

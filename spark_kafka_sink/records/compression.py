@@ -42,7 +42,7 @@ class Codec(IntEnum):
 
 
 class CompressionLevels(NamedTuple):
-    """The levels of a codec."""
+    """The range of a codec's levels, and the default level."""
 
     minimum: int
     maximum: int

@@ -27,6 +27,7 @@ _GROUP_BITS = 7
 _GROUP_MASK = 0x7F
 _CONTINUATION_BIT = 0x80
 _ALL_CONTINUATION_BITS = 0x8080808080808080
+"""The continuation bits of all 8 bytes of a word."""
 _U64 = np.uint64
 
 
