@@ -167,23 +167,22 @@ class Partitioner:
         Raise MetadataTimeoutError if `snapshot` does not contain the topic's partitions.
         """
         topic_state = self._update_topic(topic, snapshot)
-        # Assign the requested partitions first, then the rows with a key, then all others. `assigned_partitions` is
-        # None as long as no row is assigned, and `unassigned_indices` has a meaning only after that.
-        assigned_partitions = requested_partitions
-        unassigned_indices = _NO_ROW_INDICES
-        if assigned_partitions is not None:
-            unassigned_indices = np.flatnonzero(assigned_partitions == UNSPECIFIED_PARTITION)
-        if columns.key is not None and not (self._ignores_keys or self._is_round_robin):
-            assigned_partitions, unassigned_indices = _assign_by_key(
-                columns.key, assigned_partitions, unassigned_indices, len(topic_state.partitions)
-            )
-        if assigned_partitions is None:
+        key = None if self._ignores_keys or self._is_round_robin else columns.key
+        # A requested partition takes precedence over the key. The remaining rows have neither.
+        if requested_partitions is not None:
+            partitions = requested_partitions
+            unassigned_indices = np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
+            if key is not None and len(unassigned_indices):
+                unassigned_indices = _assign_by_key(key, partitions, unassigned_indices, len(topic_state.partitions))
+        elif key is not None:
+            partitions, unassigned_indices = compute_partitions_by_key(key, len(topic_state.partitions))
+        else:
             return self._assign_keyless(topic_state, sizes, find_partition_loads)
         if len(unassigned_indices):
-            assigned_partitions[unassigned_indices] = self._assign_keyless(
+            partitions[unassigned_indices] = self._assign_keyless(
                 topic_state, sizes[unassigned_indices], find_partition_loads
             )
-        return assigned_partitions
+        return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
         """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
@@ -303,26 +302,19 @@ def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns
 
 def _assign_by_key(
     key: ArrowColumn,
-    assigned_partitions: NDArray[np.int32] | None,
+    partitions: NDArray[np.int32],
     unassigned_indices: NDArray[np.int64],
     partition_count: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Assign the unassigned rows that have a key.
+) -> NDArray[np.int64]:
+    """Set the partition of each unassigned row that has a key. Return the indices of the rows without a key.
 
-    `assigned_partitions`: the partition of each row; modified in place. None if all rows are unassigned.
-    `unassigned_indices`: the indices of the unassigned rows; unused if all rows are unassigned.
-
-    Return the partition of each row, and the indices of the rows that are still unassigned.
+    `key`: the keys of all rows.
+    `partitions`: the partition of each row, which is set in place.
+    `unassigned_indices`: the indices of the unassigned rows, at least one.
     """
-    if assigned_partitions is None:
-        return compute_partitions_by_key(key, partition_count)
-    if len(unassigned_indices):
-        unassigned_keys = RecordColumns(key).take(unassigned_indices).value
-        assigned_partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(
-            unassigned_keys, partition_count
-        )
-        unassigned_indices = unassigned_indices[keyless_indices]
-    return assigned_partitions, unassigned_indices
+    unassigned_keys = RecordColumns(key).take(unassigned_indices).value
+    partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(unassigned_keys, partition_count)
+    return unassigned_indices[keyless_indices]
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
