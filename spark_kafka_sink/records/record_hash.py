@@ -203,9 +203,9 @@ def _sum_words(
     words = _gather_words(data, starts, word_count)
     # A gathered word may contain bytes after the end of its field. Replace these bytes by zeros.
     min_size, last_word_start = int(sizes.min()), (word_count - 1) * _WORD_BYTES
-    if min_size < last_word_start:
+    if min_size < last_word_start:  # a field ends before the last word
         words &= _build_masks(word_count).take(sizes, axis=0)
-    elif min_size < word_count * _WORD_BYTES:  # only the last word has bytes to mask
+    elif min_size < word_count * _WORD_BYTES:  # only the last word has bytes to replace
         words[:, -1] &= _build_masks(1)[:, 0].take(sizes - last_word_start)
     words ^= words >> _FOLD_BITS
     if word_count > _MAX_SEPARATE_WORDS:
