@@ -376,10 +376,9 @@ def _with_default_columns(
         return format_options
     names_used_elsewhere = {schema.names[position] for position in positions.values()}
     other_field_names = set(FIELD_NAMES) - {"value"}  # a column named `value` is part of the value
+    excluded_names = names_used_elsewhere | other_field_names
     encoded_names = [
-        name
-        for name in schema.names
-        if name not in names_used_elsewhere | other_field_names and not _PANDAS_INDEX_PATTERN.fullmatch(name)
+        name for name in schema.names if name not in excluded_names and not _PANDAS_INDEX_PATTERN.fullmatch(name)
     ]
     return replace(format_options, columns=tuple(encoded_names))
 

@@ -122,9 +122,10 @@ class TopicMetadataWaiter:
         was_missing = self._was_partition_missing(topic)
         version = self._metadata.request_update_for_topic(topic)
         self._wakeup()
-        # A partition that an earlier call found missing is requested again, but this call does not wait for it.
-        is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
-        return is_updated and not self._is_partition_missing(topic, call_started_ms)
+        if was_missing:  # an earlier call has already waited for a missing partition, so this call only requests it
+            return False
+        is_updated = self._await_metadata(version, call_started_ms + self._max_block_ms)
+        return is_updated and not self._is_certainly_missing(topic, call_started_ms)
 
     def _await_metadata(self, version: int, deadline_ms: float) -> bool:
         """Wait for metadata that is newer than `version`. Return False after the deadline."""
@@ -137,7 +138,7 @@ class TopicMetadataWaiter:
             return False
         return True
 
-    def _is_partition_missing(self, topic: str, call_started_ms: float) -> bool:
+    def _is_certainly_missing(self, topic: str, call_started_ms: float) -> bool:
         """Return whether it is certain that a partition does not exist that was requested and is unknown.
 
         This is certain once the topic is known, and a new partition would have had enough time to become known, too.

@@ -243,12 +243,10 @@ class ProducerTransactions:
             )
 
     def _await_operation(self, operation: Operation, timeout_ms: float) -> bool:
-        """Wait until the operation has ended. Return whether it ended in time.
-
-        Call nothing that takes the accumulator's lock here: close() may run in a signal handler, on a thread that holds
-        this lock.
-        """
-        # Without linger, batches that a commit waits for are sent immediately. This also wakes the sender.
+        """Wait until the operation has ended. Return whether it ended in time."""
+        # Without linger, the batches that a commit waits for are sent immediately. This also wakes the sender. Call
+        # nothing here that takes the accumulator's lock: close() may run in a signal handler, on a thread that holds
+        # this lock.
         with self._accumulator.without_linger():
             return self._loop.wait(operation.done_event, timeout_ms)
 
