@@ -326,19 +326,21 @@ class ProducerMetrics:
         """
         with self._lock:
             self._update_windows(now_ms)
-            stem, tag, tag_value = parse_metric_name(name)
-            if tag is None:
-                gauges = self._gauges
-            elif tag == "topic":
-                gauges = self._metrics_by_topic[tag_value].gauges() if tag_value in self._metrics_by_topic else {}
-            else:
-                gauges = self._network.node_gauges().get(tag_value, {})
-            gauge = gauges.get(stem)
+            gauge = self._find_gauge(parse_metric_name(name))
             if gauge is None:
                 matches = difflib.get_close_matches(name, self._gauges, n=1)
                 suggestion = f" Did you mean {matches[0]}?" if matches else ""
                 raise KeyError(f"{name} is not a metric of the producer.{suggestion}")
             return gauge(now_ms)
+
+    def _find_gauge(self, name: MetricName) -> Gauge | None:
+        """Return the gauge that reads a metric, or None if the metric, its topic or its node is unknown."""
+        if name.tag is None:
+            return self._gauges.get(name.stem)
+        if name.tag == "topic":
+            topic_metrics = self._metrics_by_topic.get(name.tag_value)
+            return None if topic_metrics is None else topic_metrics.gauges().get(name.stem)
+        return self._network.node_gauges().get(name.tag_value, {}).get(name.stem)
 
     def totals(self, now_ms: float) -> Totals:
         """Return the current totals.
