@@ -95,7 +95,7 @@ class ProducerConfig:
 
     @classmethod
     def from_parsed_options(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Check options against each other that were parsed one by one, and build the configuration.
+        """Check the parsed options against each other, and build the configuration.
 
         Raise one ConfigurationError that lists all errors, including those found during parsing.
         """

@@ -212,12 +212,14 @@ class RecordFutures:
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+        """Add the outcome of the rows in each range, as SendCall documents."""
         for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
             self._add_outcome(_RowsOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
     def fail_rows(
         self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
+        """Add the outcome of the failed rows, as SendCall documents."""
         partition = -1 if failure.partition is None else failure.partition
         self._add_outcome(
             _RowsOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
@@ -357,6 +359,10 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self.set_result(ColumnsResult(topic, failures=(), rows_written=0, stored=()))
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+        """Record that brokers have stored `row_count` rows, and complete the future if no row is pending.
+
+        `row_indices`, `stored_ranges`: as SendCall documents.
+        """
         with self._lock:
             self._stored_ranges.append(stored_ranges)
             if self._row_indices is not None:

@@ -128,7 +128,7 @@ class ColumnsResult:
     stored: Sequence[StoredRanges] = field(repr=False)
     """The stored ranges of the call, one item per response."""
     row_indices: Sequence[NDArray[np.int64]] = field(default=(), repr=False)
-    """For each item of `stored`, the indices of the rows in its ranges.
+    """For each item of `stored`, the row indices in the call of the row group (calls.py) to which the ranges refer.
 
     Empty unless send_columns() was called with `keep_row_indices`.
     """
