@@ -3,8 +3,9 @@
 caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
 sender thread       batches -> brokers -> results -> callbacks, futures
 
-send() passes one record per call, send_columns() many rows as Arrow columns. Callbacks run on the sender thread, which
-also frees memory and updates the metadata. A method that is called in a callback must therefore never wait for either.
+send() passes one record per call, send_columns() many rows as Arrow columns. The callbacks of staged records run on the
+sender thread, which also frees memory and updates the metadata. A method that is called in such a callback must
+therefore never wait for either.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> None:
         """Validate the options and start the sender thread. Raise ConfigurationError with all invalid options.
 
-        `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, they must be bytes or str.
+        `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, they are bytes, str or None.
         `interceptors`: called with each record that is passed to send(), and with its result.
         `partitioner`: chooses the partition of each record passed to send() that requests none.
         `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
@@ -273,8 +274,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> SendFuture:
         """Validate a record, call the interceptors and send the record. Return its future.
 
-        Raise InvalidRecordError for a field of a wrong type or value, and IllegalStateError or ProducerClosedError if
-        the producer is misused. The future receives any other KafkaSinkError.
+        Raise InvalidRecordError if a field is invalid regardless of the topic and the serializers, and
+        IllegalStateError or ProducerClosedError if the producer is misused. The future receives any other error of the
+        record.
         """
         try:
             record = validate_record(record)
@@ -445,7 +447,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         )
 
     def _stage_rows(self, topic: str, rows: Rows, transaction_check: OpenTransactionCheck | None) -> None:
-        """Pass assigned rows to the accumulator. Fail the rows for which it has no room in time."""
+        """Pass assigned rows to the accumulator, and fail the rows that it cannot stage."""
         total_bytes, max_row_bytes = int(np.add.reduce(rows.sizes)), int(np.maximum.reduce(rows.sizes))
         self._metrics.record_row_sizes(len(rows), total_bytes, max_row_bytes, self._system.now())
         # Never block in a callback: the callback runs on the sender thread, which is the one that frees memory, so the

@@ -1,7 +1,7 @@
 """ProducerRecord, and the validation of the arguments of send() and send_columns().
 
-Arguments are validated within the call, so that the traceback of an error shows the line of the caller. Only keys and
-values are checked later, by the serializers.
+Arguments are validated within the call, so that the traceback of an error shows the line of the caller. Keys and values
+are checked by the serializers (serializers.py).
 """
 
 from __future__ import annotations

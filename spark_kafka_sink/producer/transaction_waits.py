@@ -161,7 +161,7 @@ class ProducerTransactions:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Begin a transaction, run the block and commit. If any of this raises, abort the transaction and raise."""
+        """Begin a transaction, run the block and commit. If the block or the commit raises, abort the transaction."""
         self.begin()
         try:
             yield

@@ -47,7 +47,7 @@ class OpenTransactionCheck:
     def prevent_commit(self, error: KafkaSinkError) -> None:
         """Prevent the commit of the transaction, because `error` kept records out of it.
 
-        Do nothing if the transaction has ended.
+        Do nothing if the transaction has ended, or if `error` is an IllegalStateError.
         """
         self.manager.handle_rejected_record(self.transaction_number, error)
 
