@@ -49,7 +49,7 @@ class FailedRows:
     """The indices of the failed rows in the columns or the table that the caller passed."""
     error: KafkaSinkError
     topic: str | None
-    """The topic of the rows; None if the column with the topic of each row is null."""
+    """The topic of the rows; None if the topic column is null in these rows."""
     partition: int | None = None
     """The partition of the rows; None if the rows failed before they were assigned to a partition."""
 

@@ -51,7 +51,7 @@ class TrafficMetrics:
         """Record the traffic since the last call: the increase of each total, and the size of each request."""
         for name, attribute in _TRAFFIC_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
-        unrecorded_sizes = self._counts.send_sizes  # the selector may append to this queue meanwhile
+        unrecorded_sizes = self._counts.send_sizes  # the selector may append to this queue concurrently
         while unrecorded_sizes:
             self._request_size.record(unrecorded_sizes.popleft(), now_ms)
 

@@ -91,8 +91,8 @@ def _group_by_row_indices(result: ColumnsResult) -> list[tuple[NDArray[np.int64]
     """Return each array of row indices in the result, with all stored ranges that refer to this array.
 
     Responses usually share an array, so adding their ranges together takes fewer numpy calls. Arrays are compared by
-    identity (`id`), because comparing their elements would take too long. The result keeps all arrays alive meanwhile,
-    so no id is reused.
+    identity (`id`), because comparing their elements would take too long. The result keeps all arrays alive, so no
+    id is reused.
     """
     index_array_by_id = {id(row_indices): row_indices for row_indices in result.row_indices}
     ranges_by_array_id: defaultdict[int, list[StoredRanges]] = defaultdict(list)

@@ -73,7 +73,7 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def find_dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type of the values in a dictionary, even if these are dictionaries. Return other types unchanged."""
+    """Return the type of the decoded values of a dictionary, which may be nested. Return other types unchanged."""
     return find_dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
 
 

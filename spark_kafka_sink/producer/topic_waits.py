@@ -139,7 +139,7 @@ class TopicMetadataWaiter:
         return True
 
     def _is_certainly_missing(self, topic: str, call_started_ms: float) -> bool:
-        """Return whether it is certain that a partition does not exist that was requested and is unknown.
+        """Return whether it is certain that an unknown requested partition does not exist.
 
         This is certain once the topic is known, and a new partition would have had enough time to become known, too.
         """

@@ -402,10 +402,10 @@ def _ticks_to_ms(
 
     `ticks`: the times, in units of 1 / `ticks_per_second`.
 
-    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP. A past time that does not fit becomes any
-    other time before 1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP.
+    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP. A past time that does not fit becomes
+    another time before 1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP.
     """
-    if ticks_per_second < 1_000:  # only seconds, in milliseconds, may not fit into 64 bits
+    if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000
         ms = np.clip(ticks, -max_seconds, max_seconds) * 1_000
         ms = np.where(ticks > max_seconds, OVERFLOW_TIMESTAMP, ms)
