@@ -1,8 +1,10 @@
 """SendCall: the interface through which sent rows receive their results.
 
-A call covers the rows of one send_columns() call, or the records of several send() calls. futures.py implements it.
-Each batch records the call and the row that each of its records came from (batching/row_groups.py). When the batch is
-done, each of these calls receives either the ranges of its rows that a broker has stored, or the error of its rows.
+A call stands for the rows of one send_columns() call, or for the records of several send() calls. futures.py implements
+the interface. Each batch knows from which call and which row each of its records came (batching/row_groups.py). When a
+batch is done, every call with rows in the batch is told which of them a broker has stored, or why they failed.
+
+A *row group* consists of rows that were encoded together, sorted by partition. They may belong to several calls.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 
 
 class StoredRange(NamedTuple):
-    """The rows [start, stop) of a row group (row_groups.py), stored at consecutive offsets of one partition."""
+    """Rows [start, stop) of a row group, which a broker has stored at consecutive offsets of one partition."""
 
     start: int
     stop: int
@@ -31,9 +33,9 @@ class StoredRange(NamedTuple):
 
 
 make_stored_range: Callable[[tuple[int, int, int, int, int]], StoredRange] = partial(tuple.__new__, StoredRange)
-"""Create a StoredRange from a tuple of its fields, in a third of the time that the class itself takes.
+"""Create a StoredRange from a tuple of its fields, in a third of the time that the constructor takes.
 
-This matters because a producer that writes to ten thousand partitions creates fifty thousand ranges per second.
+The time matters, because a producer that writes to ten thousand partitions creates fifty thousand ranges per second.
 """
 StoredRanges: TypeAlias = "Sequence[StoredRange] | NDArray[np.int64]"
 """A few ranges as objects, or many as an array with one row per range and one column per field of StoredRange."""
@@ -44,10 +46,10 @@ class FailedRows:
     """Rows that were not written, and their error. For a table, `table.take(failure.rows)` returns these rows."""
 
     rows: NDArray[np.int64]
-    """Row indices in the columns or the table that the caller passed."""
+    """The indices of the failed rows in the columns or the table that the caller passed."""
     error: KafkaSinkError
     topic: str | None
-    """The topic of the rows; None if the table's topic column is null in these rows."""
+    """The topic of the rows; None if the topic column is null in these rows."""
     partition: int | None = None
     """The partition of the rows; None if the rows failed before they were assigned to a partition."""
 
@@ -61,19 +63,19 @@ class SendCall(Protocol):
 
     @property
     def future_bytes_per_row(self) -> int:
-        """Number of bytes of buffer.memory reserved for each row's future; 0 if the rows share one future."""
+        """How many bytes of buffer.memory are reserved for the future of each row; 0 if the rows share one future."""
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
-        """Record that brokers have stored these ranges, which contain `row_count` rows in total.
+        """Record that brokers have stored rows of this call.
 
-        The ranges are parts of one row group.
-
-        `row_indices`: for each row of the group, its index in the call.
+        `row_indices`: the index in the call of each row of a row group.
+        `stored_ranges`: the stored rows, as ranges of this row group.
+        `row_count`: the number of rows in all ranges together.
         """
 
     def fail_rows(self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
         """Record that the rows in `failure` failed.
 
-        `errors_by_position` holds the errors of rows that the broker rejected individually, keyed by position in
-        `failure.rows`. All other rows failed with `failure.error` (KIP-467).
+        `errors_by_position`: the errors of the rows that the broker rejected individually (KIP-467), keyed by position
+        in `failure.rows`. All other rows failed with `failure.error`.
         """

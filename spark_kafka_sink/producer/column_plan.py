@@ -1,7 +1,8 @@
-"""ColumnPlan: maps each record field to a column of the batch, or to the encoder that computes the field.
+"""ColumnPlan: where to find the fields of records in a batch of columns.
 
-The Spark sink builds a plan from the schema of a DataFrame (spark/columns.py). send_table() builds a plan from its
-arguments and the schema of the table (table_plan.py).
+A field such as the key is either a column of the batch, or computed from several columns by an encoder (formats/). The
+Spark sink builds a plan from the schema of a DataFrame (spark/columns.py). send_table() builds a plan from its
+arguments and the schema of the table (table_plan.py). Plans are picklable: Spark tasks receive them from the driver.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class ColumnPlan:
 
     @property
     def ignored_key_bytes(self) -> int:
-        """The number of bytes at the start of each key that the partitioner ignores."""
+        """The number of bytes at the start of each key, such as those of a schema id, that the partitioner ignores."""
         return 0 if self.key is None or isinstance(self.key, int) else self.key.ignored_key_bytes
 
     def column_positions(self) -> list[int]:
-        """Return the positions of all columns that the plan reads, in ascending order."""
+        """Return the positions of all columns that records are built from, in ascending order."""
         used_positions: set[int] = set()
         for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
             if isinstance(source, int):
@@ -53,11 +54,14 @@ class ColumnPlan:
         return sorted(used_positions)
 
     def split(self, batch: pa.RecordBatch) -> RowsByTopic:
-        """Split the rows of a batch by topic. The rows of a topic keep their order."""
+        """Build the records of a batch, and split them by topic. The rows of a topic keep their order.
+
+        Raise a DataError if a column has a wrong type, or if a value cannot be encoded.
+        """
         if not batch.num_rows:
             return RowsByTopic((), ())
-        value_column = _get_byte_column(batch, self.value)
-        key_column = None if self.key is None else _get_byte_column(batch, self.key)
+        value_column = _read_or_encode(batch, self.value)
+        key_column = None if self.key is None else _read_or_encode(batch, self.key)
         columns = RecordColumns(
             value=value_column,
             key=key_column,
@@ -76,8 +80,10 @@ class ColumnPlan:
     ) -> pa.Array | None:
         """Return the headers of each row: those in the headers column, followed by those that the encoders add.
 
-        Return None if the batch has no headers column and no encoder adds a header. An encoder adds no header for a
-        null value or key, because a null has no schema. Confluent's serializers do the same.
+        Return None if the batch has no headers column and no encoder adds a header.
+
+        An encoder adds a header with the GUID of its schema. As in Confluent's serializers, a null value or key gets no
+        header, because a null has no schema.
         """
         headers_column = _get_column(batch, self.headers)
         encoder_headers: dict[str, pa.Array] = {}
@@ -96,14 +102,15 @@ class ColumnPlan:
 
 
 def _find_record_header(source: int | ColumnsEncoder | None) -> tuple[str, bytes] | None:
-    """Return the header that an encoder adds to each record.
+    """Return the name and the value of the header that an encoder adds to each record.
 
     Return None if the encoder adds no header, or if the field has no encoder.
     """
     return None if source is None or isinstance(source, int) else source.record_header
 
 
-def _get_byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
+def _read_or_encode(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
+    """Return the column at a position, or the column that an encoder computes from the batch."""
     return batch.column(source) if isinstance(source, int) else source.encode(batch)
 
 

@@ -2,10 +2,13 @@
 
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
-The caller attaches a context to each call and gets it back with the result. A Spark task attaches the rows, for errors
-and dead letters; send_table() attaches the positions of the rows in the table. Pending calls and their contexts may
-occupy up to buffer.memory, in addition to the memory of the producer itself. Above that limit, the writer waits for the
-oldest results, so memory stays bounded even if a stream is endless or its calls are small.
+A *call* is one call of send_columns(), with rows of one topic. It is pending until the caller has collected its result.
+The caller passes a context with each call, and gets the context back with the result. A Spark task passes the rows, for
+errors and dead letters. send_table() passes the positions of the rows in the table.
+
+Pending calls and their contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above
+that limit, the writer waits for the oldest results. Memory thus stays bounded, even if a stream is endless or the calls
+are small.
 """
 
 from __future__ import annotations
@@ -73,8 +76,8 @@ class _PendingCall(Generic[ContextT]):
 class ColumnsWriter(Generic[ContextT]):
     """Writes rows through one producer and returns the result of each call together with the caller's context.
 
-    The caller must iterate over collect_results() at least once per batch, and over collect_all_results() at the end.
-    Not thread-safe.
+    The caller must iterate over collect_results() at least once per batch, so that memory stays bounded, and over
+    collect_all_results() at the end. Not thread-safe.
     """
 
     def __init__(
@@ -100,13 +103,12 @@ class ColumnsWriter(Generic[ContextT]):
         self._has_warned_about_seconds = False
         config = producer.config
         self._max_pending_bytes = config.buffer_memory
-        # This limit is a safety net: every call has its result earlier, because each record is acknowledged or fails in
-        # time.
+        # A safety net against waiting forever: within this time, every record has been acknowledged or has failed.
         self._max_result_seconds = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
 
     @property
     def pending_call_count(self) -> int:
-        """Number of calls whose results the caller has not collected."""
+        """Number of calls whose results the caller has not collected yet."""
         return len(self._pending_calls)
 
     @property
@@ -115,9 +117,10 @@ class ColumnsWriter(Generic[ContextT]):
         return bool(self._pending_calls) and self._pending_calls[0].future.done()
 
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
-        """Split the rows of a batch by topic. If there are several topics, request all missing metadata at once.
+        """Split the rows of a batch by topic. Raise a DataError if the batch does not fit the plan.
 
-        Log a warning, at most once, if the timestamps look like seconds instead of milliseconds.
+        If there are several topics, request all missing metadata at once, because this takes less time than a request
+        for each topic. Log a warning, at most once, if the timestamps look like seconds instead of milliseconds.
         """
         topics, topic_rows = self._plan.split(batch)
         if self._plan.timestamp is not None:
@@ -127,6 +130,7 @@ class ColumnsWriter(Generic[ContextT]):
         return topic_rows
 
     def _warn_about_seconds(self, timestamp: pa.Array) -> None:
+        """Log a warning if the timestamps look like seconds, unless a warning was logged before."""
         if self._has_warned_about_seconds:
             return
         seconds = find_likely_seconds(timestamp, self._system.wall_ms())
@@ -137,14 +141,18 @@ class ColumnsWriter(Generic[ContextT]):
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
         """Send the rows and add the call to the pending calls. Raise any error that send_columns() raises.
 
-        `context_bytes`: the memory that `context` keeps alive until the result is collected.
+        `context`: returned with the result.
+        `context_bytes`: the memory that the context keeps alive until the result is collected.
         """
         assert rows.topic is not None, "the caller rejects rows without a topic"
         future = self._producer.send_columns(rows.topic, rows.columns, rows.partition, **self._send_arguments)
         self._add_pending_call(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
-        """Add a failed result for rows that were not sent, to be collected after the results of all earlier calls."""
+        """Add a call that has already failed, for rows that were not sent.
+
+        Its result is collected after the results of all earlier calls, as if the rows had been sent.
+        """
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
         future.fail_rows(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
         self._add_pending_call(future, context, context_bytes)
@@ -155,9 +163,10 @@ class ColumnsWriter(Generic[ContextT]):
         self.pending_bytes += nbytes
 
     def collect_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
-        """Yield all available results. If the pending calls exceed their memory limit, wait for more results.
+        """Yield the contexts and results of all completed calls, oldest first.
 
-        The wait ends once half of the memory is free, which leaves room for batches of a useful size.
+        If the pending calls exceed their memory limit, wait for more results until half of this memory is free. That
+        leaves room for batches of a useful size.
         """
         while self.has_result:
             yield self._await_oldest()
@@ -172,12 +181,12 @@ class ColumnsWriter(Generic[ContextT]):
                 yield collected_result
 
     def collect_all_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
-        """Wait for all calls that are pending now and yield their results.
+        """Wait for all calls that are pending now. Yield their contexts and results, oldest first.
 
         Calls that are added during the iteration stay pending.
         """
         for _ in range(len(self._pending_calls)):
-            # Suspending linger wakes the sender, which an available result does not need.
+            # Suspending linger wakes the sender. If the result is already available, there is no need to.
             with nullcontext() if self.has_result else self._producer.without_linger():
                 collected_result = self._await_oldest()
             yield collected_result
@@ -186,7 +195,7 @@ class ColumnsWriter(Generic[ContextT]):
         """Wait for the oldest pending call, remove it, and return its context and its result."""
         call = self._pending_calls[0]
         result = call.future.result(self._max_result_seconds)
-        # The call is removed only after the wait. If a signal handler raises during the wait, the call stays pending,
+        # Remove the call only after the wait. If a signal handler raises during the wait, the call must stay pending,
         # because its rows were sent and its result still counts.
         self._pending_calls.popleft()
         self.pending_bytes -= call.nbytes

@@ -5,7 +5,8 @@ Unknown options are errors too, because otherwise a misspelled option would go u
 invalid values but never secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
 is not shown, because it may be a secret.
 
-The text of a fault is a template: `{linger.ms}` stands for the name of that option as the user spells it.
+A *fault* is the error of one option. Its text is a template, in which `{linger.ms}` stands for the name of that option
+as the user spells it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
 """Brokers remember only the last five batches of a producer in each partition, in order to recognize duplicates."""
 _IN_FLIGHT_OPTION = "max.in.flight.requests.per.connection"
 _IDEMPOTENCE_FIELDS = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
+"""Fields of the options that determine whether the producer is idempotent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class ProducerConfig:
 
     @classmethod
     def from_parsed_options(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Validate the combination of options that were parsed individually, and build the configuration.
+        """Check the parsed options against each other, and build the configuration.
 
         Raise one ConfigurationError that lists all errors, including those found during parsing.
         """
@@ -118,7 +120,7 @@ class ProducerConfig:
         # UniformStickyPartitioner ignores keys in the Java client, too.
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
-        # An option with an effect but without a field raises TypeError here.
+        # If an option has an effect but this class has no field for it, cls() raises TypeError.
         field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
         compression_level = _find_compression_level(parsed_options)
         return cls(**field_values, compression_level=compression_level, security=values["security"])
@@ -145,9 +147,10 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
     """Merge the options with keyword arguments, such as `linger_ms` for linger.ms.
 
-    A keyword that matches no option name, even with dots instead of underscores, is kept unchanged: it may be an option
-    name of another client, and the later error then suggests a replacement. Raise ConfigurationError if an option is
-    set in both, or if `options` is not a mapping.
+    A keyword that matches no option, even with dots instead of underscores, is kept unchanged. It may be the option of
+    another Kafka client, for which the error of a later step suggests a replacement.
+
+    Raise ConfigurationError if an option is set both ways, or if `options` is not a mapping.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
@@ -168,7 +171,7 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
 
 
 def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
-    """Return the level for the codec set in compression.type, or None if the level is not set or the codec has none."""
+    """Return the level set for the codec in compression.type; None if none is set or the codec has no levels."""
     level_option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
     if level_option is None or level_option.name not in parsed_options.raw_values:
         return None
@@ -202,7 +205,8 @@ def _check_rack(parsed_options: ParsedOptions) -> None:
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     """Return the effective delivery.timeout.ms, which is at least linger.ms + request.timeout.ms.
 
-    If the default is below this minimum, it is raised to the minimum. An explicit value below it is a fault.
+    A default below this minimum is increased to the minimum. An explicitly configured value below the minimum is
+    reported as a fault.
     """
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
@@ -211,8 +215,12 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     if has_invalid_field or timeout_ms >= min_timeout_ms:
         return timeout_ms
     if "delivery.timeout.ms" in parsed_options.raw_values:
-        problem = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {min_timeout_ms}."
-        parsed_options.faults.add("delivery.timeout.ms", problem)
+        parsed_options.faults.add(
+            "delivery.timeout.ms",
+            "is {timeout_ms}, but must be at least {linger.ms} + {request.timeout.ms} ({min_timeout_ms}).",
+            timeout_ms=timeout_ms,
+            min_timeout_ms=min_timeout_ms,
+        )
         return timeout_ms
     _log.warning("Increased delivery.timeout.ms to linger.ms + request.timeout.ms, which is %d", min_timeout_ms)
     return min_timeout_ms
@@ -221,9 +229,9 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
 def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
     """Return whether the producer is idempotent.
 
-    If idempotence was requested, explicitly or by setting a transactional id, conflicting options are faults. Otherwise
-    they disable idempotence with a warning. The exception is too many in-flight requests, which are a fault unless
-    enable.idempotence is false.
+    If the user requested idempotence, explicitly or with a transactional.id, each conflicting option is reported as a
+    fault. Otherwise, a conflict disables idempotence with a warning. The exception is too many requests in flight,
+    which is a fault unless enable.idempotence is false.
     """
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
@@ -241,8 +249,11 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
         return True
     if _IN_FLIGHT_OPTION in conflicts:
         in_flight = parsed_options.values["max_in_flight_requests_per_connection"]
-        problem = f"({in_flight}) {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false."
-        parsed_options.faults.add(_IN_FLIGHT_OPTION, problem)
+        parsed_options.faults.add(
+            _IN_FLIGHT_OPTION,
+            f"is {{in_flight}}, but {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false.",
+            in_flight=in_flight,
+        )
     elif conflicts:
         requirements = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
         _log.warning(

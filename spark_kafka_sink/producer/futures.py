@@ -1,8 +1,11 @@
 """Futures that send() and send_columns() return. results.py defines their results.
 
 Each call returns one future: send() for its record, send_columns() for all of its rows. The rows of one call may be
-spread over many batches, so they are acknowledged or fail in groups. ColumnsFuture and RecordFutures implement
-`SendCall` (calls.py) and receive the results of these groups on the sender thread, in the order of the batches.
+spread over many batches, so they are acknowledged or fail in groups. The *outcome* of a row is either the metadata of
+the stored record or an error.
+
+ColumnsFuture and RecordFutures implement `SendCall` (calls.py): they receive the outcomes of these groups on the sender
+thread, in the order of the batches.
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 _log = logging.getLogger(__name__)
 
 FUTURE_BYTES = 256
-"""Bytes of buffer.memory reserved for the Python objects of each send() record: its future, key and value.
+"""Bytes of buffer.memory reserved for the Python objects of each record passed to send(): its future, key and value.
 
-They are reserved in addition to the encoded size. Measured with tracemalloc: 326 bytes for a staged record whose
-encoded size is 113 bytes.
+These bytes are reserved in addition to the encoded size of the record. Measured with tracemalloc: 326 bytes for a
+staged record whose encoded size is 113 bytes.
 """
 
 NO_RECORD_ERRORS: Mapping[int, KafkaSinkError] = {}
-"""An empty `errors_by_position`, for rows that have no errors of their own."""
-_NO_VALUES: NDArray[Any] = np.empty(0, np.int64)
+"""An empty `errors_by_position`, for rows that were not rejected individually."""
+_NO_NUMBERS: NDArray[Any] = np.empty(0, np.int64)
 T = TypeVar("T")
 
 
@@ -65,6 +68,7 @@ class _ProducerFuture(Future[T]):
         return wrap_future(self).__await__()
 
     def cancel(self) -> bool:
+        """Return False, because a record that may have been sent already cannot be taken back."""
         return False
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
@@ -86,9 +90,9 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
     Most callers never read the futures of their records. Future.__init__ creates a condition and two lists (1.5 kB),
-    which costs as much as the rest of send(). Therefore __init__ does not call it, and RecordFutures stores the
-    outcomes of all records of a call together. The first access to an attribute of Future creates an ordinary Future
-    and copies its attributes to this object.
+    which takes as long as the rest of send(). SendFuture.__init__ therefore does not call Future.__init__, and
+    RecordFutures stores the outcomes of many records together. The first access to an attribute of Future creates an
+    ordinary Future and copies its attributes to this object.
 
     The sender thread and the thread that first accesses an attribute need no common lock:
 
@@ -103,7 +107,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         self._row_index = row_index
 
     def _create_future(self) -> Future[RecordMetadata]:
-        """Return the Future behind this object, creating it at the first call.
+        """Return the ordinary Future behind this object. The first call creates it.
 
         setdefault() is atomic, so all threads get the same Future.
         """
@@ -138,7 +142,8 @@ class _FutureAttribute:
             return self
         attributes = vars(future)
         for name, value in vars(attributes.get("_future") or future._create_future()).items():
-            attributes.setdefault(name, value)  # the sender thread may have completed this future concurrently
+            # setdefault() keeps an attribute that another thread has set first, for example by completing this future.
+            attributes.setdefault(name, value)
         return attributes[self._name]
 
 
@@ -147,6 +152,7 @@ for _name in vars(Future()):
 
 
 def _complete_future(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
+    """Set the result or the exception of a future."""
     if isinstance(outcome, Exception):
         future.set_exception(copy_error(outcome))  # the records of a batch share one error object
     else:
@@ -154,21 +160,20 @@ def _complete_future(future: Future[RecordMetadata], outcome: RecordMetadata | E
 
 
 class _RowsOutcome(NamedTuple):
-    """The common outcome of several rows of a call.
-
-    If `error` is None, the rows are stored at consecutive offsets that start at `base_offset`. Otherwise each row has
-    failed with its own error in `errors_by_position` or, without an entry there, with `error`.
-
-    As in RecordMetadata, a number that is unknown is -1.
-    """
+    """The common outcome of several rows of a call: either all of them are stored, or all of them have failed."""
 
     row_indices: NDArray[np.int64]
+    """The indices of the rows in their call."""
     partition: int
+    """The partition of the rows; -1 if they failed before they were assigned to a partition."""
     base_offset: int = -1
+    """The offset of the first row, after which the other rows follow; -1 if the broker did not return it."""
     log_append_time: int = -1
     """The timestamp that the broker assigned to the records; -1 if the records keep their own timestamps."""
     error: KafkaSinkError | None = None
+    """None if the rows are stored. Otherwise, the error of each row without an entry in `errors_by_position`."""
     errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
+    """The errors of rows that the broker rejected individually, keyed by position in `row_indices`."""
 
     def find_error(self, position: int) -> KafkaSinkError | None:
         """Return the error of the row at this position in `row_indices`, or None if the row was stored."""
@@ -176,10 +181,10 @@ class _RowsOutcome(NamedTuple):
 
 
 class RecordFutures:
-    """The outcomes of consecutive send() records of one topic, which were staged together.
+    """The outcomes of consecutive records of one topic that were passed to send() and staged together.
 
-    This is a SendCall whose row indices are the positions in StagedRecords. Outcomes are indexed by row only when a
-    future is first read.
+    This is a SendCall (calls.py). A row index is the position of a record among the records that were staged together.
+    Outcomes arrive for whole groups of rows, and are indexed by row only when a future is first read.
     """
 
     future_bytes_per_row = FUTURE_BYTES
@@ -195,31 +200,36 @@ class RecordFutures:
         """Number of items at the beginning of _rows_outcomes whose rows are in _outcome_by_row."""
         self._outcome_by_row: dict[int, tuple[_RowsOutcome, int]] = {}
         """The outcome of each row and the row's position in the outcome's `row_indices`, by row index."""
-        self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
+        self._timestamps = self._key_sizes = self._value_sizes = _NO_NUMBERS
 
     def set_record_fields(
         self, timestamps: NDArray[np.int64], key_sizes: NDArray[np.int32], value_sizes: NDArray[np.int32]
     ) -> None:
-        """Set the RecordMetadata fields that brokers do not return, by row index. A size of -1 stands for null."""
+        """Set the fields of RecordMetadata that brokers do not return. Each array has one element per row index.
+
+        The size of a null key or value is -1.
+        """
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+        """Add the outcome of the rows in each range, as SendCall documents."""
         for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
             self._add_outcome(_RowsOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
     def fail_rows(
         self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
+        """Add the outcome of the failed rows, as SendCall documents."""
         partition = -1 if failure.partition is None else failure.partition
         self._add_outcome(
             _RowsOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
         )
 
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
-        """Run the callbacks of one record that was not accepted, and return its failed future.
+        """Run the callbacks of one record that was not accepted. Return a future that has failed with `error`.
 
-        This runs on the thread that calls send(). An Exception raised by a callback is only logged. Any other
-        BaseException, such as KeyboardInterrupt, is raised again.
+        Call this on the thread that calls send(), and only if no record was staged in this object. An Exception raised
+        by a callback is only logged. Any other BaseException, such as KeyboardInterrupt, is raised again.
         """
         row_index = 0  # the record is the only one of this object
         self.callbacks[row_index] = callbacks
@@ -261,7 +271,11 @@ class RecordFutures:
         self._indexed_outcome_count = indexed_outcome_count + len(new_outcomes)
 
     def _build_metadata(self, rows_outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
-        """Build the metadata of the row at `position` in an outcome, with -1 in unknown fields."""
+        """Build the metadata of one row, with -1 in unknown fields.
+
+        `position`: the position of the row in the outcome.
+        `row_index`: the index of the row in the call.
+        """
         if rows_outcome.error is not None:  # only the topic and perhaps the partition are known
             return RecordMetadata(self._topic, rows_outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = rows_outcome.log_append_time >= 0
@@ -276,7 +290,7 @@ class RecordFutures:
         )
 
     def _add_outcome(self, rows_outcome: _RowsOutcome) -> BaseException | None:
-        """Run the callbacks of the rows, store the outcome and complete the watched futures.
+        """Run the callbacks of the rows, store the outcome, and complete the futures that callers have already read.
 
         If callbacks raised a BaseException that is not an Exception, such as KeyboardInterrupt, return the last one.
         Otherwise return None.
@@ -293,7 +307,10 @@ class RecordFutures:
                         complete_safely(future.complete, record_outcome)
 
     def _run_callbacks(self, rows_outcome: _RowsOutcome) -> BaseException | None:
-        """Run each callback of the rows once. Return the last BaseException that is not an Exception, or None."""
+        """Run each callback of the rows once.
+
+        Return the last exception that is not an Exception, such as KeyboardInterrupt, or None if there was none.
+        """
         interruption: BaseException | None = None
         for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
             error = rows_outcome.find_error(position)
@@ -323,8 +340,8 @@ def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """The future of all rows of one send_columns() call.
 
-    The calling thread and the sender thread both add results, so _lock guards the fields. The stored ranges of each
-    response are kept, and merged only when the result's `partitions` property is read.
+    The calling thread and the sender thread both add outcomes, so _lock guards the fields. The stored ranges of the
+    responses are merged only when the result's `partitions` property is read.
     """
 
     future_bytes_per_row = 0
@@ -342,6 +359,10 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self.set_result(ColumnsResult(topic, failures=(), rows_written=0, stored=()))
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+        """Record that brokers have stored `row_count` rows, and complete the future if no row is pending.
+
+        `row_indices`, `stored_ranges`: as SendCall documents.
+        """
         with self._lock:
             self._stored_ranges.append(stored_ranges)
             if self._row_indices is not None:
@@ -371,7 +392,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._complete()
 
     def _complete(self) -> None:
-        """Set the future's result. All rows must have results, because then no thread changes the fields anymore."""
+        """Set the future's result. Call this only when no row is pending, because the fields no longer change then."""
         result = ColumnsResult(
             self._topic, tuple(self._failures), self._rows_written, self._stored_ranges, self._row_indices or ()
         )
@@ -392,10 +413,10 @@ def _split_by_error(failure: FailedRows, errors_by_position: Mapping[int, KafkaS
 
 
 def complete_safely(complete: Callable[..., object], *arguments: Any) -> None:
-    """Call `complete`, which completes one future on the sender thread, and log any exception.
+    """Call `complete`, a function that completes one future on the sender thread, and log any exception.
 
-    An exception comes from user code, such as a callback or a log handler, and must not prevent the futures of other
-    records from completing.
+    Such an exception comes from user code, for example a callback or a log handler. It must not prevent the futures of
+    other records from being completed.
     """
     try:
         complete(*arguments)

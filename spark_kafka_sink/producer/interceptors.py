@@ -1,10 +1,10 @@
-"""Interceptors: user code that is called with each ProducerRecord before it is sent, and later with its result.
+"""Interceptors: user code that sees each ProducerRecord before it is sent, and later its result.
 
-Interceptors run in the order in which they were passed to KafkaProducer. As in the Java client, if an interceptor
-raises, the exception is logged and the next interceptor receives the record unchanged. `on_send` runs on the caller's
-thread and may return a different record. `on_acknowledgement` runs on the sender thread, before the callback of send(),
-and should return quickly. Interceptors are called only for records passed to send(), because send_columns() never
-creates single records.
+Interceptors run in the order in which they were passed to KafkaProducer. `on_send` runs on the caller's thread and may
+return a different record. If `on_send` raises, the exception is logged, and the next interceptor receives the record
+unchanged, as in the Java client. `on_acknowledgement` runs on the sender thread, before the callback of send(), and
+should return quickly. Interceptors see only records passed to send(), because send_columns() never creates single
+records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Interceptor(Protocol[Record, Metadata]):
     def on_acknowledgement(self, metadata: Metadata, error: Exception | None) -> None:
         """Handle the result of a record.
 
-        If `error` is set, the metadata contains the topic, the partition if known, and -1 in all other fields.
+        `error`: None if the record was stored. Otherwise, only the topic and perhaps the partition in `metadata` are
+        known, and all other fields are -1.
         """
         ...
 
@@ -42,7 +43,7 @@ class Interceptors(Generic[Record, Metadata]):
         self.acknowledgement_callbacks: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
             interceptor.on_acknowledgement for interceptor in interceptors
         )
-        """The callbacks for each record's result. The caller must handle exceptions that they raise."""
+        """The functions to call with the result of each record. The caller must handle exceptions that they raise."""
 
     def on_send(self, record: Record) -> Record:
         """Pass a record through all interceptors, and return the record to send."""

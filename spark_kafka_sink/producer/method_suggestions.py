@@ -1,8 +1,8 @@
-"""Suggestions for method names of other Python clients for Kafka.
+"""Suggestions for users who call a method by the name that it has in another Python client for Kafka.
 
 Accessing such a name raises an AttributeError that names the equivalent call. client/option_suggestions.py does the
-same for options. Each name is a descriptor in the class, because a `__getattr__` would slow down every attribute
-access: it took 2 of the 15 microseconds of a send().
+same for options. Each name is a descriptor in the class. A class with `__getattr__` needs no descriptors, but every
+attribute access takes longer: 2 of the 15 microseconds of a send().
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 
 class Counterpart(NamedTuple):
-    """The client that a name comes from, and KafkaProducer's equivalent call or argument."""
+    """What to use instead of a name from another client."""
 
     client: str
+    """The client that the name comes from."""
     replacement: str
+    """The equivalent call or argument of KafkaProducer, for the end of a sentence: `here it is ...`."""
 
 
 _CONFLUENT, _KAFKA_PYTHON, _AIOKAFKA = "confluent-kafka", "kafka-python", "aiokafka"
-_DONE_CALLBACK = "add_done_callback(f), with f(future); or send(..., callback=f), with f(metadata, error)"
+_CALLBACK_REPLACEMENT = "add_done_callback(f), with f(future); or send(..., callback=f), with f(metadata, error)"
 
 PRODUCER_METHODS: Mapping[str, Counterpart] = {
     "produce": Counterpart(_CONFLUENT, "send(topic, value, key)"),
@@ -40,9 +42,9 @@ FUTURE_METHODS: Mapping[str, Counterpart] = {
     "is_done": Counterpart(_KAFKA_PYTHON, "done()"),
     "succeeded": Counterpart(_KAFKA_PYTHON, "exception(timeout) is None"),
     "failed": Counterpart(_KAFKA_PYTHON, "exception(timeout) is not None"),
-    "add_callback": Counterpart(_KAFKA_PYTHON, _DONE_CALLBACK),
-    "add_errback": Counterpart(_KAFKA_PYTHON, _DONE_CALLBACK),
-    "add_both": Counterpart(_KAFKA_PYTHON, _DONE_CALLBACK),
+    "add_callback": Counterpart(_KAFKA_PYTHON, _CALLBACK_REPLACEMENT),
+    "add_errback": Counterpart(_KAFKA_PYTHON, _CALLBACK_REPLACEMENT),
+    "add_both": Counterpart(_KAFKA_PYTHON, _CALLBACK_REPLACEMENT),
 }
 SEND_ARGUMENTS: Mapping[str, Counterpart] = {
     "on_delivery": Counterpart(_CONFLUENT, "callback=f, with f(metadata, error)"),
@@ -54,7 +56,10 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
-    """Return a class decorator that makes access to these names raise an AttributeError that suggests a counterpart."""
+    """Return a class decorator with which access to one of these names raises AttributeError with a suggestion.
+
+    `counterparts`: the names that the class does not have, and what to use instead.
+    """
 
     def decorate(owner: ClassT) -> ClassT:
         for name, counterpart in counterparts.items():
@@ -65,7 +70,7 @@ def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[C
 
 
 class _MissingMethod:
-    """Descriptor whose access raises an AttributeError that suggests the counterpart of a method."""
+    """Descriptor of a method that does not exist. Access to it raises AttributeError with the method to use instead."""
 
     def __init__(self, name: str, counterpart: Counterpart) -> None:
         self._name = name
@@ -74,15 +79,15 @@ class _MissingMethod:
     def __get__(self, instance: object, owner: type) -> NoReturn:
         message = f"{owner.__name__!r} object has no attribute {self._name!r}"
         # Without `obj`, Python does not append a suggestion of its own, such as "Did you mean: '_pool'?" for poll.
-        raise AttributeError(f"{message}. {_describe(self._counterpart)}", name=self._name)
+        raise AttributeError(f"{message}. {_format_suggestion(self._counterpart)}", name=self._name)
 
 
 def build_unexpected_argument_error(names: Iterable[str]) -> TypeError:
-    """Build the error for keyword arguments that send() does not accept. It names the first of them."""
+    """Build the error for keyword arguments that send() does not accept. The message names the first of them."""
     name = next(iter(names))
     message = f"KafkaProducer.send() got an unexpected keyword argument {name!r}"
-    return TypeError(f"{message}. {_describe(SEND_ARGUMENTS[name])}" if name in SEND_ARGUMENTS else message)
+    return TypeError(f"{message}. {_format_suggestion(SEND_ARGUMENTS[name])}" if name in SEND_ARGUMENTS else message)
 
 
-def _describe(counterpart: Counterpart) -> str:
+def _format_suggestion(counterpart: Counterpart) -> str:
     return f"That is {counterpart.client}'s name; here it is {counterpart.replacement}."

@@ -1,11 +1,11 @@
-"""Producer metrics. Metrics that the Java client also has keep their Java names.
+"""ProducerMetrics: the metrics of a producer. Metrics that the Java client also has keep their Java names.
 
 Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
 Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sums over the
 sent batches are moved to the windows ten times a second and at each read. A metric whose name ends in `{topic=...}`
 belongs to one topic; a metric whose name ends in `{node-id=...}` belongs to one node's connections.
 
-Several threads record, so one lock guards all state. Callers pass the current time.
+Several threads record values, so one lock guards all state. Callers pass the current time in milliseconds.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ WAIT_TIME_METRICS = (
     "txn-commit-time",
     "txn-abort-time",
 )
+"""Metrics that sum up the waiting times of calls. `-ns-total` is appended to their names."""
 _UPDATE_INTERVAL_MS = 100.0
 """Minimum interval between two updates of the windows while requests are being sent."""
 _METRICS_WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
+"""Metrics of which the Java client reports only an average."""
 _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
@@ -49,7 +51,10 @@ class _MutableTotals(SimpleNamespace):
     """The running counters. Totals is their immutable snapshot, with the same attributes."""
 
     def add_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
-        """Count acknowledged batches, and the latencies of their records since `oldest_row_ms`."""
+        """Count acknowledged batches and their records.
+
+        The latency of a record is the time since the arrival of the oldest row of its batch.
+        """
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes
@@ -99,7 +104,10 @@ class _SendCounts:
 
 
 class _TopicMetrics:
-    """The metrics of one topic, as in the Java client's `producer-topic-metrics` group."""
+    """The metrics of one topic, as in the Java client's `producer-topic-metrics` group.
+
+    The Java client calls compression ratios `compression-rate`, and so do our metric names.
+    """
 
     __slots__ = ("compression_ratios", "failed_records", "retried_records", "sent_bytes", "sent_records")
 
@@ -118,9 +126,10 @@ class _TopicMetrics:
 
 
 class ProducerMetrics:
-    """Records events of the sender and of calling threads, and computes the values of all metrics.
+    """Records events of the sender thread and of calling threads, and computes the values of all metrics.
 
-    To add a metric, add its name to `_windowed_stats` or `_meters`, which define its gauges, and record its values.
+    To add a metric, add its name to `_windowed_stats` (average and maximum) or to `_meters` (rate and total), and
+    record its values in one of the `record_` methods. The gauges that read the metric follow from its name.
     """
 
     def __init__(
@@ -160,8 +169,9 @@ class ProducerMetrics:
         self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
         """Counts of the batches that were sent since the last update of the windows, by topic."""
         self._last_send_update_ms = 0.0
-        """Time at which `record_request` last updated the windows. The next update adds _send_counts with this time."""
+        """When `record_request` last updated the windows. The next update adds `_send_counts` with this timestamp."""
         self._sent_request_count = 0
+        """Number of produce requests that were sent since the last update of the windows."""
         self._totals = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {
             **gauges,
@@ -185,15 +195,15 @@ class ProducerMetrics:
     # -- recording ----------------------------------------------------------------------------------------------------
 
     def record_row_sizes(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float) -> None:
-        """Record the sizes of rows that a send accepted, for the record-size metrics."""
+        """Record the sizes of rows that a call of send() or send_columns() accepted, for the record-size metrics."""
         with self._lock:
             self._windowed_stats["record-size"].record(total_bytes, now_ms, row_count, max_row_bytes)
 
     def record_rejected_rows(self, row_count: int, now_ms: float) -> None:
         """Count rows that failed before they were staged.
 
-        As in the Java client, they count as errors of the producer but not of their topic. Otherwise a topic that does
-        not exist would have metrics for the producer's lifetime.
+        As in the Java client, these rows count as errors of the producer, but not of their topic. Otherwise a topic
+        that does not exist would have metrics for the rest of the producer's lifetime.
         """
         with self._lock:
             self._totals.errors += row_count
@@ -245,6 +255,7 @@ class ProducerMetrics:
             self._get_or_create_topic_metrics(topic).failed_records.record(record_count, now_ms)
 
     def record_batch_split(self, now_ms: float) -> None:
+        """Count a batch that is split, because a broker has rejected it as too large."""
         with self._lock:
             self._meters["batch-split"].record(value=1, now_ms=now_ms)
 
@@ -257,13 +268,13 @@ class ProducerMetrics:
             self._wait_times_ns[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
 
     def _update_windows(self, now_ms: float) -> None:
-        """Add everything that was counted since the last call to the windows."""
+        """Add everything that was counted since the last update to the windows."""
         self._update_send_windows()
         self._network.update(now_ms)
         self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
-        """Move the sums over the batches sent since the last call into the windows, dated `_last_send_update_ms`."""
+        """Move the sums over recently sent batches into the windows, with the timestamp `_last_send_update_ms`."""
         sent_ms, total_record_count = self._last_send_update_ms, 0
         for topic, counts in self._send_counts.items():
             self._windowed_stats["batch-size"].record(
@@ -309,25 +320,33 @@ class ProducerMetrics:
             return values
 
     def read(self, name: str, now_ms: float) -> float:
-        """Return one metric without computing the others. Raise KeyError for an unknown name, topic or node."""
+        """Return the value of one metric. Raise KeyError for an unknown name, topic or node.
+
+        Unlike `read_all`, this computes no other metric.
+        """
         with self._lock:
             self._update_windows(now_ms)
-            stem, tag, tag_value = parse_metric_name(name)
-            if tag is None:
-                gauges = self._gauges
-            elif tag == "topic":
-                gauges = self._metrics_by_topic[tag_value].gauges() if tag_value in self._metrics_by_topic else {}
-            else:
-                gauges = self._network.node_gauges().get(tag_value, {})
-            gauge = gauges.get(stem)
+            gauge = self._find_gauge(parse_metric_name(name))
             if gauge is None:
                 matches = difflib.get_close_matches(name, self._gauges, n=1)
                 suggestion = f" Did you mean {matches[0]}?" if matches else ""
                 raise KeyError(f"{name} is not a metric of the producer.{suggestion}")
             return gauge(now_ms)
 
+    def _find_gauge(self, name: MetricName) -> Gauge | None:
+        """Return the gauge that reads a metric, or None if the metric, its topic or its node is unknown."""
+        if name.tag is None:
+            return self._gauges.get(name.stem)
+        if name.tag == "topic":
+            topic_metrics = self._metrics_by_topic.get(name.tag_value)
+            return None if topic_metrics is None else topic_metrics.gauges().get(name.stem)
+        return self._network.node_gauges().get(name.tag_value, {}).get(name.stem)
+
     def totals(self, now_ms: float) -> Totals:
-        """Return the current totals. This must be cheap, because the Spark sink calls it before and after each task."""
+        """Return the current totals.
+
+        This method must stay cheap, because the Spark sink calls it before and after each task.
+        """
         with self._lock:
             self._totals.blocked_ms = self._pool.total_wait_ms
             totals = vars(self._totals)
@@ -341,9 +360,11 @@ class MetricName(NamedTuple):
     """The parts of a metric name such as `record-send-total{topic=t}`. Most names have no tag."""
 
     stem: str
+    """The name without the tag: `record-send-total`."""
     tag: str | None = None
-    """`topic` or `node-id`."""
+    """`topic` or `node-id`; None without a tag."""
     tag_value: str = ""
+    """The name of the topic or of the node."""
 
 
 def parse_metric_name(name: str) -> MetricName:

@@ -1,4 +1,7 @@
-"""murmur2 hashes of a column of keys, identical to those of the Java client.
+"""murmur2 hashes of a column of keys, from which their partitions are computed.
+
+The hashes must stay identical to those of the Java client. Otherwise records with the same key would go to different
+partitions, depending on the client that sends them.
 
     h = seed ^ length
     for each complete little-endian word k:    k *= m; k ^= k >>> 24; k *= m; h *= m; h ^= k
@@ -7,7 +10,7 @@
 
 Words have 32 bits. All keys are hashed together, one word at a time: the first word of every key, then the second word
 of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
-keys. It works in place, in a few arrays that fit into the CPU cache.
+keys. The loop works in place, in a few arrays that fit into the CPU cache.
 
 Keys of equal length form a table with one row per key, in which column i holds word i of every key. Keys of different
 lengths start at arbitrary offsets, so their words must be gathered. They are sorted by length first, so that the keys
@@ -38,6 +41,7 @@ def _to_uint32_scalar(value: int) -> NDArray[np.uint32]:
     return np.array(value, np.uint32)
 
 
+# The seed, the multiplier and the shifts define the hash. All limits below only affect its speed.
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 """The constant m of murmur2."""
@@ -45,6 +49,7 @@ _UINT32_MASK = 0xFFFF_FFFF
 _WORD_BYTES = 4
 _WORD_BITS = 8 * _WORD_BYTES
 _PAIR_BYTES = 2 * _WORD_BYTES
+"""Size of a pair of consecutive words, from which a word at any offset can be shifted out (`_read_word_pairs`)."""
 
 _MULTIPLIER_SCALAR = _to_uint32_scalar(_MULTIPLIER)
 _ONE_SCALAR = _to_uint32_scalar(1)
@@ -66,7 +71,7 @@ _MIN_SEPARATE_WORDS = 64
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
-    """Compute the partition of each key as Java does: the hash without its sign bit, modulo the partition count.
+    """Return the partition of each key, as in Java: the hash without its sign bit, modulo the number of partitions.
 
     The results for null keys are meaningless.
     """
@@ -82,7 +87,7 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
 
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
-    """Compute murmur2 of each key, with Kafka's seed. Null keys hash like empty keys."""
+    """Return the murmur2 hash of each key, with Kafka's seed. A null key has the hash of an empty key."""
     if not keys.row_count:
         return np.empty(0, np.uint32)
     key_length = keys.find_uniform_length()  # -1 if all keys are null
@@ -104,15 +109,15 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
 
 
 def _should_hash_as_table(key_count: int, key_length: int) -> bool:
-    """Return whether keys of equal length are hashed in passes over a table, because they are many or short.
+    """Return whether to hash keys of equal length in passes over all of them, because they are many or short.
 
-    A few long keys are hashed separately, as if they had different lengths.
+    If they are few and long, it is faster to hash them separately, like keys of different lengths.
     """
     return key_count > _MAX_SEPARATE_EQUAL_LENGTH_KEYS or key_length < _WORD_BYTES * _MIN_SEPARATE_WORDS
 
 
 def _hash_equal_length_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
-    """Hash keys that all have the same length with murmur2, omitting the final mixing."""
+    """Return the hashes of keys that all have the same length, before the final mixing step of murmur2."""
     hashes = np.full(keys.row_count, _SEED ^ key_length, np.uint32)
     word_count, tail_byte_count = divmod(key_length, _WORD_BYTES)
     for word_index in range(0, word_count, _WORDS_PER_PASS):
@@ -128,10 +133,12 @@ def _hash_equal_length_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uin
 
 
 def _view_words(keys: ByteColumn, key_length: int, start: int, word_count: int) -> NDArray[np.uint32]:
-    """View consecutive words of keys of equal length as an array with one row per word and one column per key.
+    """Return a view of consecutive words of keys of equal length, with one row per word and one column per key.
 
-    `start`: the offset in each key of the first word. The words must lie within the keys: 0 <= start, and
-    start + 4 * word_count <= key_length. Then no word lies outside of the buffer.
+    `start`: the offset of the first word in each key.
+
+    The words must lie within the keys: 0 <= start, and start + 4 * word_count <= key_length. Otherwise the view would
+    contain bytes of other keys, or extend beyond the buffer.
     """
     words: NDArray[np.uint32] = np.ndarray(
         (word_count, keys.row_count),
@@ -146,10 +153,10 @@ def _view_words(keys: ByteColumn, key_length: int, start: int, word_count: int) 
 def _mix_tails_of_equal_length_keys(
     hashes: NDArray[np.uint32], keys: ByteColumn, key_length: int, tail_byte_count: int
 ) -> None:
-    """Mix the last 1 to 3 bytes of keys of equal length into their hashes, in place.
+    """Mix the tails of keys of equal length into their hashes, in place.
 
-    This is the tail step of murmur2 (see the top of this file). Words are little-endian, so the first byte of a tail is
-    the lowest byte of its word.
+    A tail consists of the last 1 to 3 bytes of a key, which do not fill a word. Words are little-endian, so the first
+    byte of a tail is the lowest byte of its word.
     """
     tail_words = np.empty_like(hashes)
     if key_length > tail_byte_count:
@@ -170,14 +177,14 @@ def _mix_tails_of_equal_length_keys(
 
 
 def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
-    """Hash keys of different lengths with murmur2, omitting the final mixing."""
+    """Return the hashes of keys of different lengths, before the final mixing step of murmur2."""
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
     key_order, first_key_indices = _sort_by_length(lengths)
     starts, lengths = starts[key_order], lengths[key_order]
     hashes = lengths.view(np.uint32) ^ _to_uint32_scalar(_SEED)
     word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
-    # A key's first word begins in the pair at index start // 4, after start % 4 bytes.
+    # The first word of a key begins in the pair at index start // 4, after start % 4 bytes.
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
     pass_count = _count_passes(first_key_indices, keys.row_count)
     for first_key_index in first_key_indices[:pass_count]:
@@ -200,9 +207,10 @@ def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
 
 
 def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slice, list[int]]:
-    """Return the order of the keys by length and, for each word number, the first key in this order that has the word.
+    """Sort keys by length, so that the keys that have a word with a given index come last.
 
-    If all keys have the same number of words, they are not sorted, and the order is a slice that selects all keys.
+    Return the order of the keys, and for each word index the position in this order of the first key that has such a
+    word. If all keys have the same number of words, nothing is sorted, and the order is a slice that selects all keys.
     """
     min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
     if min_length >> 2 == max_length >> 2:
@@ -213,20 +221,24 @@ def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slic
 
 
 def _count_passes(first_key_indices: list[int], key_count: int) -> int:
-    """Return the number of words that are hashed in passes over all keys. Later words are hashed key by key."""
+    """Return how many words of each key to hash in passes over all keys that have the word.
+
+    The remaining words belong to a few long keys, for which it is faster to hash one key after the other.
+    """
     pass_count = bisect_left(first_key_indices, key_count - _MAX_SEPARATE_KEYS)
     return len(first_key_indices) if len(first_key_indices) - pass_count < _MIN_SEPARATE_WORDS else pass_count
 
 
 def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint64]:
-    """Read eight bytes at every fourth byte from `start`, with zeros after `stop`.
+    """Return the eight bytes that begin at every fourth byte of data[start:stop], with zeros after its end.
 
-    Gathering 32-bit words from unaligned offsets is slow. Instead, the aligned pair of words that contains the wanted
-    word is gathered, and the wanted word is shifted out of the pair.
+    Callers gather the pair that contains the word they want, then shift the word out of the pair. This is faster than
+    gathering 32-bit words from unaligned offsets.
     """
     size = stop - start
     padded_bytes = np.zeros(size + _PAIR_BYTES, np.uint8)
     padded_bytes[:size] = np.frombuffer(data, np.uint8, count=size, offset=start)
+    # The pairs overlap: each has 8 bytes, and one begins every 4 bytes. The padding keeps the last pair in bounds.
     pair_count = size // _WORD_BYTES + 1
     word_pairs: NDArray[np.uint64] = np.ndarray(
         (pair_count,), "<u8", buffer=padded_bytes, strides=(_WORD_BYTES,)
@@ -244,19 +256,21 @@ def _gather_words(
 
 
 def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
-    """Mix one word of each key into its hash, in place. Overwrites `words`."""
+    """Mix one word of each key into the hash of the key, in place. `words` is overwritten."""
     _scramble(words)
     hashes *= _MULTIPLIER_SCALAR
     hashes ^= words
 
 
 def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_byte_counts: NDArray[np.int32]) -> None:
-    """Mix the last 0 to 3 bytes of each key into its hash, in place. Overwrites `tail_words`.
+    """Mix the tail of each key into the hash of the key, in place. `tail_words` is overwritten.
 
-    `tail_words`: for each key, the word that begins with its tail. The remaining bytes of the word are surplus.
+    A tail consists of the last 0 to 3 bytes of a key, which do not fill a word.
+
+    `tail_words`: for each key, the word that begins with the tail. The other bytes of the word are surplus.
     `tail_byte_counts`: the number of bytes of each tail.
     """
-    # Without a tail, all 32 bits are surplus, and numpy shifts the word to 0.
+    # Shift out the surplus bits. Without a tail, all 32 bits are surplus, and numpy shifts the word to 0.
     surplus_bits = (_WORD_BITS - 8 * tail_byte_counts).view(np.uint32)
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
@@ -266,7 +280,7 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
-    """Mix the next words of a single key into its hash, and return the new hash."""
+    """Return the hash of a single key after mixing in `word_count` words, the first of which begins at `start`."""
     words = np.frombuffer(data, "<u4", count=word_count, offset=start).copy()
     _scramble(words)
     for word in words.tolist():
@@ -275,7 +289,7 @@ def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) 
 
 
 def _scramble(words: NDArray[np.uint32]) -> None:
-    """Scramble each word in place, before it is mixed into a hash."""
+    """Apply the first half of a murmur2 round to each word, in place: k *= m; k ^= k >>> 24; k *= m."""
     words *= _MULTIPLIER_SCALAR
     words ^= words >> _WORD_SHIFT
     words *= _MULTIPLIER_SCALAR

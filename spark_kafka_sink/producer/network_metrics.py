@@ -1,7 +1,7 @@
 """Network metrics under their Java names: bytes, requests, connections and the selector's I/O times.
 
-The selector keeps the counters (network/io_counts.py). Their increases are added to the windows ten times a second
-while requests are being sent, and at each read. Callers must hold the lock of ProducerMetrics.
+The selector keeps the counters (network/io_counts.py). `update` adds their increases to the sample windows, ten times a
+second while requests are being sent, and at each read. Callers must hold the lock of ProducerMetrics.
 
 Requests, responses and their bytes are also counted per node. Nodes have the same names as in the Java client: `node-3`
 is broker 3, and `node--1` is the first bootstrap server.
@@ -48,10 +48,10 @@ class TrafficMetrics:
         self._request_size = WindowedStat(window_ms, window_count)
 
     def update(self, now_ms: float) -> None:
-        """Record the traffic since the last call: the increase of each total, and the size of each request sent."""
+        """Record the traffic since the last call: the increase of each total, and the size of each request."""
         for name, attribute in _TRAFFIC_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
-        unrecorded_sizes = self._counts.send_sizes  # the selector appends to this queue
+        unrecorded_sizes = self._counts.send_sizes  # the selector may append to this queue concurrently
         while unrecorded_sizes:
             self._request_size.record(unrecorded_sizes.popleft(), now_ms)
 
@@ -66,20 +66,21 @@ class TrafficMetrics:
 
 
 class NetworkMetrics:
-    """The rates, totals and averages of everything that IoCounts counts, for all nodes and for each node."""
+    """The rates, totals and averages of everything that IoCounts counts, for all nodes together and for each node."""
 
     def __init__(self, counts: IoCounts, window_ms: float, window_count: int) -> None:
         self._counts = counts
         self._window_ms, self._window_count = window_ms, window_count
         self._traffic = TrafficMetrics(counts, window_ms, window_count)
-        # Both dictionaries are keyed by channel id, which is the node id as text.
         self._node_traffic: dict[str, TrafficMetrics] = {}
+        """The traffic of each node, keyed by channel id, which is the node id as text."""
         self._node_latencies_ms: defaultdict[str, WindowedStat] = defaultdict(
             partial(WindowedStat, window_ms, window_count)
         )
-        """Latencies of produce requests."""
+        """The latencies of each node's produce requests, also keyed by channel id."""
         self._meters = {name: Meter(WindowedStat(window_ms, window_count)) for name in _COUNTER_ATTRIBUTES}
         self._timers = {name: Meter(WindowedStat(window_ms, window_count)) for name in _TIMER_ATTRIBUTES}
+        """Meters of the selector's times, in nanoseconds per select."""
 
     def update(self, now_ms: float) -> None:
         """Record the increase of each counter since the last call."""
@@ -87,7 +88,7 @@ class NetworkMetrics:
         previous_select_count = self._meters["select"].total
         for name, attribute in _COUNTER_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
-        # The averages of the timers are per select.
+        # A timer's average is the time per select, so count the selects since the last call.
         new_select_count = self._meters["select"].total - previous_select_count
         for name, attribute in _TIMER_ATTRIBUTES.items():
             nanoseconds = getattr(self._counts, attribute) * NANOSECONDS_PER_MS

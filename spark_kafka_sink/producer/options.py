@@ -1,8 +1,11 @@
-"""Table of all Java producer options, with their current defaults and limits.
+"""PRODUCER_OPTIONS: the table of all options of the Java producer, with their defaults and limits.
 
 Each option has a parser. An option that cannot work in Python has an `unsupported_reason`, and only its default is
 accepted. An option without effect says so in its description. The options for connections, requests and metadata come
 from client/options.py. The TLS and SASL options are in network/security_options.py.
+
+Run `make docs` after a change: docs/options.md, the fields of ProducerConfig and typed_options.py are generated from
+the table.
 """
 
 from __future__ import annotations
@@ -24,15 +27,20 @@ from spark_kafka_sink.options import Option, build_option_table
 _PARTITIONER_PACKAGE = "org.apache.kafka.clients.producer."
 
 ACKS_PARSER = build_choice_parser("all", "-1", "0", "1")
+"""Parses acks to one of these strings. The option itself is parsed to a number."""
 
 
 def _parse_acks(value: object) -> int:
+    """Parse acks to the number in the protocol, which is -1 for `all`."""
     acks = ACKS_PARSER(value)
     return -1 if acks == "all" else int(acks)
 
 
 def _parse_gzip_level(value: object) -> object:
-    """Parse a level. Level 0 stores bytes uncompressed, and the Java client rejects it, too."""
+    """Parse a compression level of gzip: -1, or 1 to 9.
+
+    Level 0 would store the bytes uncompressed. The Java client rejects this level, too.
+    """
     level = build_integer_parser(-1, 9)(value)
     if level == 0:
         raise ValueError("must be -1 or from 1 to 9")
@@ -46,7 +54,7 @@ UNSUPPORTED_PARTITIONER_MESSAGE = (
 
 
 def _parse_partitioner_class(value: object) -> str:
-    """Parse the class name of a Java partitioner, with or without its package."""
+    """Parse the class name of a Java partitioner, with or without its package. Return the name without its package."""
     class_name = parse_text(value).removeprefix(_PARTITIONER_PACKAGE).removeprefix("internals.")
     if class_name not in ("DefaultPartitioner", "UniformStickyPartitioner", ROUND_ROBIN_PARTITIONER, ""):
         raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")

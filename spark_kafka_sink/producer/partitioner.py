@@ -5,15 +5,17 @@
     has a key                    murmur2 of the key, modulo the number of partitions, as in Kafka's Java client
     neither                      the sticky partition of the topic
 
-A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill a batch of one partition before the next
-partition is chosen, because many small batches cost more than a few large ones. Columns are therefore assigned in
-ranges: one partition receives as many rows as fit into batch.size, then the next partition is chosen at random.
+The *sticky partition* receives all rows without a key until they fill a batch. Then the next sticky partition is
+chosen at random (KIP-480, KIP-794). If each of these rows went to a random partition, they would form many small
+batches, which cost more than a few large ones.
 
-The candidates are the partitions that have a leader or, with partitioner.rack.aware, only those whose leader is in
-client.rack (KIP-1123). The choice is uniform until all candidates have been written to. After that, each candidate is
-weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow broker receives fewer
-rows. Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are excluded; the
-accumulator determines which. If no partition in the rack remains, the candidates are the partitions of all racks.
+The candidates for this choice are the partitions that have a leader. With partitioner.rack.aware, only partitions whose
+leader is in client.rack are candidates (KIP-1123). Until all candidates have been written to, each is chosen with the
+same probability. After that, a candidate's weight is (longest queue + 1 - own queue), where a queue is the number of
+batches that wait to be sent to the partition. A slow broker thus receives fewer rows.
+
+Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are excluded; the
+accumulator determines which. If no partition in the rack remains, the candidates are the partitions of other racks.
 """
 
 from __future__ import annotations
@@ -46,12 +48,17 @@ RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[Part
 """A custom partitioner for send(): (topic, key, value, partitions) -> partition."""
 
 INVALID_PARTITION = -1
-"""Replaces requested numbers that no topic can have as a partition, and marks a sticky partition not chosen yet."""
+"""Stands for a requested number that no topic can have as a partition, and for a sticky partition not chosen yet."""
 UNSPECIFIED_PARTITION = -2
-"""Marks a row that requests no partition. It is the lowest number in an array of requested partitions, so that their
-minimum shows whether a row requests none."""
+"""Stands for no requested partition.
+
+It must be the lowest number in an array of requested partitions, so that the minimum shows whether any row requests
+none.
+"""
 MAX_PARTITION = 2**31 - 1
+"""The highest partition number that Kafka's protocol can represent."""
 _CHUNK_ROWS = 16_384
+"""Number of keys that are hashed at once, in arrays that fit into the CPU cache (murmur2.py)."""
 _NO_ROW_INDICES: NDArray[np.int64] = np.empty(0, np.int64)
 
 _log = logging.getLogger(__name__)
@@ -67,7 +74,7 @@ class PartitionLoads(NamedTuple):
 
 
 FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""A function that returns the loads of the candidates, or None if any of them has never been written to."""
+"""A function of the candidates that returns their loads, or None if a candidate has never been written to."""
 
 
 class _TopicState:
@@ -89,19 +96,23 @@ class _TopicState:
         self._topic_info: TopicInfo | None = None
         self._nodes: Mapping[int, Node] | None = None
         self.partitions: list[int] = []
-        self.assignable_partitions: list[int] = []  # partitions with a leader; all if none has a leader
+        """All partitions of the topic."""
+        self.assignable_partitions: list[int] = []
+        """The partitions that have a leader; all partitions if none has one."""
         self.rack_partitions: list[int] = []
-        """Partitions whose leader is in client.rack; empty if rack awareness is off."""
+        """The partitions whose leader is in client.rack; empty if rack awareness is off."""
         self.sticky_partition = INVALID_PARTITION
-        self.sticky_bytes = 0  # number of bytes assigned to the sticky partition since it was chosen
-        self.next_position = 0  # index into `assignable_partitions`, for the round-robin partitioner
+        self.sticky_bytes = 0
+        """Number of bytes assigned to the sticky partition since it was chosen."""
+        self.next_position = 0
+        """Index into `assignable_partitions` of the next partition of the round-robin partitioner."""
 
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
 
-        `rack`: the client's rack, or None if rack awareness is off.
+        `rack`: the client's rack; None if rack awareness is off.
 
-        Raise MetadataTimeoutError if the snapshot does not have the topic's partitions.
+        Raise MetadataTimeoutError if the snapshot does not contain the topic's partitions.
         """
         topic_info = snapshot.topics.get(topic)
         if topic_info is None or not topic_info.partitions:
@@ -124,7 +135,7 @@ class _TopicState:
 
 
 class Partitioner:
-    """Assigns rows to partitions. Thread-safe: _lock guards the states of the topics."""
+    """Assigns rows to partitions. Thread-safe: _lock guards the sticky partitions and all other state of topics."""
 
     def __init__(self, config: ProducerConfig, random: Random) -> None:
         self._ignores_keys = config.partitioner_ignore_keys
@@ -148,28 +159,30 @@ class Partitioner:
     ) -> NDArray[np.int32]:
         """Return the partition of each row.
 
-        `requested_partitions`: a partition of the topic for each row, or UNSPECIFIED_PARTITION (see
-        parse_requested_partitions). The array may be modified in place and returned.
+        `sizes`: the maximum size of each encoded row in bytes, which determines how many rows fit into a batch.
+        `requested_partitions`: for each row, a partition of the topic or UNSPECIFIED_PARTITION; None if no row requests
+        a partition. The array may be modified in place and returned.
+        `find_partition_loads`: returns how many batches are queued for each partition.
 
-        Raise MetadataTimeoutError if `snapshot` does not have the topic's partitions.
+        Raise MetadataTimeoutError if `snapshot` does not contain the topic's partitions.
         """
         topic_state = self._update_topic(topic, snapshot)
-        # While this is None, all rows are unassigned, and `unassigned_indices` is not used.
-        assigned_partitions = requested_partitions
-        unassigned_indices = _NO_ROW_INDICES
-        if assigned_partitions is not None:
-            unassigned_indices = np.flatnonzero(assigned_partitions == UNSPECIFIED_PARTITION)
-        if columns.key is not None and not (self._ignores_keys or self._is_round_robin):
-            assigned_partitions, unassigned_indices = _assign_by_key(
-                columns.key, assigned_partitions, unassigned_indices, len(topic_state.partitions)
-            )
-        if assigned_partitions is None:
+        key = None if self._ignores_keys or self._is_round_robin else columns.key
+        # A requested partition takes precedence over the key. The remaining rows have neither.
+        if requested_partitions is not None:
+            partitions = requested_partitions
+            unassigned_indices = np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
+            if key is not None and len(unassigned_indices):
+                unassigned_indices = _assign_by_key(key, partitions, unassigned_indices, len(topic_state.partitions))
+        elif key is not None:
+            partitions, unassigned_indices = compute_partitions_by_key(key, len(topic_state.partitions))
+        else:
             return self._assign_keyless(topic_state, sizes, find_partition_loads)
         if len(unassigned_indices):
-            assigned_partitions[unassigned_indices] = self._assign_keyless(
+            partitions[unassigned_indices] = self._assign_keyless(
                 topic_state, sizes[unassigned_indices], find_partition_loads
             )
-        return assigned_partitions
+        return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
         """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
@@ -186,7 +199,7 @@ class Partitioner:
     def _assign_keyless(
         self, topic_state: _TopicState, sizes: NDArray[np.int64], find_partition_loads: FindPartitionLoads
     ) -> NDArray[np.int32]:
-        """Assign rows without a key or a requested partition."""
+        """Return the partitions of rows that have neither a key nor a requested partition."""
         with self._lock:
             if self._is_round_robin:
                 return _assign_round_robin(topic_state, len(sizes))
@@ -198,9 +211,9 @@ class Partitioner:
     def _assign_sticky(
         self, topic_state: _TopicState, sizes: NDArray[np.int64], choose_partition: Callable[[Random], int]
     ) -> NDArray[np.int32]:
-        """Assign rows to the sticky partition until its batch is full, then choose the next sticky partition.
+        """Assign rows to the sticky partition until its batch is full, then to the next sticky partition, and so on.
 
-        The loop has one iteration per batch, plus one if the first row does not fit into the sticky partition's batch.
+        The loop has one iteration per batch, plus one if the first row does not fit into the current batch.
         """
         if topic_state.sticky_partition < 0:
             topic_state.sticky_partition = choose_partition(self._random)
@@ -227,7 +240,7 @@ class Partitioner:
 
 
 def _assign_round_robin(topic_state: _TopicState, row_count: int) -> NDArray[np.int32]:
-    """Assign rows to the assignable partitions in turn, continuing where the previous call stopped."""
+    """Return a partition for each row, in turn, continuing after the partition at which the previous call stopped."""
     partitions = np.array(topic_state.assignable_partitions, np.int32)
     positions = (topic_state.next_position + np.arange(row_count)) % len(partitions)
     topic_state.next_position = (topic_state.next_position + row_count) % len(partitions)
@@ -235,6 +248,7 @@ def _assign_round_robin(topic_state: _TopicState, row_count: int) -> NDArray[np.
 
 
 def _warn_of_unknown_rack(rack: str, snapshot: ClusterSnapshot) -> None:
+    """Log a warning if no broker has this rack, because client.rack is then probably misspelled."""
     known_racks = sorted({node.rack for node in snapshot.nodes.values() if node.rack is not None})
     if rack not in known_racks:
         _log.warning(
@@ -248,8 +262,10 @@ def _warn_of_unknown_rack(rack: str, snapshot: ClusterSnapshot) -> None:
 def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:
     """Return the requested partition of each row; None if no row requests one.
 
-    The array holds UNSPECIFIED_PARTITION for nulls, and INVALID_PARTITION for numbers that no topic can have. Raise
-    SchemaError if the column has a different length or does not hold integers.
+    `partition`: the partition of all rows, or a column with the partition of each row.
+
+    Nulls become UNSPECIFIED_PARTITION, and numbers that no partition can have become INVALID_PARTITION. Raise
+    SchemaError if the column has a different length or does not contain integers.
     """
     if partition is None:
         return None
@@ -286,27 +302,26 @@ def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns
 
 def _assign_by_key(
     key: ArrowColumn,
-    assigned_partitions: NDArray[np.int32] | None,
+    partitions: NDArray[np.int32],
     unassigned_indices: NDArray[np.int64],
     partition_count: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Assign the unassigned rows that have a key. Return all partitions, and the indices of rows still unassigned.
+) -> NDArray[np.int64]:
+    """Set the partition of each unassigned row that has a key. Return the indices of the rows without a key.
 
-    If `assigned_partitions` is None, all rows are unassigned. Otherwise the array is modified in place.
+    `key`: the keys of all rows.
+    `partitions`: the partition of each row, which is set in place.
+    `unassigned_indices`: the indices of the unassigned rows, at least one.
     """
-    if assigned_partitions is None:
-        return compute_partitions_by_key(key, partition_count)
-    if len(unassigned_indices):
-        unassigned_keys = RecordColumns(key).take(unassigned_indices).value
-        assigned_partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(
-            unassigned_keys, partition_count
-        )
-        unassigned_indices = unassigned_indices[keyless_indices]
-    return assigned_partitions, unassigned_indices
+    unassigned_keys = RecordColumns(key).take(unassigned_indices).value
+    partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(unassigned_keys, partition_count)
+    return unassigned_indices[keyless_indices]
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the partition of each key, and the indices of rows without a key, whose partitions are undefined."""
+    """Return the partition of each row by its key, and the indices of the rows without a key.
+
+    The partitions of rows without a key are undefined.
+    """
     partitions = np.empty(len(key), np.int32)
     keyless_indices: list[NDArray[np.int64]] = [_NO_ROW_INDICES]  # by chunk
     for start in range(0, len(key), _CHUNK_ROWS):
@@ -324,20 +339,22 @@ def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[N
 
 
 class _WeightedPartitions(NamedTuple):
-    """The partitions to choose from. Partition i has the weight cumulative_weights[i] - cumulative_weights[i - 1]."""
+    """The partitions to choose from at random, and their weights."""
 
     partitions: Sequence[int]
     cumulative_weights: list[int] | None = None
-    """None if all partitions have the same weight."""
+    """For each partition, the sum of its own weight and those before it; None if all weights are equal."""
 
 
 def _create_partition_chooser(
     topic_state: _TopicState, find_partition_loads: FindPartitionLoads | None
 ) -> Callable[[Random], int]:
-    """Return a function that chooses the next sticky partition.
+    """Return a function that chooses the next sticky partition at random.
 
-    The weights are determined at the first choice and reused for later choices, because no weights are needed if all
-    rows fit into the batch of the current sticky partition. If `find_partition_loads` is None, the choice is uniform.
+    The weights of the partitions are determined at the first choice, because often no choice is necessary: all rows fit
+    into the batch of the current sticky partition. Later choices reuse the weights.
+
+    `find_partition_loads`: returns how many batches are queued for each partition; None if all weights are equal.
     """
     weighted_partitions: _WeightedPartitions | None = None
 
@@ -356,12 +373,12 @@ def _create_partition_chooser(
 def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartitionLoads | None) -> _WeightedPartitions:
     """Return the partitions to choose from, with their weights.
 
-    The candidates are the partitions whose leader is in the client's rack or, if none of these leaders accepts batches,
-    the partitions of the other racks. If no partition has a leader in the rack, or if rack awareness is off, all
-    partitions are candidates.
+    The candidates are the partitions whose leader is in the client's rack. If none of these leaders accepts batches,
+    the candidates are the partitions of the other racks. If no partition has a leader in the rack, or if rack awareness
+    is off, all partitions are candidates.
 
-    The candidates are weighted by load once each of them has a queue. (The Java client waits until all of the topic's
-    partitions have queues, which never happens while all rows go to one rack.)
+    The candidates are weighted by load once each of them has been written to. (The Java client waits until all of the
+    topic's partitions have been written to, which never happens while all rows go to one rack.)
     """
     weighted_candidates, unweighted_fallback = topic_state.partitions, topic_state.assignable_partitions
     if topic_state.rack_partitions:
@@ -378,7 +395,12 @@ def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartit
 
 
 def _weigh_by_load(loads: PartitionLoads | None) -> _WeightedPartitions | None:
-    """Return the available partitions with their weights, or None if the choice should be uniform."""
+    """Return the partitions that can be written to now, with their weights. A longer queue gives a lower weight.
+
+    `loads`: the loads of the candidates; None if a candidate has never been written to.
+
+    Return None if there is nothing to weigh: the choice among all candidates should be uniform.
+    """
     if loads is None or not loads.partitions or loads.candidate_count < 2:
         return None
     shortest, longest = min(loads.queue_lengths), max(loads.queue_lengths)

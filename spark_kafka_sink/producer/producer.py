@@ -1,7 +1,11 @@
-"""KafkaProducer: the public API. It validates rows, finds their partitions and adds them to the accumulator.
+"""KafkaProducer: the public API. It validates rows, assigns them to partitions and stages them in the accumulator.
 
 caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
 sender thread       batches -> brokers -> results -> callbacks, futures
+
+send() passes one record per call, send_columns() many rows as Arrow columns. The callbacks of staged records run on the
+sender thread, which also frees memory and updates the metadata. A method that is called in such a callback must
+therefore never wait for either.
 """
 
 from __future__ import annotations
@@ -88,11 +92,12 @@ if TYPE_CHECKING:  # Spark's workers import neither module
 
 _log = logging.getLogger(__name__)
 _client_numbers = itertools.count(1)
+"""Numbers for the default client ids of this process, as in `producer-1`."""
 _FORCED_CLOSE_TIMEOUT_MS = 2_000.0
-"""How long close() waits for a sender that was forced to close.
+"""How long close() waits for a sender thread that was forced to close.
 
-Such a sender fails the remaining records immediately. It can hang only if close() was called in a signal handler and
-the interrupted call holds a lock that the sender needs.
+Such a thread fails the remaining records immediately. The thread can hang only if close() was called in a signal
+handler and the interrupted call holds a lock that the thread needs.
 """
 
 
@@ -124,6 +129,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> None:
         """Validate the options and start the sender thread. Raise ConfigurationError with all invalid options.
 
+        `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, they are bytes, str or None.
+        `interceptors`: called with each record that is passed to send(), and with its result.
+        `partitioner`: chooses the partition of each record passed to send() that requests none.
         `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
         """
         parsed_config = ProducerConfig.parse(merge_keywords(config, options))
@@ -190,7 +198,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
-        """Create the clock and network, the sender thread and the random generator. Tests override this method."""
+        """Create the system (clock and network), the sender's thread and the random generator.
+
+        Tests override this method.
+        """
         system = OperatingSystem()
         return system, SenderThread(system, flush_at_exit), Random()
 
@@ -244,7 +255,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             future = producer.send("orders", b"12.50", key=b"o-1", headers={"trace": "8f3a"})
             print(future.result(timeout=60).offset)
         """
-        check_open = self._ensure_can_send()
+        transaction_check = self._ensure_can_send()
         try:
             if unexpected:
                 raise build_unexpected_argument_error(unexpected)
@@ -253,23 +264,24 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 record = topic
             else:
                 record, callback = parse_send_arguments(topic, fields, callback)
-            return self._send_record(record, callback, check_open)
+            return self._send_record(record, callback, transaction_check)
         except BaseException as error:  # even after a KeyboardInterrupt, the transaction must not be committed
-            self._prevent_commit("send()", error, check_open)
+            self._prevent_commit("send()", error, transaction_check)
             raise
 
     def _send_record(
-        self, record: ProducerRecord, callback: Callback | None, check_open: OpenTransactionCheck | None
+        self, record: ProducerRecord, callback: Callback | None, transaction_check: OpenTransactionCheck | None
     ) -> SendFuture:
         """Validate a record, call the interceptors and send the record. Return its future.
 
-        Raise if a field is invalid regardless of the topic, or if the producer is misused. Any other KafkaSinkError is
-        set on the future.
+        Raise InvalidRecordError if a field is invalid regardless of the topic and the serializers, and
+        IllegalStateError or ProducerClosedError if the producer is misused. The future receives any other error of the
+        record.
         """
         try:
             record = validate_record(record)
         except InvalidRecordError as error:  # interceptors do not see invalid records
-            self._record_rejected_rows(error, check_open, row_count=1)
+            self._record_rejected_rows(error, transaction_check, row_count=1)
             raise
         callbacks = () if self._interceptors is None else self._interceptors.acknowledgement_callbacks
         try:
@@ -277,32 +289,32 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 record = validate_record(self._interceptors.on_send(record))
             self._serializers.check_types(record)
         except InvalidRecordError as error:  # interceptors have seen the record, so they are notified of its failure
-            self._reject_record(record, error, callbacks, check_open)
+            self._reject_record(record, error, callbacks, transaction_check)
             raise
         if callback is not None:
             callbacks = (*callbacks, callback)
         try:
-            return self._serialize_and_stage(record, callbacks, check_open)
+            return self._serialize_and_stage(record, callbacks, transaction_check)
         except (ProducerClosedError, IllegalStateError):  # the caller misused the producer; the record did not fail
             raise
         except KafkaSinkError as error:
-            return self._reject_record(record, error, callbacks, check_open)
+            return self._reject_record(record, error, callbacks, transaction_check)
 
     def _reject_record(
         self,
         record: ProducerRecord,
         error: KafkaSinkError,
         callbacks: tuple[Callback, ...],
-        check_open: OpenTransactionCheck | None,
+        transaction_check: OpenTransactionCheck | None,
     ) -> SendFuture:
-        """Count a record that was not accepted, run its callbacks and return its failed future."""
-        self._record_rejected_rows(error, check_open, row_count=1)
+        """Count a record that was not accepted, run its callbacks, and return a future that has failed with `error`."""
+        self._record_rejected_rows(error, transaction_check, row_count=1)
         return RecordFutures(record.topic).reject(record.partition, error, callbacks)
 
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
         """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
 
-        Call it before sending the first rows to many topics: one request covers all of them.
+        Call this method before sending the first rows to many topics, because one request covers all of them.
 
         Example:
 
@@ -335,18 +347,18 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
         """
-        check_open = self._ensure_can_send()
+        transaction_check = self._ensure_can_send()
         try:
             return self._send_columns(
                 topic,
                 columns,
                 partition,
-                check_open,
+                transaction_check,
                 keep_row_indices=keep_row_indices,
                 ignored_key_bytes=ignored_key_bytes,
             )
         except BaseException as error:  # even after a KeyboardInterrupt, the transaction must not be committed
-            self._prevent_commit("send_columns()", error, check_open)
+            self._prevent_commit("send_columns()", error, transaction_check)
             raise
 
     def _send_columns(
@@ -354,23 +366,24 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         topic: str,
         columns: RecordColumns,
         partition: int | pa.Array | None,
-        check_open: OpenTransactionCheck | None,
+        transaction_check: OpenTransactionCheck | None,
         *,
         keep_row_indices: bool,
         ignored_key_bytes: int,
     ) -> ColumnsFuture:
-        """Send all rows of the columns, in the transaction of `check_open` if there is one. Return their future.
+        """Send all rows of the columns, in the transaction of `transaction_check` if there is one. Return their future.
 
-        If a KafkaSinkError is raised, no row is sent: all rows that have not already failed on their own are rejected.
+        A KafkaSinkError is raised only if no row can be sent. The rows that have not failed on their own are then
+        counted as rejected.
         """
         now_ms = self._system.now()
         try:
             check_columns(columns)
         except InvalidRecordError as error:
             # The call counts as one row, because the number of its rows is unknown.
-            self._record_rejected_rows(error, check_open, row_count=1)
+            self._record_rejected_rows(error, transaction_check, row_count=1)
             raise
-        try:
+        try:  # the checks that need no metadata
             validate_topic(topic)
             call = ColumnsFuture(topic, columns.num_rows, keep_row_indices=keep_row_indices)
             if not columns.num_rows:
@@ -379,25 +392,27 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if self._record_partitioner is not None:
                 ensure_partitions_requested(rows)
         except KafkaSinkError as error:
-            self._record_rejected_rows(error, check_open, row_count=columns.num_rows)
+            self._record_rejected_rows(error, transaction_check, row_count=columns.num_rows)
             raise
-        try:
+        try:  # rows that fail on their own are no longer in `rows` if an error rejects all others
             snapshot = self._await_topic(topic, now_ms)
-            rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), check_open)
+            rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), transaction_check)
             snapshot = self._await_requested_partitions(topic, rows, snapshot, now_ms)
         except KafkaSinkError as error:
-            self._record_rejected_rows(error, check_open, row_count=len(rows))
+            self._record_rejected_rows(error, transaction_check, row_count=len(rows))
             raise
-        rows = self._fail_rows(rows, find_missing_partition_rows(topic, rows, snapshot, partition), check_open)
+        rows = self._fail_rows(rows, find_missing_partition_rows(topic, rows, snapshot, partition), transaction_check)
         if len(rows):
             self._assign_partitions(topic, rows, snapshot, ignored_key_bytes)
-            self._stage_rows(topic, rows, check_open)
+            self._stage_rows(topic, rows, transaction_check)
         return call
 
-    def _fail_rows(self, rows: Rows, failures: list[FailedRows], check_open: OpenTransactionCheck | None) -> Rows:
-        """Fail the rows in `failures` and return the remaining rows."""
+    def _fail_rows(
+        self, rows: Rows, failures: list[FailedRows], transaction_check: OpenTransactionCheck | None
+    ) -> Rows:
+        """Report the rows in `failures` to their call as failed, and return the remaining rows."""
         for failure in failures:
-            self._record_rejected_rows(failure.error, check_open, row_count=len(failure.rows))
+            self._record_rejected_rows(failure.error, transaction_check, row_count=len(failure.rows))
             rows.call.fail_rows(failure)
         return rows.exclude(failures)
 
@@ -406,8 +421,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ClusterSnapshot:
         """Wait for metadata that contains the highest requested partition, which may have been added recently.
 
-        Return the newest metadata that contains the topic. Unlike in send(), a missing partition is not an error here,
-        because only the rows that request it fail.
+        Return the newest metadata that contains the topic. If the partition is still missing, raise no error, because
+        only the rows that request the partition fail.
         """
         highest_partition = rows.highest_requested_partition
         if highest_partition < 0 or snapshot.partition(topic, highest_partition) is not None:
@@ -419,7 +434,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             return snapshot if latest_snapshot.partition_count(topic) is None else latest_snapshot
 
     def _assign_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, ignored_key_bytes: int) -> None:
-        """Assign rows to partitions. The first `ignored_key_bytes` bytes of a key do not affect its partition."""
+        """Assign each row to a partition.
+
+        `ignored_key_bytes`: the number of bytes at the start of each key that do not affect its partition.
+        """
         find_partition_loads = partial(self._accumulator.find_partition_loads, topic, snapshot)
         columns = strip_key_prefix(rows.columns, ignored_key_bytes) if ignored_key_bytes else rows.columns
         rows.assign(
@@ -428,22 +446,22 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             )
         )
 
-    def _stage_rows(self, topic: str, rows: Rows, check_open: OpenTransactionCheck | None) -> None:
-        """Stage rows, and fail the rows that cannot be staged."""
+    def _stage_rows(self, topic: str, rows: Rows, transaction_check: OpenTransactionCheck | None) -> None:
+        """Pass assigned rows to the accumulator, and fail the rows that it cannot stage."""
         total_bytes, max_row_bytes = int(np.add.reduce(rows.sizes)), int(np.maximum.reduce(rows.sizes))
         self._metrics.record_row_sizes(len(rows), total_bytes, max_row_bytes, self._system.now())
-        # Never block in a callback: it runs on the sender thread, which is the one that frees memory, so the call would
-        # wait for itself.
+        # Never block in a callback: the callback runs on the sender thread, which is the one that frees memory, so the
+        # call would wait for itself.
         max_block_ms = 0.0 if self._loop.is_current() else None
         try:
             staged_count, error = self._accumulator.append_columns(
-                topic, rows, max_block_ms=max_block_ms, check_open=check_open
+                topic, rows, max_block_ms=max_block_ms, check_open=transaction_check
             )
         except BaseException as append_error:  # usually a KeyboardInterrupt: how many rows are staged is unknown
             self._sender.handle_interrupted_append("send_columns()", append_error)
             raise
         if error is not None:
-            self._fail_unstaged_rows(topic, rows, staged_count, error, check_open)
+            self._fail_unstaged_rows(topic, rows, staged_count, error, transaction_check)
 
     def _fail_unstaged_rows(
         self,
@@ -451,20 +469,21 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         rows: Rows,
         staged_count: int,
         error: KafkaSinkError,
-        check_open: OpenTransactionCheck | None,
+        transaction_check: OpenTransactionCheck | None,
     ) -> None:
-        """Fail the rows after the first `staged_count` rows, which could not be staged because of `error`.
+        """Fail all rows but the first `staged_count`, because `error` has kept them from being staged.
 
-        If an IllegalStateError has prevented every row from being staged, raise it instead of failing the rows.
+        If no row was staged and `error` is an IllegalStateError, raise the error instead: the caller misused the
+        producer, and no row has failed.
         """
-        self._record_rejected_rows(error, check_open, row_count=len(rows) - staged_count)
+        self._record_rejected_rows(error, transaction_check, row_count=len(rows) - staged_count)
         if not staged_count and isinstance(error, IllegalStateError):
             raise error
         unstaged_row_indices = rows.row_indices[staged_count:]
         rows.call.fail_rows(FailedRows(unstaged_row_indices, self._add_buffer_hint(error), topic))
 
     def _serialize_and_stage(
-        self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
+        self, record: ProducerRecord, callbacks: tuple[Callback, ...], transaction_check: OpenTransactionCheck | None
     ) -> SendFuture:
         """Serialize and stage a validated record, and return its future. Raise KafkaSinkError if that fails."""
         topic, partition, timestamp_ms = record.topic, record.partition, record.timestamp_ms
@@ -493,7 +512,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 snapshot,
                 callbacks,
                 get_max_block_ms=partial(self._compute_remaining_ms, started_ms),
-                check_open=check_open,
+                check_open=transaction_check,
             )
         except KafkaSinkError as error:
             raise self._add_buffer_hint(error) from None
@@ -502,16 +521,16 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             raise
 
     def _compute_remaining_ms(self, call_started_ms: float) -> float:
-        """Return what remains of max.block.ms; 0 in a callback, because it runs on the thread that frees memory."""
+        """Return what remains of max.block.ms; 0 in a callback, which runs on the thread that frees memory."""
         if self._loop.is_current():
             return 0.0
         return max(0.0, call_started_ms + self.config.max_block_ms - self._system.now())
 
     def _add_buffer_hint(self, error: KafkaSinkError) -> KafkaSinkError:
-        """Return the error to report for rows that could not be staged.
+        """Return the error to report for rows that could not be staged because of `error`.
 
-        In a callback, a BufferExhaustedError is replaced with one that explains why the send did not wait. Other errors
-        are returned unchanged.
+        If memory ran out in a callback, return an error that explains why the call did not wait. Otherwise, return
+        `error` itself.
         """
         if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
             return error
@@ -587,9 +606,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         An open transaction is aborted, unless the timeout is 0.
 
-        A signal handler may call close(), but no other method. It must pass a timeout, because the sender may be
-        waiting for the very call that the handler interrupted. The records that remain after the timeout then fail as
-        soon as the interrupted call returns.
+        A signal handler may call close(), but no other method. The handler must pass a timeout, because the sender
+        thread may be waiting for the very call that the handler has interrupted. The records that remain after the
+        timeout then fail as soon as the interrupted call returns.
 
         Example:
 

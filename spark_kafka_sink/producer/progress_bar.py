@@ -23,11 +23,11 @@ class Progress:
     ) -> None:
         """Create a progress display.
 
-        `noun`: a plural noun for the counted items.
-        `total`: the expected count; None if it is unknown.
-        `prints_total`: whether to print a final line with the total.
-        `is_shown`: whether to show a bar if stderr is a terminal.
-        `delay_s`: how long to wait before showing the bar.
+        `noun`: a plural noun for the counted items, such as `records`.
+        `total`: the expected number of items; None if it is unknown.
+        `prints_total`: whether to print a final line with the number of items and the elapsed time.
+        `is_shown`: whether to show a bar, provided that stderr is a terminal.
+        `delay_s`: how long to wait before showing the bar, in seconds. Short calls then show none.
         """
         self.done_count = 0
         self._prints_total = prints_total
@@ -50,6 +50,7 @@ class Progress:
             print(f"{self.done_count:,} {noun} in {seconds:.1f} s", file=sys.stderr)
 
     def advance(self, count: int) -> None:
+        """Count this many more items as done."""
         self.done_count += count
         if self._bar is not None:
             self._bar.update(count)

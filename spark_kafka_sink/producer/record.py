@@ -1,4 +1,8 @@
-"""ProducerRecord, and validation of the arguments of send() and send_columns()."""
+"""ProducerRecord, and the validation of the arguments of send() and send_columns().
+
+Arguments are validated within the call, so that the traceback of an error shows the line of the caller. Keys and values
+are checked by the serializers (serializers.py).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,19 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import RecordColumns
 
 Headers = Sequence[tuple[str, "bytes | None"]]
+"""Validated headers: tuples of a name and a value, which may be null."""
 AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
 """Headers that send() accepts: a mapping, or tuples of a name and a value. Text is encoded as UTF-8."""
 
 _MAX_VARINT_BYTES = 5
+"""Maximum encoded size of a length or a count."""
 _MAX_UTF8_BYTES = 4
 """Maximum number of bytes that a character takes in UTF-8."""
 MAX_RECORD_OVERHEAD_BYTES = 38
 """Maximum encoded size of a record without its key, value and headers.
 
-It covers the length, the attributes, the deltas and the lengths of the key and the value. Two bytes are added, because
-callers count a null key or value as -1 byte, its length in the encoding.
+It covers the record's length, its attributes, its offset and timestamp deltas, and the lengths of its key and value.
+Two bytes are added, because callers count a null key or value as -1 bytes.
 """
 
 
@@ -45,14 +51,16 @@ class ProducerRecord(NamedTuple):
 
 
 EMPTY_FIELDS = (None,) * 5
-"""Defaults for the value, key, headers, partition and timestamp of a send() call."""
+"""The default value, key, headers, partition and timestamp of a send() call."""
 
 
 def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
-    """Convert the arguments of a send() call to a record and a callback.
+    """Convert the arguments of a send() call to a record and a callback, which may be None.
 
-    A call passes either a topic and fields (value, key, headers, partition and timestamp) or a ProducerRecord and a
-    callback. For other arguments, raise InvalidRecordError with a message that explains the correct call.
+    A call passes either a topic, fields and perhaps a callback, or a ProducerRecord and perhaps a callback. For other
+    arguments, raise InvalidRecordError with a message that explains the correct call.
+
+    `fields`: the value, key, headers, partition and timestamp that were passed to send().
     """
     value, key, headers, partition, timestamp_ms = fields
     if isinstance(topic_or_record, str):
@@ -93,7 +101,7 @@ def _encode_headers(headers: Any) -> Any:
 
 
 def validate_topic(topic: object) -> str:
-    """Return the topic name. Raise InvalidRecordError unless Kafka allows it."""
+    """Return the topic name. Raise InvalidRecordError unless Kafka allows a topic of this name."""
     if not isinstance(topic, str) or not is_topic_name(topic):
         raise InvalidRecordError(f"{topic!r} is not a valid topic name. A topic name consists of {TOPIC_NAME_RULE}.")
     return topic
@@ -109,10 +117,10 @@ def check_columns(columns: object) -> None:
 
 
 def validate_record(record: object) -> ProducerRecord:
-    """Return the record with a copy of its headers. Raise InvalidRecordError if a field is invalid.
+    """Return the record with a copy of its headers, because the caller may change its own list after the call.
 
-    The headers are copied because the caller may change them after the call. Types are checked within the call, so that
-    the traceback of an InvalidRecordError shows the caller. The serializers check the key and the value.
+    Raise InvalidRecordError if the topic, partition, timestamp or headers are invalid. The serializers check the key
+    and the value.
     """
     if not isinstance(record, ProducerRecord):
         raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")
@@ -131,16 +139,17 @@ def validate_record(record: object) -> ProducerRecord:
 
 
 def compute_max_headers_bytes(headers: Headers | None) -> int:
-    """Return the maximum encoded size of the headers: their count, and two lengths, the key and the value of each."""
+    """Return an upper bound of the encoded size of the headers in bytes, including their count."""
     if not headers:
         return _MAX_VARINT_BYTES
+    # Each header consists of two lengths, a key and a value.
     return _MAX_VARINT_BYTES + sum(
         2 * _MAX_VARINT_BYTES + _MAX_UTF8_BYTES * len(key) + len(value or b"") for key, value in headers
     )
 
 
 def validate_headers(topic: str, headers: object) -> Headers:
-    """Return the headers as a tuple. Raise InvalidRecordError unless each is a tuple of a str and bytes or None."""
+    """Return the headers as a tuple. Raise InvalidRecordError unless each is a tuple of a str and bytes (or None)."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(
             f"{format_partition(topic)}: headers must be an iterable of (str, bytes | None) tuples, not "
@@ -157,6 +166,7 @@ def validate_headers(topic: str, headers: object) -> Headers:
 
 
 def _is_header(header: object) -> bool:
+    """Return whether an object is a tuple of a str that can be encoded as UTF-8, and bytes or None."""
     if not isinstance(header, tuple) or len(header) != 2:
         return False
     key, value = header
@@ -173,4 +183,5 @@ def _can_encode_as_utf8(text: str) -> bool:
 
 
 def _is_int(value: object) -> bool:
+    """Return whether a value is an int. A bool is an int in Python, but certainly a mistake here."""
     return isinstance(value, int) and not isinstance(value, bool)

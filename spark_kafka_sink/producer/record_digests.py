@@ -1,4 +1,8 @@
-"""DigestCollector: computes digests of the written rows by topic and partition."""
+"""DigestCollector: computes digests of the written rows by topic and partition.
+
+A digest is the sum of the 64-bit hashes of rows (records/record_hash.py). Receipts of writes contain the digests, so
+that a reader can verify that a topic still contains the written rows.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +25,32 @@ class DigestCollector:
     """
 
     def __init__(self) -> None:
-        self._digests: dict[str, UInt64Array] = {}
-        """For each topic, an array with one row per partition: the sums of the upper and of the lower hash halves."""
+        self._sums: dict[str, UInt64Array] = {}
+        """The sums of each topic, as an array with one row per partition.
+
+        The first column is the sum of the upper halves of the hashes, the second that of the lower halves. A sum of
+        whole hashes would overflow 64 bits.
+        """
 
     def add(self, result: ColumnsResult, columns: RecordColumns) -> None:
-        """Add the written rows of a call.
+        """Add the written rows of one send_columns() call.
 
         `columns`: all rows of the call, including those that were not written.
         """
         if not result.rows_written:
             return
         hashes = hash_records(columns)
-        # Responses usually share an array of row indices, so adding their ranges together takes fewer numpy calls.
-        row_indices_by_id = {id(row_indices): row_indices for row_indices in result.row_indices}
-        ranges_by_id: defaultdict[int, list[StoredRanges]] = defaultdict(list)
-        for stored_ranges, row_indices in zip(result.stored, result.row_indices, strict=True):
-            ranges_by_id[id(row_indices)].append(stored_ranges)
-        for array_id, row_indices in row_indices_by_id.items():
-            range_array = np.concatenate([np.asarray(stored_ranges) for stored_ranges in ranges_by_id[array_id]])
-            self._add_ranges(result.topic, range_array, row_indices, hashes)
+        for row_indices, stored_ranges in _group_by_row_indices(result):
+            self._add_ranges(result.topic, stored_ranges, row_indices, hashes)
 
-    def attach_digests(self, ranges_by_topic: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
-        """Return the offset ranges by topic and partition, with their digests. The ranges must cover the added rows."""
+    def with_digests(self, ranges_by_topic: dict[str, dict[int, OffsetRange]]) -> dict[str, dict[int, OffsetRange]]:
+        """Return a copy of the offset ranges, by topic and partition, in which each range has its digest.
+
+        The ranges must cover exactly the rows that were added.
+        """
         return {
             topic: {
-                partition: replace(offset_range, digest=join_sums(*self._digests[topic][partition].tolist()))
+                partition: replace(offset_range, digest=join_sums(*self._sums[topic][partition].tolist()))
                 for partition, offset_range in topic_ranges.items()
             }
             for topic, topic_ranges in ranges_by_topic.items()
@@ -54,28 +59,46 @@ class DigestCollector:
     def _add_ranges(
         self, topic: str, stored_ranges: NDArray[np.int64], row_indices: NDArray[np.int64], hashes: UInt64Array
     ) -> None:
-        """Add stored ranges of one row group.
+        """Add the hashes of the rows in stored ranges of one row group, which are rows that were encoded together.
 
-        `row_indices`: for each row of the group, its index in the call.
+        `stored_ranges`: one row per range and one column per field of StoredRange.
+        `row_indices`: the index in the call of each row of the group.
         `hashes`: the hash of each row of the call.
         """
         starts, stops, partitions, _base_offsets, _log_append_times = stored_ranges.T
         row_counts = stops - starts
-        # `group_indices` concatenates the rows of all ranges, as indices in the row group. Range i begins at the
-        # position first_positions[i].
+        # `group_indices` lists the rows of all ranges, one range after the other, as indices in the row group. Range i
+        # begins at the position first_positions[i] of this list.
         end_positions = row_counts.cumsum()
         first_positions = end_positions - row_counts
         group_indices = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
         hash_halves = split_hashes(hashes[row_indices[group_indices]])
         range_sums = np.stack([np.add.reduceat(half, first_positions) for half in hash_halves], axis=1)
-        np.add.at(self._ensure_partition(topic, int(partitions.max())), partitions, range_sums)
+        np.add.at(self._get_extended_sums(topic, int(partitions.max())), partitions, range_sums)
 
-    def _ensure_partition(self, topic: str, partition: int) -> UInt64Array:
-        """Return the topic's sums, after adding rows up to this partition if they are missing."""
-        digests = self._digests.get(topic)
-        if digests is None or len(digests) <= partition:
-            extended_digests = np.zeros((partition + 1, 2), np.uint64)
-            if digests is not None:
-                extended_digests[: len(digests)] = digests
-            self._digests[topic] = digests = extended_digests
-        return digests
+    def _get_extended_sums(self, topic: str, partition: int) -> UInt64Array:
+        """Return the sums of a topic, extended with zeros if `partition` is beyond the end of the array."""
+        topic_sums = self._sums.get(topic)
+        if topic_sums is None or len(topic_sums) <= partition:
+            extended_sums = np.zeros((partition + 1, 2), np.uint64)
+            if topic_sums is not None:
+                extended_sums[: len(topic_sums)] = topic_sums
+            self._sums[topic] = topic_sums = extended_sums
+        return topic_sums
+
+
+def _group_by_row_indices(result: ColumnsResult) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return each array of row indices in the result, with all stored ranges that refer to this array.
+
+    Responses usually share an array, so adding their ranges together takes fewer numpy calls. Arrays are compared by
+    identity (`id`), because comparing their elements would take too long. The result keeps all arrays alive, so no
+    id is reused.
+    """
+    index_array_by_id = {id(row_indices): row_indices for row_indices in result.row_indices}
+    ranges_by_array_id: defaultdict[int, list[StoredRanges]] = defaultdict(list)
+    for stored_ranges, row_indices in zip(result.stored, result.row_indices, strict=True):
+        ranges_by_array_id[id(row_indices)].append(stored_ranges)
+    return [
+        (row_indices, np.concatenate([np.asarray(stored_ranges) for stored_ranges in ranges_by_array_id[array_id]]))
+        for array_id, row_indices in index_array_by_id.items()
+    ]

@@ -1,7 +1,7 @@
 """Results of send() and send_columns(), and offset ranges of written rows.
 
-The future that send_columns() returns does not raise if rows fail. Its result contains the failures with their row
-indices.
+The future of send() raises the error of its record. The future of send_columns() does not raise if rows fail, because
+other rows may have been written. Its result contains the failures, with the indices of the failed rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRange, StoredRanges
 
 _NO_OFFSET = np.iinfo(np.int64).max
-"""Replaces unknown offsets while the lowest offset is computed. No offset is higher, so the minimum ignores it."""
+"""Replaces unknown offsets while the lowest offset is computed. No offset is higher, so the minimum ignores them."""
 
 
 class RecordMetadata(NamedTuple):
-    """The topic, partition, offset and timestamp of a stored record.
-
-    `offset` is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
+    """The topic, partition, offset and timestamp of a stored record. A number that is unknown is -1.
 
     Example:
 
@@ -34,14 +32,17 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
+    """-1 if the broker did not return the offset (acks=0, or a retry of a batch that was already stored)."""
     timestamp_ms: int
     serialized_key_size: int = -1
+    """The size of the key in bytes; -1 if the key is null."""
     serialized_value_size: int = -1
+    """The size of the value in bytes; -1 if the value is null."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of the rows written to one partition. Records of other producers may lie in between.
+    """The offsets of the rows written to one partition. The range may also contain records of other producers.
 
     An offset is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
     """
@@ -52,8 +53,7 @@ class OffsetRange:
     digest: int | None = None
     """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
     rows_without_offset: int = 0
-    """The number of rows, of those counted in `rows`, for which the broker returned no offset. They may lie outside the
-    range."""
+    """How many of the rows have an unknown offset, because the broker returned none. They may be outside the range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         """Merge two ranges of one partition. The digest is None unless both ranges have one."""
@@ -77,18 +77,19 @@ def _add_digests(first_digest: int | None, second_digest: int | None) -> int | N
 
 
 def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
-    """Merge the stored ranges of calls for one topic. Return one OffsetRange per partition, keyed by partition."""
+    """Merge stored ranges of one topic. Return one OffsetRange per partition, keyed by partition."""
     no_ranges = np.empty((0, len(StoredRange._fields)), np.int64)  # concatenate() needs at least one array
     ranges = np.concatenate([no_ranges, *map(np.asarray, stored_ranges)])
     partition_column = ranges[:, StoredRange._fields.index("partition")]
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
     starts, stops, partitions, base_offsets, _log_append_times = ranges_by_partition.T
-    # The index of the first range of each partition. -1 differs from every partition, so the first range is included.
+    # The index of the first range of each partition. The prepended -1 differs from every partition, so that the very
+    # first range counts as the first of its partition, too.
     first_range_indices = np.flatnonzero(np.diff(partitions, prepend=-1))
     row_counts, is_offset_known = stops - starts, base_offsets >= 0
     last_offsets = base_offsets + row_counts - 1
     lowest_offsets = np.minimum.reduceat(np.where(is_offset_known, base_offsets, _NO_OFFSET), first_range_indices)
-    merged_columns = (
+    merged_columns = (  # one element per partition in each column, in the order in which they are unpacked below
         partitions[first_range_indices],
         np.where(lowest_offsets == _NO_OFFSET, -1, lowest_offsets),
         np.maximum.reduceat(np.where(is_offset_known, last_offsets, -1), first_range_indices),
@@ -102,10 +103,10 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
 
 
 _MAX_UNMERGED_RANGES = 1 << 16
-"""Number of stored ranges that are collected before they are merged.
+"""Number of stored ranges that an OffsetRangeCollector collects before it merges them.
 
-With thousands of partitions, a call has about one row in each, so merging the ranges of each call separately would cost
-as much as sending its rows.
+With thousands of partitions, a call has about one row in each, and merging the ranges of each call separately would
+take as long as sending its rows.
 """
 
 
@@ -127,18 +128,22 @@ class ColumnsResult:
     stored: Sequence[StoredRanges] = field(repr=False)
     """The stored ranges of the call, one item per response."""
     row_indices: Sequence[NDArray[np.int64]] = field(default=(), repr=False)
-    """For each item of `stored`, the indices of the rows in its ranges.
+    """For each item of `stored`, the row indices in the call of the row group (calls.py) to which the ranges refer.
 
     Empty unless send_columns() was called with `keep_row_indices`.
     """
 
     @property
     def partitions(self) -> dict[int, OffsetRange]:
-        """The written rows by partition, computed at each access, because most callers never read them."""
+        """The offsets of the written rows, by partition.
+
+        They are computed at each access instead of in advance, because most callers never read them.
+        """
         return merge_stored_ranges(self.stored)
 
     @property
     def rows_failed(self) -> int:
+        """The number of rows that were not written."""
         return sum(len(failure.rows) for failure in self.failures)
 
     def raise_for_failures(self) -> None:
@@ -152,7 +157,7 @@ class ColumnsResult:
 
 
 class OffsetRangeCollector:
-    """Merges the offset ranges of many results, by topic and partition."""
+    """Merges the offset ranges of many results, by topic and partition. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ranges: dict[str, dict[int, OffsetRange]] = {}
@@ -171,6 +176,7 @@ class OffsetRangeCollector:
         return self._ranges
 
     def _merge(self) -> None:
+        """Merge the collected ranges into `_ranges`."""
         for topic, stored_ranges in self._unmerged.items():
             for partition, new_range in merge_stored_ranges(stored_ranges).items():
                 ranges = self._ranges.setdefault(topic, {})

@@ -1,7 +1,10 @@
-"""Rows: one call's rows in columns, before they are grouped with the rows of other calls; and the checks of rows.
+"""Rows: the rows of one call in columns, and the checks that find rows which cannot be sent.
 
-send_columns() finds the rows that cannot be sent before it stages any row. It finds invalid and oversized rows before
-it assigns partitions, because hashing the 100 MB key of a row that is rejected anyway would take a second.
+send_columns() finds all rows that cannot be sent before it stages any row. Invalid and oversized rows are found before
+partitions are assigned, because hashing the 100 MB key of a row that is rejected anyway would take a second.
+
+A row is identified by its row index, which is its position in the columns that the caller passed. A position, in
+contrast, refers to the arrays of one Rows object.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ _MAX_LISTED_PARTITIONS = 5
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Rows of one call in columns, until they are grouped with the rows of other calls (grouping.py)."""
+    """Rows of one call in columns, until they are grouped with the rows of other calls (grouping.py).
+
+    Rows are assigned once `assign` has set their partitions.
+    """
 
     call: SendCall
     row_indices: NDArray[np.int64]
     """The index of each row in the call."""
     columns: RecordColumns
-    """Deleted when the rows are grouped, so that the encoded records can reuse the memory."""
+    """The rows themselves. Deleted when they are grouped, so that the encoded records can reuse the memory."""
     sizes: NDArray[np.int64]
     """Upper bound of the encoded size of each row, in bytes (records/record_sizes.py)."""
     requested_partitions: NDArray[np.int32] | None
@@ -53,12 +59,12 @@ class Rows:
 
     @property
     def futures_bytes(self) -> int:
-        """Bytes of buffer.memory that are reserved for the futures of these rows."""
+        """How many bytes of buffer.memory are reserved for the futures of these rows."""
         return self.call.future_bytes_per_row * len(self)
 
     @property
     def highest_requested_partition(self) -> int:
-        """The highest requested partition; -1 if no row requests a valid one."""
+        """The highest requested partition; -1 if no row requests a partition that a topic can have."""
         if self.requested_partitions is None:
             return -1
         return int(np.maximum.reduce(self.requested_partitions, initial=-1))
@@ -72,11 +78,13 @@ class Rows:
 
     def assign(self, partitions: NDArray[np.int32]) -> Rows:
         """Set the partition of each row. Return self."""
-        self.requested_partitions, self.partitions, self.row_counts = None, partitions, np.bincount(partitions)
+        self.requested_partitions = None
+        self.partitions = partitions
+        self.row_counts = np.bincount(partitions)
         return self
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return the assigned rows [start, stop)."""
+        """Return the rows at the positions [start, stop). The rows must be assigned, and stay so."""
         if stop - start == len(self):
             return self
         rows = Rows(
@@ -89,9 +97,11 @@ class Rows:
         return rows.assign(self.partitions[start:stop])
 
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
-        """Split assigned rows into the rows of the partitions that are True in the mask, and all other rows.
+        """Split assigned rows into the rows of the selected partitions and all other rows.
 
-        A part without rows is returned as None.
+        `partition_mask`: for each partition, whether the partition is selected.
+
+        Return None instead of a part that has no rows.
         """
         # The per-partition counts show whether any row is selected, without a scan of the rows.
         if not self.row_counts[partition_mask[: len(self.row_counts)]].any():
@@ -117,7 +127,12 @@ class Rows:
 
 
 def build_rows(call: SendCall, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
-    """Create the rows of a call, not yet validated. Raise SchemaError for an unsuitable partition column."""
+    """Return all rows of a call, before they are checked and assigned.
+
+    `partition`: the partition of all rows, or a column with the partition of each row.
+
+    Raise SchemaError if the partition column has another length than the columns, or does not contain integers.
+    """
     row_count = columns.num_rows
     return Rows(
         call=call,
@@ -129,7 +144,10 @@ def build_rows(call: SendCall, columns: RecordColumns, partition: int | ArrowCol
 
 
 def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
-    """Find the rows that are invalid or too large. Each row appears once, with the first reason found."""
+    """Return a failure for each reason why rows are invalid or too large.
+
+    A row for which there are several reasons appears only in the first of these failures.
+    """
     max_record_bytes = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
     positions_by_reason = find_invalid_rows(rows.columns)
     if not positions_by_reason and np.maximum.reduce(rows.sizes) <= max_record_bytes:
@@ -151,14 +169,15 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
 def find_missing_partition_rows(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
-    """Find the rows that request a partition the topic does not have. Return one failure, or an empty list.
+    """Return one failure of all rows that request a missing partition, or an empty list if there are none.
 
-    `partition`: the argument passed to send_columns(). It supplies the partition numbers for the error message.
+    `partition`: the argument passed to send_columns(), for the partition numbers in the error message.
     """
     if rows.requested_partitions is None or partition is None:
         return []
     known_partitions = snapshot.topics[topic].partitions
-    # This is below 0 if a row has INVALID_PARTITION or UNSPECIFIED_PARTITION. Only the search below tells them apart.
+    # The lowest partition is below 0 if a row has INVALID_PARTITION, which is missing, or UNSPECIFIED_PARTITION, which
+    # is not. Only the search below distinguishes the two.
     lowest_partition = int(np.minimum.reduce(rows.requested_partitions, initial=0))
     # `known_partitions` is sorted by index, so the last index shows whether a broker has omitted any partition.
     are_partitions_contiguous = known_partitions[-1].index + 1 == len(known_partitions)
@@ -174,10 +193,10 @@ def find_missing_partition_rows(
 
 
 def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArray[np.int64]) -> str:
-    """List the partitions that these rows request, as text for an error message.
+    """Return the partitions that these rows request, as text for an error message.
 
-    `partition`: the argument passed to send_columns(). Unlike `Rows.requested_partitions`, it also has the invalid
-    numbers.
+    `partition`: the argument passed to send_columns(). `Rows.requested_partitions` would not do, because there a marker
+    takes the place of every invalid number.
     """
     if isinstance(partition, int):
         return str(partition)
@@ -188,7 +207,7 @@ def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArra
 def ensure_partitions_requested(rows: Rows) -> None:
     """Raise ConfigurationError if a row requests no partition. Call this if the producer has a custom partitioner.
 
-    A custom partitioner takes a single record passed to send(), so it cannot assign rows passed to send_columns().
+    Such a partitioner takes single records, so it cannot assign rows in columns.
     """
     partitions = rows.requested_partitions
     if partitions is None or np.minimum.reduce(partitions, initial=0) == UNSPECIFIED_PARTITION:
@@ -199,9 +218,9 @@ def ensure_partitions_requested(rows: Rows) -> None:
 
 
 def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeError:
-    """Build the error for a record above max.request.size, buffer.memory, or both.
+    """Build the error for a record that exceeds max.request.size, buffer.memory, or both.
 
-    `size`: upper bound of the record's encoded size in bytes.
+    `size`: the maximum encoded size of the record in bytes.
     """
     exceeded_limits: dict[str, int] = {}
     if size + HEADER_BYTES > config.max_request_size:
@@ -217,9 +236,10 @@ def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> Re
 
 
 def build_missing_partition_error(topic: str, partitions: str, partition_count: int | None) -> InvalidRecordError:
-    """Build the error for one or several missing partitions.
+    """Build the error for rows that request partitions which the topic does not have.
 
-    `partitions`: the numbers of the missing partitions as text.
+    `partitions`: the numbers of the missing partitions, as text.
+    `partition_count`: the number of partitions that the topic has.
     """
     return InvalidRecordError(
         f"{format_partition(topic)} has no partition {partitions}: it has {partition_count}, numbered from 0."
@@ -227,7 +247,7 @@ def build_missing_partition_error(topic: str, partitions: str, partition_count: 
 
 
 def _join_with_or(names: list[str]) -> str:
-    """Join names as in `2 or 3`. Shorten a long list: `2, 3, 4, 5, 6 or 13 others`."""
+    """Return the names as text, such as `2 or 3`. Of many names, list only the first: `2, 3, 4, 5, 6 or 13 others`."""
     if len(names) > _MAX_LISTED_PARTITIONS + 1:
         names = [*names[:_MAX_LISTED_PARTITIONS], f"{len(names) - _MAX_LISTED_PARTITIONS} others"]
     if len(names) == 1:

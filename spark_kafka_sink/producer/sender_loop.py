@@ -1,6 +1,7 @@
-"""SenderLoop: the interface for running the sender and for waiting for it in calling threads.
+"""SenderLoop: the interface that runs the sender, and through which calling threads wait for the sender.
 
-Producers use SenderThread (sending/sender_thread.py). Tests use implementations without a thread.
+Producers use SenderThread (sending/sender_thread.py). Tests use implementations without a thread: their methods run the
+sender in the calling thread until the awaited event occurs.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from spark_kafka_sink.producer.sending.sender import Sender
 class SenderLoop(Protocol):
     """Runs one sender and lets other threads wait for it."""
 
-    def start(self, sender: Sender, name: str) -> None: ...
+    def start(self, sender: Sender, name: str) -> None:
+        """Start to run the sender. `name` is the name of its thread."""
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        """Wait for newer metadata; see Metadata.await_update."""
+        """Wait for metadata that is newer than `last_version`. Raise MetadataTimeoutError after the timeout."""
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        """Wait for an event that the sender sets. Return False after the timeout.
+        """Wait for an event that the sender sets. Return whether the event was set in time.
 
-        The caller must have woken the sender.
+        The caller must have woken the sender, which may otherwise sleep for a long time.
         """
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait until the sender has ended. Return False after the timeout."""
+        """Wait until the sender has ended. Return whether the sender ended in time."""
 
     def is_current(self) -> bool:
-        """Return whether the sender itself is calling, as it does through a callback."""
+        """Return whether the current thread is running the sender, as it is in a callback."""

@@ -1,8 +1,8 @@
-"""Serializers, which convert the key and the value of a ProducerRecord to bytes.
+"""Serializers: they convert the key and the value of a ProducerRecord to bytes.
 
 A serializer is any callable of (topic, object) that returns bytes, or None for null. Without a serializer, bytes are
-sent unchanged, a str as UTF-8 and None as null. Any other type raises an error at the call, because a guessed
-conversion could leave wrong bytes in the topic.
+sent unchanged, a str as UTF-8 and None as null. Any other type raises an error in send(), because a guessed conversion
+could leave wrong bytes in the topic.
 
 A serializer that needs the record's headers is an object with a method `serialize(topic, headers, data)`, as in the
 Java client and in kafka-python. `headers` is a list of the record's headers. Headers that the serializer adds to the
@@ -36,9 +36,10 @@ from spark_kafka_sink.producer.record import Headers, ProducerRecord, validate_h
 _PLAIN_TYPES = (bytes, str, bytearray, memoryview)
 """Types that need no serializer."""
 _SHORT_BYTES, _INTEGER_BYTES, _LONG_BYTES = 2, 4, 8
-_FLOAT, _DOUBLE = Struct(">f"), Struct(">d")
+_FLOAT_LAYOUT, _DOUBLE_LAYOUT = Struct(">f"), Struct(">d")
 
 Serializer = Callable[[str, object], "bytes | None"]
+"""A function of (topic, object) that returns the serialized bytes, or None for null."""
 
 
 class HeaderSerializer(Protocol):
@@ -61,7 +62,7 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
 
 
 def _build_missing_serializer_error(topic: str, value: object) -> InvalidRecordError:
-    """Build the error for a value that needs a serializer. `topic` is only named in the message."""
+    """Build the error for a key or value that needs a serializer. The message names the topic."""
     return InvalidRecordError(
         f"{format_partition(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to "
         "KafkaProducer."
@@ -71,8 +72,8 @@ def _build_missing_serializer_error(topic: str, value: object) -> InvalidRecordE
 def serialize_json(topic: str, value: object) -> bytes | None:
     """Serialize an object to compact JSON in UTF-8.
 
-    None becomes a null value (a tombstone) instead of the JSON text `null`. NaN and infinities raise
-    InvalidRecordError, because JSON cannot represent them.
+    None becomes a null value (a tombstone) instead of the JSON text `null`. Raise InvalidRecordError for objects that
+    JSON cannot represent, which include NaN and infinities.
     """
     if value is None:
         return None
@@ -101,12 +102,12 @@ def serialize_long(topic: str, value: object) -> bytes | None:
 
 def serialize_float(topic: str, value: object) -> bytes | None:
     """Serialize a floating-point number, rounded to 32 bits. None becomes null."""
-    return _pack_float(topic, value, _FLOAT)
+    return _pack_float(topic, value, _FLOAT_LAYOUT)
 
 
 def serialize_double(topic: str, value: object) -> bytes | None:
     """Serialize a 64-bit floating-point number. None becomes null."""
-    return _pack_float(topic, value, _DOUBLE)
+    return _pack_float(topic, value, _DOUBLE_LAYOUT)
 
 
 def serialize_uuid(topic: str, value: object) -> bytes | None:
@@ -119,7 +120,10 @@ def serialize_uuid(topic: str, value: object) -> bytes | None:
 
 
 def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
-    """Encode a signed big-endian integer. Raise InvalidRecordError for other types and for numbers that do not fit."""
+    """Encode a signed big-endian integer of `byte_count` bytes. None becomes null.
+
+    Raise InvalidRecordError if the value is not an integer, or does not fit into these bytes.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
@@ -134,7 +138,10 @@ def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
 
 
 def _pack_float(topic: str, value: object, layout: Struct) -> bytes | None:
-    """Encode a floating-point number. Raise InvalidRecordError for other types and for numbers that do not fit."""
+    """Encode a floating-point number in the layout. None becomes null.
+
+    Raise InvalidRecordError if the value is not a number, or is too large for the layout.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
@@ -194,15 +201,19 @@ class Serializers:
 
 
 def _resolve_serializer(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
-    """Return the serializer, or serialize_plain for None. Raise ConfigurationError if it cannot be a serializer.
+    """Return the serializer, or serialize_plain for None.
 
-    `part`: the part of the record that it serializes, `key` or `value`.
+    `part`: what the serializer is used for, `key` or `value`.
+
+    Raise ConfigurationError if the serializer is neither callable nor has a `serialize` method, or if a callable does
+    not accept two arguments.
     """
     if serializer is None:
         return serialize_plain
-    if callable(serializer) or callable(getattr(serializer, "serialize", None)):
-        if callable(serializer):
-            _check_accepts_topic_and_object(part, serializer)
+    if callable(serializer):
+        _check_accepts_topic_and_object(part, serializer)
+        return serializer
+    if callable(getattr(serializer, "serialize", None)):
         return serializer
     raise ConfigurationError(
         f"{part}_serializer must be a function of (topic, object), or an object with a method serialize(topic, "
@@ -237,26 +248,28 @@ def _call_serializer(
     headers: list[tuple[str, bytes | None]],
     value: object,
 ) -> bytes | None:
-    """Return the bytes of a key or value.
+    """Return the serialized bytes of a key or value, or None for null.
+
+    `part`: the name of the part for error messages, `key` or `value`.
+    `headers`: the record's headers, to which a HeaderSerializer may add its own.
 
     Raise InvalidRecordError if the serializer raises, or returns anything other than bytes or None.
-
-    `headers`: the record's headers, to which a HeaderSerializer may add its own.
     """
     try:
-        result = serializer(topic, value) if callable(serializer) else serializer.serialize(topic, headers, value)
+        serialized = serializer(topic, value) if callable(serializer) else serializer.serialize(topic, headers, value)
     except InvalidRecordError:
         raise
     except Exception as error:
         raise InvalidRecordError(f"{format_partition(topic)}: the {part} serializer failed: {error!r}") from error
-    if result is None or isinstance(result, bytes):
-        return result
-    raise _build_invalid_result_error(topic, part, result)
+    if serialized is None or isinstance(serialized, bytes):
+        return serialized
+    raise _build_invalid_result_error(topic, part, serialized)
 
 
-def _build_invalid_result_error(topic: str, part: str, result: object) -> InvalidRecordError:
-    advice = " Call .encode() on the result." if isinstance(result, str) else ""
-    type_name = type(result).__name__
+def _build_invalid_result_error(topic: str, part: str, returned_object: object) -> InvalidRecordError:
+    """Build the error for a serializer that returned neither bytes nor None. For a str, the message suggests a fix."""
+    advice = " Call .encode() on the result." if isinstance(returned_object, str) else ""
+    type_name = type(returned_object).__name__
     return InvalidRecordError(
         f"{format_partition(topic)}: the {part} serializer returned {type_name}, which is not bytes.{advice}"
     )

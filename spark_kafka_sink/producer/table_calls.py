@@ -1,10 +1,14 @@
-"""Methods of KafkaProducer that send tables. Their implementation is in tables.py and table_plan.py."""
+"""The methods of KafkaProducer that send tables: their arguments, and the transaction that they belong to.
+
+tables.py reads a table and sends its rows. table_plan.py maps its columns to record fields. Both are imported only when
+a table is sent, because Spark tasks send columns and should not pay for these imports.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
@@ -26,10 +30,11 @@ if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of th
     from spark_kafka_sink.records.columns import RecordColumns
 
 DEFAULT_MAX_FAILED_ROWS = 10_000
+"""Number of failed rows after which send_table() stops reading, unless the caller passes another limit."""
 
 
 class TableCalls:
-    """Base class of KafkaProducer with the methods that send tables."""
+    """Base class of KafkaProducer with the methods that send tables. Its subclass defines the members declared here."""
 
     if TYPE_CHECKING:
         config: ProducerConfig
@@ -55,7 +60,7 @@ class TableCalls:
             topic: str,
             columns: RecordColumns,
             partition: int | pa.Array | None,
-            check_open: OpenTransactionCheck | None,
+            transaction_check: OpenTransactionCheck | None,
             *,
             keep_row_indices: bool,
             ignored_key_bytes: int,
@@ -107,12 +112,13 @@ class TableCalls:
         mapping = ColumnMapping(value=value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         transaction = _TableTransaction(self)
         with transaction.prevent_commit_on_error():
-            sender, reader, row_count = _prepare_table(transaction, topic, table, mapping, max_failed_rows, formats)
-            with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
+            prepared = _prepare_table(transaction, topic, table, mapping, max_failed_rows, formats)
+            sender = prepared.sender
+            with Progress("records", prepared.row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
                 try:
-                    for completed_count in sender.send_batches(reader):
+                    for completed_count in sender.send_batches(prepared.reader):
                         bar.advance(completed_count)
-                except BaseException as error:  # the result covers the rows completed before a KeyboardInterrupt
+                except BaseException as error:  # even a KeyboardInterrupt carries the result of the rows so far
                     sender.attach_result(error)
                     raise
         return sender.result
@@ -147,13 +153,12 @@ class TableCalls:
         mapping = ColumnMapping(value=value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         transaction = _TableTransaction(self)
         with transaction.prevent_commit_on_error():
-            sender, reader, _ = await to_thread(
-                _prepare_table, transaction, topic, table, mapping, max_failed_rows, formats
-            )
-            completed_counts = sender.send_batches(reader)
-            while await to_thread(next, completed_counts, None) is not None:  # None marks the end, and is never a count
+            prepared = await to_thread(_prepare_table, transaction, topic, table, mapping, max_failed_rows, formats)
+            completed_counts = prepared.sender.send_batches(prepared.reader)
+            # Each step sends one batch, in a thread. The iterator yields counts, so None can only be its end.
+            while await to_thread(next, completed_counts, None) is not None:
                 pass
-        return sender.result
+        return prepared.sender.result
 
 
 class _TableTransaction:
@@ -161,23 +166,25 @@ class _TableTransaction:
 
     After send_table_async() is cancelled, its thread may still be reading rows when the program begins another
     transaction. These rows must not be added to the new transaction.
+
+    The object takes the producer's place while the rows are sent: it is a ColumnsProducer, too.
     """
 
     def __init__(self, producer: TableCalls) -> None:
-        # These attributes of a ColumnsProducer are the same inside and outside of a transaction.
+        # A ColumnsProducer has these members. A transaction makes no difference to them.
         self.config = producer.config
         self.prefetch_topics = producer.prefetch_topics
         self.without_linger = producer.without_linger
         self._producer = producer
         self._transaction_number: int | None = None
-        # An error is ignored here and raised again when rows are sent, so that errors in the arguments are reported
-        # first.
+        # Ignore the error of a producer that cannot send. It is raised again when rows are sent, after any errors in
+        # the arguments.
         with suppress(KafkaSinkError):
-            check_open = producer._ensure_can_send()
-            self._transaction_number = None if check_open is None else check_open.transaction_number
+            transaction_check = producer._ensure_can_send()
+            self._transaction_number = None if transaction_check is None else transaction_check.transaction_number
 
     def columns_producer(self) -> ColumnsProducer:
-        """Return the producer of the rows: this object, or the producer itself if no transaction was open."""
+        """Return the producer to send the rows with: this object, or the real producer if no transaction was open."""
         return self._producer if self._transaction_number is None else self
 
     def send_columns(
@@ -189,25 +196,28 @@ class _TableTransaction:
         keep_row_indices: bool = False,
         ignored_key_bytes: int = 0,
     ) -> ColumnsFuture:
-        """Send columns. Raise IllegalStateError if the transaction has ended."""
-        check_open = self._ensure_can_send()
+        """Send columns as KafkaProducer.send_columns() does, but only in the transaction of this send_table() call.
+
+        Raise IllegalStateError if the transaction has ended.
+        """
+        transaction_check = self._ensure_can_send()
         return self._producer._send_columns(
             topic,
             columns,
             partition,
-            check_open,
+            transaction_check,
             keep_row_indices=keep_row_indices,
             ignored_key_bytes=ignored_key_bytes,
         )
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Prevent the commit of the transaction, if any, because some rows are not sent.
+        """Prevent the commit of the transaction, if any, because `error` kept some rows from being sent.
 
-        Raise if the producer cannot send now.
+        Raise a KafkaSinkError if the producer cannot send now, for example because the transaction has ended.
         """
-        check_open = self._ensure_can_send()
-        if check_open is not None:
-            check_open.manager.handle_rejected_record(check_open.transaction_number, error)
+        transaction_check = self._ensure_can_send()
+        if transaction_check is not None:
+            transaction_check.prevent_commit(error)
 
     @contextmanager
     def prevent_commit_on_error(self) -> Iterator[None]:
@@ -218,12 +228,22 @@ class _TableTransaction:
         try:
             yield
         except BaseException as error:
-            with suppress(KafkaSinkError):  # the transaction has ended, or it cannot be committed anyway
+            with suppress(KafkaSinkError):  # raised if the transaction has ended or cannot be committed anyway
                 self.prevent_commit(error if isinstance(error, KafkaSinkError) else _build_interrupted_error(error))
             raise
 
     def _ensure_can_send(self) -> OpenTransactionCheck | None:
+        """Raise a KafkaSinkError if rows can no longer be sent in this transaction. Return the check for one call."""
         return self._producer._ensure_can_send(self._transaction_number)
+
+
+class _PreparedTable(NamedTuple):
+    """A table that is ready to be sent with `sender.send_batches(reader)`."""
+
+    sender: TableSender
+    reader: pa.RecordBatchReader
+    row_count: int | None
+    """The number of rows of the table; None if it is unknown."""
 
 
 def _prepare_table(
@@ -233,12 +253,12 @@ def _prepare_table(
     mapping: ColumnMapping,
     max_failed_rows: int,
     table_options: TableOptions,
-) -> tuple[TableSender, pa.RecordBatchReader, int | None]:
+) -> _PreparedTable:
     """Validate the arguments of a send_table() call and open the table.
 
     `table_options`: format and schema registry options, keyed by the name of the send_table() argument.
 
-    Return the sender, the table's reader, and the row count, or None if it is unknown.
+    Raise ConfigurationError for invalid arguments, and InvalidRecordError if `table` is not a table.
     """
     from spark_kafka_sink.producer.table_plan import plan_table
     from spark_kafka_sink.producer.tables import TableSender, open_table
@@ -248,7 +268,7 @@ def _prepare_table(
     sender = TableSender(
         transaction.columns_producer(), plan, max_failed_rows, on_unsent_rows=transaction.prevent_commit
     )
-    return sender, reader, row_count
+    return _PreparedTable(sender, reader, row_count)
 
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:

@@ -1,11 +1,14 @@
-"""Maps the columns of an Arrow table to record fields, according to the arguments passed to send_table().
+"""TablePlan: how send_table() turns the columns of an Arrow table into the fields of records.
 
     send_table("orders", table)                                  columns named as in the Spark sink: value, key, ...
     send_table("orders", table, key="id", value="text")          columns with other names
     send_table("orders", table, key="id", value_format="json")   all other columns are encoded into the value
 
-A column position is the index of a column in the schema of the table. Arrow types without a Spark equivalent are
-converted before the fields are read or encoded (table_types.py).
+The arguments of send_table() are a *mapping*: they name the column of each record field. A *format*, such as JSON,
+encodes several columns into one field. A column *position* is the index of a column in the table's schema.
+
+Arrow types without a Spark equivalent are converted before a field is read or encoded (table_types.py). All functions
+that find faults return them as messages, one per problem, so that one ConfigurationError can list all of them.
 """
 
 from __future__ import annotations
@@ -39,19 +42,22 @@ from spark_kafka_sink.producer.table_types import (
 from spark_kafka_sink.records.columns import RecordColumns
 
 FIELD_NAMES = ("value", "key", "headers", "partition", "timestamp", "topic")
+"""The fields of a record. A column with the name of a field is its default source."""
 _REQUIRED_FIELDS = ("value", "topic")
 """Record fields that need a column, unless a format encodes the value or the call passes a topic."""
 _PANDAS_INDEX_PATTERN = re.compile(r"__index_level_\d+__")
+"""Names that pandas gives to the columns of an unnamed index when it exports a DataFrame."""
 _OPTIONS = build_option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
+"""The options of formats and of schema registries, by their names in the Spark sink."""
 
 
 def _to_argument_name(option_name: str) -> str:
-    """Convert an option name to an argument name: valueFormat to value_format."""
+    """Convert the name of a Spark option to the name of an argument: valueFormat becomes value_format."""
     return re.sub(r"(?<=[a-z])([A-Z])", lambda match: "_" + match[1].lower(), option_name).replace(".", "_")
 
 
 TABLE_ARGUMENTS = {_to_argument_name(name): option for name, option in _OPTIONS.items() if not name.endswith("Columns")}
-"""Options for formats and schema registries, keyed by argument name."""
+"""The options that send_table() accepts as keyword arguments, keyed by argument name."""
 _ARGUMENTS_BY_OPTION = {
     **{option.name: argument for argument, option in TABLE_ARGUMENTS.items()},
     "valueColumns": "value",
@@ -73,13 +79,33 @@ class ColumnMapping:
 
 
 class TablePlan(NamedTuple):
-    """The steps that turn a batch of the table into records.
-
-    `conversion` is applied first. The column positions in `columns` refer to the converted batch.
-    """
+    """The steps that turn a batch of the table into records."""
 
     conversion: BatchConversion
+    """The first step, which converts the types of columns."""
     columns: ColumnPlan
+    """The second step, which reads or encodes the record fields. Its column positions refer to the converted batch."""
+
+
+class _FieldSources(NamedTuple):
+    """Where the record fields come from: from one column each, or from a format that encodes several columns."""
+
+    positions: dict[str, int]
+    """The position of each column that is read as a record field, keyed by the name of the field."""
+    formats: Sequence[FormatOptions]
+    """The formats that encode the value or the key. Each lists its columns."""
+    registry: RegistryOptions | None
+    """The options of the schema registry; None if no format uses one."""
+
+
+class _ParsedFormats(NamedTuple):
+    """The parsed format arguments of a send_table() call."""
+
+    formats: list[FormatOptions]
+    registry: RegistryOptions | None
+    """The options of the schema registry; None if no format uses one."""
+    faults: list[str]
+    """A message for each invalid argument."""
 
 
 class ArrowColumns:
@@ -106,47 +132,73 @@ class ArrowColumns:
 def plan_table(
     topic: str | None, schema: pa.Schema, mapping: ColumnMapping, table_options: Mapping[str, object]
 ) -> TablePlan:
-    """Map the columns of a schema to record fields, and build the encoders of the formats.
+    """Return the plan for a table with this schema.
 
+    `topic`: the topic of all rows; None if a column contains the topic of each row.
     `table_options`: format and schema registry options, keyed by the name of the send_table() argument.
 
-    If a step finds faults in the arguments or the columns, raise ConfigurationError with all faults of that step. Each
-    step relies on the steps before it. The schema registry is queried last, after all other checks have passed.
+    Raise ConfigurationError if the arguments do not fit the schema. Each check relies on the checks before it, so the
+    error lists the faults of the first check that finds any.
     """
     if topic is not None:
         validate_topic(topic)
-    table_options = {name: value for name, value in table_options.items() if value is not None}
     mapping = _normalize_partition(mapping)
-    _raise_faults(_find_argument_faults(mapping))
-    formats, registry, option_faults = _parse_formats(topic, mapping, table_options)
-    encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in table_options}
-    positions, position_faults = _find_column_positions(topic, schema, mapping, encoded_fields)
-    _raise_faults(option_faults + position_faults)
-    formats = [_fill_encoded_columns(format_options, schema, positions) for format_options in formats]
-    encoder_faults = OptionFaults()
-    schema_encoders = build_encoders(formats, ArrowColumns(list(schema)), encoder_faults)
-    _raise_faults(encoder_faults.render(_ARGUMENT_SPELLING))
+    _ensure_no_faults(_find_argument_faults(mapping))
+    sources = _find_field_sources(topic, schema, mapping, table_options)
+    positions = sources.positions
+    schema_encoders = _build_encoders(sources.formats, schema)
     target_types = _find_target_types(schema, positions, schema_encoders)
-    _raise_faults(_find_type_faults(schema, positions, target_types))
-    encoders = _attach_schema_ids(schema_encoders, formats, registry, topic)
-    conversion = _build_conversion(schema, target_types, positions.get("timestamp"))
+    _ensure_no_faults(_find_type_faults(schema, positions, target_types))
+    # Query the schema registry only after all checks have passed, because a query may register a schema.
+    encoders = _attach_schema_ids(schema_encoders, sources.formats, sources.registry, topic)
+    conversion, timestamp_position = _build_conversion(schema, target_types, positions.get("timestamp"))
     columns = ColumnPlan(
         value=encoders["value"] if "value" in encoders else positions["value"],
         key=encoders.get("key", positions.get("key")),
         topic=positions.get("topic"),
         partition=positions.get("partition"),
         headers=positions.get("headers"),
-        timestamp=len(conversion.columns) - 1 if "timestamp" in positions else None,  # appended by _build_conversion
+        timestamp=timestamp_position,
         fixed_topic=topic,
         fixed_partition=mapping.partition if isinstance(mapping.partition, int) else None,
     )
     return TablePlan(conversion, columns)
 
 
+def _ensure_no_faults(faults: Sequence[str]) -> None:
+    """Raise ConfigurationError with all faults if there are any."""
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def _find_field_sources(
+    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, table_options: Mapping[str, object]
+) -> _FieldSources:
+    """Return the source of each record field. Raise ConfigurationError with all invalid options and missing columns."""
+    explicit_options = {name: value for name, value in table_options.items() if value is not None}
+    parsed_formats = _parse_formats(topic, mapping, explicit_options)
+    encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in explicit_options}
+    positions, position_faults = _find_column_positions(topic, schema, mapping, encoded_fields)
+    _ensure_no_faults(parsed_formats.faults + position_faults)
+    formats = [_with_default_columns(format_options, schema, positions) for format_options in parsed_formats.formats]
+    return _FieldSources(positions, formats, parsed_formats.registry)
+
+
+def _build_encoders(formats: Sequence[FormatOptions], schema: pa.Schema) -> dict[str, ColumnsEncoder | None]:
+    """Return the encoder of each format, keyed by record part: `value` or `key`.
+
+    Raise ConfigurationError if the columns of a format have types that it cannot encode.
+    """
+    faults = OptionFaults()
+    encoders = build_encoders(formats, ArrowColumns(list(schema)), faults)
+    _ensure_no_faults(faults.render(_ARGUMENT_SPELLING))
+    return encoders
+
+
 def _normalize_partition(mapping: ColumnMapping) -> ColumnMapping:
     """Convert a partition number of another integer type, such as numpy's, to an int. Return other mappings unchanged.
 
-    Later steps check for int, and a numpy integer is not an int. A bool is one, but it is not a partition number.
+    Later steps check for int, and a numpy integer is not an int. A bool is an int, but it is not a partition number.
     """
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
         return replace(mapping, partition=operator.index(mapping.partition))
@@ -159,7 +211,10 @@ def _attach_schema_ids(
     registry: RegistryOptions | None,
     topic: str | None,
 ) -> dict[str, Any]:
-    """Return the encoders by record part. Those whose format uses the schema registry get their schema's id from it."""
+    """Return the encoders by record part, after querying the schema registry for the formats that use it.
+
+    The encoders of these formats add the id of their schema to each record. All other encoders are unchanged.
+    """
     encoders: dict[str, Any] = dict(schema_encoders)
     for format_options in formats:
         if format_options.has_registry and registry is not None:
@@ -170,26 +225,24 @@ def _attach_schema_ids(
 
 def _build_conversion(
     schema: pa.Schema, target_types: Mapping[int, pa.DataType], timestamp_position: int | None
-) -> BatchConversion:
-    """Build a conversion that keeps the column positions and appends the record timestamps, if there are any.
+) -> tuple[BatchConversion, int | None]:
+    """Return the conversion of a batch, and the position of the record timestamps in the converted batch.
 
-    The record timestamps need a column of their own, because a format may encode the same column as another type.
+    The conversion keeps the positions of all columns. The record timestamps are appended as another column, because a
+    format may encode the same column as another type. If `timestamp_position` is None, no column is appended, and the
+    returned position is None, too.
     """
     columns = [(position, target_types.get(position, field.type)) for position, field in enumerate(schema)]
-    if timestamp_position is not None:
-        columns.append((timestamp_position, _to_timestamp_type(schema.field(timestamp_position).type)))
-    return BatchConversion(columns)
-
-
-def _raise_faults(faults: Sequence[str]) -> None:
-    if faults:
-        raise ConfigurationError(faults)
+    if timestamp_position is None:
+        return BatchConversion(columns), None
+    columns.append((timestamp_position, _to_timestamp_type(schema.field(timestamp_position).type)))
+    return BatchConversion(columns), len(columns) - 1
 
 
 def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
     """Return a message for each argument that is not the name of a column.
 
-    If a number or a list were ignored, every row would be written without the field.
+    Such an argument must not be ignored, because every row would then be written without the field.
     """
     faults: list[str] = []
     for field_name in ("value", "key", "headers", "partition", "timestamp"):
@@ -210,10 +263,8 @@ def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
     return faults
 
 
-def _parse_formats(
-    topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]
-) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
-    """Parse the format arguments. Return the formats, the registry options, and a message for each problem found."""
+def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]) -> _ParsedFormats:
+    """Parse the format and schema registry arguments of a send_table() call."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for part in RECORD_PARTS:
@@ -227,13 +278,17 @@ def _parse_formats(
     parsed_options = parse_option_values(_OPTIONS, options, other_names=(), component="producer")
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
-    return list(formats), registry, [*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)]
+    return _ParsedFormats(
+        formats=list(formats),
+        registry=registry,
+        faults=[*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)],
+    )
 
 
 def _describe_unknown_argument(name: str) -> str:
-    """Return the error text for an unknown argument, with a suggestion.
+    """Return the message for an unknown argument, with a suggestion.
 
-    For the name of a Spark option, suggest the corresponding argument.
+    If the name is that of a Spark option, the message suggests the corresponding argument.
     """
     argument = _ARGUMENTS_BY_LOWER_CASE_OPTION.get(name.lower())
     if argument is None and _to_argument_name(name) in TABLE_ARGUMENTS:
@@ -246,6 +301,7 @@ def _describe_unknown_argument(name: str) -> str:
 
 
 def _list_arguments() -> list[str]:
+    """Return the names of all arguments of send_table()."""
     return [*FIELD_NAMES, "max_failed_rows", "progress", *TABLE_ARGUMENTS]
 
 
@@ -254,8 +310,10 @@ def _find_column_positions(
 ) -> tuple[dict[str, int], list[str]]:
     """Return the position of each record field's column, and a message for each problem found.
 
-    A record field has no position if a format encodes it, if the argument fixes its value for all rows, or if it is
-    optional and has no column.
+    `encoded_fields`: the record fields that a format encodes.
+
+    A record field has no position if a format encodes it, if an argument sets it for all rows, or if it is optional and
+    has no column.
     """
     column_names = schema.names
     positions: dict[str, int] = {}
@@ -285,7 +343,7 @@ def _find_column_positions(
 
 
 def _explain_missing_column(field_name: str, argument: str | None, column_names: Sequence[str]) -> str:
-    """Return the error text for a record field whose column does not exist.
+    """Return the message for a record field whose column does not exist.
 
     `argument`: the column name that the caller passed; None if the column should have the field's name.
     """
@@ -306,18 +364,19 @@ def _explain_missing_column(field_name: str, argument: str | None, column_names:
     return message
 
 
-def _fill_encoded_columns(
+def _with_default_columns(
     format_options: FormatOptions, schema: pa.Schema, positions: Mapping[str, int]
 ) -> FormatOptions:
-    """Choose the columns to encode for a format without explicit columns.
+    """Return the options of a format with the columns that it encodes by default, unless they already name columns.
 
-    All columns are encoded except pandas' index, columns that another record field reads, and columns that have the
-    name of another record field.
+    By default, the value consists of all columns except pandas' index, the columns that other record fields are read
+    from (`positions`), and columns that have the name of another record field.
     """
     if format_options.columns:
         return format_options
-    read_names = {schema.names[position] for position in positions.values()}
-    excluded_names = read_names | (set(FIELD_NAMES) - {"value"})
+    names_used_elsewhere = {schema.names[position] for position in positions.values()}
+    other_field_names = set(FIELD_NAMES) - {"value"}  # a column named `value` is part of the value
+    excluded_names = names_used_elsewhere | other_field_names
     encoded_names = [
         name for name in schema.names if name not in excluded_names and not _PANDAS_INDEX_PATTERN.fullmatch(name)
     ]
@@ -329,17 +388,18 @@ def _find_target_types(
 ) -> dict[int, pa.DataType]:
     """Return the target type of each column that must be converted, by column position.
 
-    Formats and record validation accept only the target types.
+    These are the columns whose types RecordColumns or the encoders would not accept.
     """
-    read_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
-    # Keys and values of all other types are read as they are (records/columns.py).
-    read_positions |= {
+    converted_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
+    # Of the keys and values, only dictionaries are converted. RecordColumns accepts or rejects all other types itself.
+    converted_positions |= {
         positions[part] for part in RECORD_PARTS if part in positions and _is_dictionary(schema, positions[part])
     }
     for encoder in encoders.values():
         if encoder is not None:
-            read_positions.update(encoder.positions if encoder.struct_position is None else [encoder.struct_position])
-    spark_types = {position: to_spark_type(schema.field(position).type) for position in sorted(read_positions)}
+            struct_position = encoder.struct_position
+            converted_positions.update(encoder.positions if struct_position is None else [struct_position])
+    spark_types = {position: to_spark_type(schema.field(position).type) for position in sorted(converted_positions)}
     return {
         position: spark_type
         for position, spark_type in spark_types.items()
@@ -354,11 +414,13 @@ def _is_dictionary(schema: pa.Schema, position: int) -> bool:
 def _find_type_faults(
     schema: pa.Schema, positions: Mapping[str, int], target_types: Mapping[int, pa.DataType]
 ) -> list[str]:
-    """Return a message for each column type that cannot be used, found by converting an empty column of each type.
+    """Return a message for each column whose type cannot be used.
 
-    Columns are checked one by one, so that each message can name the argument that selected the column.
+    `positions`: the positions of the columns that are read as record fields, keyed by the name of the field.
+    `target_types`: the types of converted columns, by column position.
     """
     faults: list[str] = []
+    # Convert an empty column of each type. One column at a time, so that each message can name its argument.
     for position, arrow_field in enumerate(schema):
         record_fields = [name for name, field_position in positions.items() if field_position == position]
         if not record_fields and position not in target_types:
@@ -383,10 +445,11 @@ def _find_type_faults(
 def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: pa.Array) -> str | None:
     """Return a message if a column cannot be used for the record field, or None if it can.
 
-    `empty_column`: a column without rows, converted to the type that the record field is read from.
+    `arrow_field`: the column as the caller passed it, for the message.
+    `empty_column`: the column without rows, converted to the type that the record field is read from.
     """
     try:
-        # Each constructor or parser below is called only because it raises SchemaError for an unsuitable type.
+        # These calls have no other purpose than to raise SchemaError for an unsuitable type.
         if record_field == "value":
             RecordColumns(empty_column)
         elif record_field == "partition":

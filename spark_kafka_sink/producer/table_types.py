@@ -1,7 +1,8 @@
-"""Converts Arrow types that Spark lacks to the types that formats and records accept.
+"""Converts the columns of a table from Arrow types that Spark lacks to the Spark types that hold the same values.
 
-Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds. Such
-types also occur inside lists, maps and structs. Each column is converted to the Spark type that holds the same values.
+Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds, also
+inside lists, maps and structs. The code after this step was written for Spark's types: the formats that encode columns
+(JSON, Avro, ...), and RecordColumns. It rejects most other types.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_time, pa.time64("ns")),
 )
 """Pairs of a predicate on an Arrow type and the Spark type that replaces it."""
-_OFFSET_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_TYPES_WITH_OFFSETS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+"""Types whose values are delimited by 32-bit or 64-bit offsets into one buffer."""
 _MS_PER_DAY = 86_400_000
-_NANOSECONDS_PER_US = 1_000
+_NS_PER_US = 1_000
 _MIN_DAYS, _MAX_DAYS = -(2**31), 2**31 - 1
-"""The earliest and the latest date of Arrow's date32, in days since 1970."""
+"""The earliest and the latest date that Arrow's date32 can represent, in days since 1970."""
 _VIEW_BYTES = 16
 """Size of a string or binary view (Arrow columnar format). Its first 32-bit integer is the length of the value."""
 _VIEW_INTEGERS = _VIEW_BYTES // 4
+"""Number of 32-bit integers in a view."""
 
 
 def to_spark_type(data_type: pa.DataType) -> pa.DataType:
@@ -70,7 +73,7 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def find_dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type of the decoded values of a dictionary type; any other type is returned unchanged."""
+    """Return the type of the decoded values of a dictionary, which may be nested. Return other types unchanged."""
     return find_dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
 
 
@@ -87,8 +90,10 @@ def _to_spark_field(field: pa.Field) -> pa.Field:
 def convert_column(column: pa.Array, target_type: pa.DataType, name: str) -> pa.Array:
     """Convert a column to its target type.
 
-    Nanoseconds are rounded down to microseconds, as in Spark. Raise SchemaError if Arrow has no such conversion,
-    and InvalidRecordError if a value does not fit the target type. Both errors name the column.
+    Nanoseconds are rounded down to microseconds, as in Spark. Raise SchemaError if Arrow cannot convert the type, and
+    InvalidRecordError if a value does not fit the target type.
+
+    `name`: the name of the column, for the errors.
     """
     try:
         return _convert(column, target_type)
@@ -103,10 +108,10 @@ class BatchConversion:
     """Conversion of the columns of a record batch to the types that a ColumnPlan expects."""
 
     columns: Sequence[tuple[int, pa.DataType]]
-    """The source position and the target type of each converted column."""
+    """For each column of the converted batch, its position in the original batch and its new type."""
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch of the converted columns. Raise any error that convert_column() raises."""
+        """Return the converted batch. Raise SchemaError or InvalidRecordError as convert_column() does."""
         names = batch.schema.names
         return pa.RecordBatch.from_arrays(
             [convert_column(batch.column(source), target_type, names[source]) for source, target_type in self.columns],
@@ -115,10 +120,11 @@ class BatchConversion:
 
 
 def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Convert a column. Decode dictionaries first: Arrow cannot cast nested dictionaries or dictionaries of views."""
+    """Convert a column. Raise pa.ArrowNotImplementedError for an unsupported type, ArrowInvalid for a value."""
     source_type, types = column.type, pa.types
     if source_type == target_type:
         return column
+    # Decode dictionaries here, because Arrow's own cast supports neither nested dictionaries nor those of views.
     if types.is_dictionary(source_type):
         return pc.take(_convert(column.dictionary, target_type), column.indices)
     if types.is_struct(source_type) and types.is_struct(target_type):
@@ -143,7 +149,7 @@ def _convert_structs(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 def _convert_maps(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     """Convert the keys and items of maps."""
-    entries = _map_entries(column)
+    entries = _to_entry_lists(column)
     keys, items = entries.flatten().flatten()
     # A null offset marks a null map. The last offset is the end of the last map, so it is never null.
     is_null_offset = np.append(build_null_mask(column), False)
@@ -165,11 +171,14 @@ def _convert_lists(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 def _round_down_to_microseconds(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     """Convert nanoseconds to microseconds, rounding down as Spark does. Arrow's own cast rounds toward 1970."""
     nanoseconds = integers_to_numpy(column.view(pa.int64()))
-    return numbers_to_arrow(nanoseconds // _NANOSECONDS_PER_US, build_null_mask(column)).view(target_type)
+    return numbers_to_arrow(nanoseconds // _NS_PER_US, build_null_mask(column)).view(target_type)
 
 
 def _to_days(column: pa.Array) -> pa.Array:
-    """Convert milliseconds to days. Raise ArrowInvalid for a day that does not fit: Arrow's own cast overflows."""
+    """Convert milliseconds to days. Raise ArrowInvalid if a day does not fit into 32 bits.
+
+    Arrow's own cast would overflow silently.
+    """
     days = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY
     null_mask = build_null_mask(column)
     is_out_of_range = (days < _MIN_DAYS) | (days > _MAX_DAYS)
@@ -180,23 +189,26 @@ def _to_days(column: pa.Array) -> pa.Array:
 
 
 def _build_null_mask_array(column: pa.Array) -> pa.Array | None:
-    """Return a mask that is True for nulls, or None if there are none."""
+    """Return an Arrow mask that is True for nulls, or None if there are none."""
     return column.is_null() if column.null_count else None
 
 
-def _map_entries(column: pa.Array) -> pa.Array:
-    """Convert a map column to a list column whose elements are structs of a key and a value."""
+def _to_entry_lists(column: pa.Array) -> pa.Array:
+    """Convert maps to lists of their entries. An entry is a struct of a key and a value."""
     return column.cast(pa.list_(pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])))
 
 
 def _flatten_offsets(lists: pa.Array) -> pa.Array:
-    """Compute the offsets of lists in the result of flatten(), which omits the elements of null lists."""
+    """Return the offset of each list in lists.flatten(), followed by the end of the last list.
+
+    The lists' own offsets may differ, because flatten() omits the elements of null lists.
+    """
     lengths = integers_to_numpy(pc.list_value_length(lists))
     return numbers_to_arrow(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
 
 
 def compute_decoded_nbytes(column: pa.Array) -> int:
-    """Return the size in bytes of a column after its dictionaries are decoded; 0 for a column without dictionaries."""
+    """Return how many bytes a column will have when its dictionaries are decoded; 0 if it has no dictionaries."""
     return int(np.add.reduce(_compute_decoded_value_sizes(column))) if _contains_dictionary(column.type) else 0
 
 
@@ -210,9 +222,9 @@ def _contains_dictionary(data_type: pa.DataType) -> bool:
 
 
 def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """Return the size of each value in bytes after its dictionaries are decoded. The size of a null is 0.
+    """Return how many bytes each value of a column will have when its dictionaries are decoded; 0 for a null.
 
-    Arrow's offset buffers are not counted.
+    Arrow's offsets are not counted.
     """
     data_type, types = column.type, pa.types
     if types.is_dictionary(data_type):
@@ -220,12 +232,12 @@ def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
     if types.is_struct(data_type):
         return sum(map(_compute_decoded_value_sizes, column.flatten()), np.zeros(len(column), np.int64))
     if types.is_map(data_type):
-        return _compute_list_sizes(_map_entries(column))
+        return _compute_list_sizes(_to_entry_lists(column))
     if _is_any_list(data_type):
         return _compute_list_sizes(column)
     if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
         return _compute_view_value_sizes(column)
-    if types.is_null(data_type) or data_type in _OFFSET_TYPES:
+    if types.is_null(data_type) or data_type in _TYPES_WITH_OFFSETS:
         return compute_byte_sizes(column)
     return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # all values have the same size
 
@@ -234,7 +246,7 @@ def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
     """Return, for each row, the size in bytes of the dictionary entry that the row refers to; 0 for a null."""
     entry_sizes = _compute_decoded_value_sizes(column.dictionary)
     indices = integers_to_numpy(column.indices)
-    # An index outside the dictionary counts as null here: convert_column() raises an error for it.
+    # Count an index outside the dictionary as null here. Only convert_column() raises an error for such an index.
     is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~build_null_mask(column)
     null_index = len(entry_sizes)  # the index of the 0 that is appended as the size of null
     valid_indices = np.where(is_valid, indices.astype(np.int64), null_index)
@@ -249,7 +261,7 @@ def _compute_list_sizes(lists: pa.Array) -> NDArray[np.int64]:
 
 
 def _compute_view_value_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """Return the size in bytes of each view's value, which the view itself states; 0 for a null."""
+    """Return the size in bytes of each value of a view column, as recorded in its view; 0 for a null."""
     view_integers = np.frombuffer(
         column.buffers()[1], np.int32, count=_VIEW_INTEGERS * len(column), offset=_VIEW_BYTES * column.offset
     )

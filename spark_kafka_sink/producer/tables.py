@@ -1,10 +1,11 @@
-"""Sends Arrow tables and streams through send_columns(), and returns a single result for all rows.
+"""TableSender: sends an Arrow table or stream through send_columns(), with a single TableResult for all rows.
 
     table  ->  record batches of limited size  ->  columns of one topic  ->  send_columns()  ->  TableResult
 
-Results are collected while the table is being read, so that they do not accumulate (columns_writer.py). TableResult
-contains the offsets of the written rows by topic and partition, and the failed rows with their row indices in the
-table.
+Results are collected while the table is being read, so that they do not accumulate (columns_writer.py).
+
+Row indices exist at three levels: in the table, in a record batch, and in the rows of one send_columns() call, which
+are the rows of a batch that go to one topic. Failures are reported with row indices in the table.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from spark_kafka_sink.producer.table_plan import TablePlan
 from spark_kafka_sink.producer.table_types import compute_decoded_nbytes
 from spark_kafka_sink.records.topic_rows import TopicRows
 
+# Batches of this size are large enough for fast encoding, and small enough that only little memory is in use at once.
 MAX_BATCH_ROWS = 50_000
 MAX_BATCH_BYTES = 16 << 20
 
@@ -66,8 +68,8 @@ class TableResult:
     def rows_processed(self) -> int:
         """Number of rows that were written or have failed.
 
-        Rows are sent in the order of the table. Unless a KeyboardInterrupt ended the call, rows from this row index on
-        were not sent.
+        Rows are sent in the order of the table. Rows with this row index or a higher one were therefore not sent,
+        unless a KeyboardInterrupt ended the call.
         """
         return self.rows_written + self.rows_failed
 
@@ -90,7 +92,7 @@ class TableResult:
 
 
 class _CallRowPositions(NamedTuple):
-    """The positions in the table of the rows that one send_columns() call sends."""
+    """Where the rows of one send_columns() call are in the table."""
 
     batch_start: int
     """Index in the table of the batch's first row."""
@@ -103,7 +105,7 @@ class _CallRowPositions(NamedTuple):
 
 
 def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open an object that exports Arrow data. Return its record batches, and its row count, or None if it is unknown.
+    """Open an object that exports Arrow data. Return a reader of its rows, and the number of rows if it is known.
 
     Raise InvalidRecordError if the object does not export a table with named columns.
     """
@@ -144,6 +146,7 @@ def _reject_polars_object_columns(table: Any) -> None:
 
 
 def _find_length(table: Any) -> int | None:
+    """Return the number of rows of a table, or None if it is unknown."""
     try:
         return len(table)
     except Exception:  # len() of a foreign type may raise anything, and only the progress bar uses the result
@@ -157,6 +160,7 @@ def _format_type(table: object) -> str:
 
 
 def _describe_conversion_remedy(table: object) -> str:
+    """Return how to convert an object to a table, for the end of an error message."""
     return {
         "polars.LazyFrame": "write table.collect()",
         "_duckdb.DuckDBPyConnection": "write connection.sql(...), or .to_arrow_reader() of what execute() returns",
@@ -177,11 +181,14 @@ class TableSender:
         max_failed_rows: int,
         on_unsent_rows: Callable[[KafkaSinkError], None] | None = None,
     ) -> None:
-        """Create a sender for a table whose columns `plan` describes.
+        """Create a sender for one table.
 
+        `plan`: how to turn the columns of the table into records.
         `max_failed_rows`: sending stops once more rows than this have failed.
         `on_unsent_rows`: called with the error of rows that cannot be sent, in order to prevent the commit of their
-        transaction. It may raise; the error then ends the call.
+        transaction. If the function raises, its error ends the call.
+
+        Raise ConfigurationError if `max_failed_rows` is not a number of rows.
         """
         _check_max_failed_rows(max_failed_rows)
         self.result = TableResult()
@@ -194,15 +201,19 @@ class TableSender:
         self._written_offsets = OffsetRangeCollector()
         self._rows_read = 0
         self._errors_by_unavailable_topic: dict[str, KafkaSinkError] = {}
-        """The last error of each topic for which a call has failed. Further rows for such a topic fail at once with
-        this error, until the topic's metadata arrives."""
+        """The errors of topics whose last call failed, usually because their metadata is unknown.
+
+        Further rows for such a topic fail at once with this error, until the topic's metadata arrives. Otherwise, each
+        call would wait max.block.ms for the metadata.
+        """
 
     def send_batches(self, reader: pa.RecordBatchReader) -> Iterator[int]:
-        """Send a reader's rows in batches of limited size. After each batch, yield the number of newly completed rows.
+        """Send the rows of a reader in batches of limited size. After each batch, yield how many rows were completed.
 
-        The iterator ends when all rows are written or have failed. If reading or sending raises an exception, it is
-        re-raised once every row already sent has completed, with the result attached as `table_result`. If the caller
-        stops iterating, no more rows are sent, and `result` does not cover the rows that are still pending.
+        A row is completed when it is written or has failed. The iterator ends when all rows are completed. If reading
+        or sending raises an exception, it is re-raised after all rows that were sent have completed, with the result
+        attached as `table_result`. If the caller stops iterating, no more rows are sent, and `result` does not cover
+        the rows that are still pending.
         """
         try:
             for batch in _split_batches(reader):
@@ -216,13 +227,13 @@ class TableSender:
                     self.result.is_complete = False
                     break
             yield from self._collect_all()
-        except Exception as error:  # after a KeyboardInterrupt, do not wait for the rows that were sent
+        except Exception as error:  # not BaseException: after a KeyboardInterrupt, the user does not want to wait
             yield from self._collect_all()
             self.attach_result(error)
             raise
 
     def attach_result(self, error: BaseException) -> None:
-        """Set the error's `table_result` to the result of all rows that are known to be written or to have failed."""
+        """Set the attribute `table_result` of an error to the result of all rows that have completed so far."""
         self.result.is_complete = False
         self.result.partitions = self._written_offsets.by_topic()
         error.table_result = self.result  # type: ignore[attr-defined]
@@ -234,14 +245,17 @@ class TableSender:
 
     @property
     def _has_too_many_failures(self) -> bool:
+        """Whether more rows have failed than the caller accepts, so that sending must stop."""
         return self.result.rows_failed > self._max_failed_rows
 
     def _send_batch(self, batch: pa.RecordBatch, batch_start: int) -> None:
-        """Send the rows of a batch.
+        """Send the rows of a batch, or fail those that cannot be sent.
 
         If a value cannot be written, the batch is halved repeatedly until only the row with this value fails.
+
+        `batch_start`: the index in the table of the batch's first row.
         """
-        if self._has_too_many_failures:
+        if self._has_too_many_failures:  # reached while a batch was being halved
             return
         try:
             topic_rows = list(self._writer.split(self._conversion.convert(batch)))
@@ -261,7 +275,10 @@ class TableSender:
             self._send_all_topics(topic_rows, batch_start)
 
     def _send_all_topics(self, topic_rows: Sequence[TopicRows], batch_start: int) -> None:
-        """Send the rows of each topic. If an error ends the call, fail the rows that were not sent."""
+        """Send the rows of a batch, topic by topic.
+
+        If an error ends the send_table() call, fail the rows that were not sent, and raise the error.
+        """
         unsent_rows = deque(topic_rows)
         try:
             while unsent_rows:
@@ -273,9 +290,9 @@ class TableSender:
             raise
 
     def _send_topic_rows(self, rows: TopicRows, batch_start: int) -> None:
-        """Send or fail the rows of one topic.
+        """Send the rows of one topic, or fail them if they cannot be sent.
 
-        Raise an error only if no further row could be written. Such an error ends the send_table() call.
+        Raise an error only if no further row of the table could be written. Such an error ends the send_table() call.
         """
         topic = rows.topic
         if topic is None:
@@ -289,7 +306,7 @@ class TableSender:
                 context_bytes = 0 if batch_indices is None else batch_indices.nbytes
                 self._writer.send(rows, _CallRowPositions(batch_start, batch_indices), context_bytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
-                raise  # they concern the producer or its transaction, so the rows of other topics would fail, too
+                raise  # these errors concern the producer or its transaction, so all other rows would fail, too
             except KafkaSinkError as error:
                 if self._fixed_topic is not None and self._is_first_call:
                     raise  # the only topic of the table failed before a row was sent: its name is probably wrong
@@ -297,9 +314,9 @@ class TableSender:
                 self._fail_rows(rows, batch_start, error)
 
     def _recheck_unavailable_topic(self, topic: str) -> bool:
-        """Return whether an earlier call for the topic failed and its partitions are still unknown.
+        """Return whether a call for the topic has failed and the topic's partitions are still unknown.
 
-        While they are unknown, keep requesting the topic's metadata. Once they are known, forget that call's error.
+        This keeps requesting the metadata of such a topic. Once the partitions are known, the error is forgotten.
         """
         if topic not in self._errors_by_unavailable_topic:
             return False
@@ -309,27 +326,29 @@ class TableSender:
         return bool(unknown_topics)
 
     def _fail_rows(self, rows: TopicRows, batch_start: int, error: KafkaSinkError) -> None:
-        """Add rows that are not sent because the producer has rejected a call with `error`.
+        """Add rows as failed, because the producer has rejected a call with `error`.
 
-        The rejected call has already prevented the commit of its transaction.
+        The rejected call has already prevented the commit of the transaction. Compare `_add_unsent_rows`.
         """
         self._add_failure(_build_failure(rows, batch_start, error))
 
     def _add_unsent_rows(self, failure: FailedRows) -> None:
-        """Add rows that could not be converted to records. Raise if the producer cannot send now.
+        """Add rows that have failed because they could not be converted to records.
 
-        No call of the producer knows about these rows, so the commit must be prevented here.
+        The producer has never seen these rows, so the commit of the transaction is prevented here. Raise the error of
+        `on_unsent_rows`, for example if the producer cannot send now.
         """
         if self._on_unsent_rows is not None:
             self._on_unsent_rows(failure.error)
         self._add_failure(failure)
 
     def _add_failure(self, failure: FailedRows) -> None:
+        """Add failed rows to `result`. Their row indices must be those in the table."""
         self.result.failures.append(failure)
         self.result.rows_failed += len(failure.rows)
 
     def _collect_all(self) -> Iterator[int]:
-        """Wait for all pending calls, and yield the number of rows of each."""
+        """Wait for all pending calls, yield the number of rows of each, and complete `result`."""
         for row_positions, call_result in self._writer.collect_all_results():
             yield self._add_call_result(row_positions, call_result)
         self.result.partitions = self._written_offsets.by_topic()
@@ -350,14 +369,17 @@ def _check_max_failed_rows(max_failed_rows: object) -> None:
 
 
 def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:
-    """Return the failure of all these rows, with their indices in the table."""
+    """Return a failure of all these rows of a batch, with their indices in the table.
+
+    `batch_start`: the index in the table of the batch's first row.
+    """
     call_indices = np.arange(rows.columns.num_rows)
     table_indices = _CallRowPositions(batch_start, rows.batch_indices).to_table_indices(call_indices)
     return FailedRows(table_indices, error, rows.topic)
 
 
 def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Split a reader's batches into batches with a limited number of rows and bytes."""
+    """Yield the rows of a reader in batches of at most MAX_BATCH_ROWS rows and about MAX_BATCH_BYTES bytes."""
     for batch in reader:
         bytes_per_row = max(1, batch.nbytes // max(1, batch.num_rows))
         max_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // bytes_per_row))
@@ -366,7 +388,7 @@ def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halve a batch until it has a single row, or at most MAX_BATCH_BYTES with its dictionaries decoded.
+    """Yield a batch in parts that have at most MAX_BATCH_BYTES when their dictionaries are decoded, or a single row.
 
     A dictionary stores each value once, but decoding copies the value to every row that refers to it.
     """

@@ -1,12 +1,12 @@
 """TopicMetadataWaiter: lets calling threads wait for the metadata of topics.
 
-A send waits until the partitions of its topic are known. It requests metadata immediately and keeps requesting it until
-max.block.ms has passed.
+A send waits until the partitions of its topic are known. It requests metadata immediately, and again after each update
+without the topic, until max.block.ms has passed.
 
-If a requested partition is unknown, it may have been added since the last metadata update. The send then requests
-metadata for one second, and at least once. Usually the partition number is a mistake. Therefore later sends that
-request a missing partition fail without waiting, until the topic's number of partitions changes. They still
-request metadata, so that an added partition becomes known soon.
+If the caller requests a partition that is unknown, the partition may have been added since the last metadata update.
+The send then requests metadata for one second, and at least once. But usually the partition number is a mistake. Later
+sends that request a missing partition therefore fail without waiting, until the topic's number of partitions changes.
+They still request metadata, so that an added partition becomes known soon.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from spark_kafka_sink.protocol.topic_names import is_topic_name
 _PARTITION_PROPAGATION_MS = 1_000.0
 """Time after which every broker is assumed to know newly added partitions."""
 _USE_RECORD_INTERVAL_MS = 1_000.0
-"""How long a recorded use of a topic remains valid. It is shorter than metadata.max.idle.ms, which is at least five
-seconds and after which the metadata of an unused topic is dropped."""
+"""How long the use of a topic is not recorded again, because recording takes a lock.
+
+The interval must be shorter than metadata.max.idle.ms (at least five seconds), after which the metadata of an unused
+topic is dropped.
+"""
 
 
 class _TopicsInUse(NamedTuple):
@@ -64,9 +67,10 @@ class TopicMetadataWaiter:
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None. Return the metadata.
 
-        `now_ms` is the time at which the call began. If the topic is still unknown max.block.ms after that time, raise
-        MetadataTimeoutError. If only `partition` is missing, raise InvalidRecordError, usually earlier. Raise permanent
-        errors reported by brokers immediately.
+        `now_ms`: the time at which the call began, from which max.block.ms is counted.
+
+        Raise MetadataTimeoutError if the topic is still unknown after max.block.ms. Raise InvalidRecordError if the
+        topic has no such partition, usually much earlier. Raise a permanent error that brokers report immediately.
         """
         topics_in_use = self._topics_in_use
         # Fast path for most calls: the metadata is unchanged, and the use of the topic was recorded recently.
@@ -87,7 +91,7 @@ class TopicMetadataWaiter:
     def prefetch(self, topics: Iterable[str], now_ms: float) -> set[str]:
         """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
 
-        One request covers all of them. A topic that does not exist is requested again as long as it is in use.
+        One request covers all topics. A topic that does not exist is requested again as long as it is in use.
         """
         snapshot = self._metadata.snapshot
         unknown_topics = {topic for topic in topics if snapshot.partition_count(topic) is None}
@@ -103,10 +107,11 @@ class TopicMetadataWaiter:
         try:
             while (snapshot := self._find_snapshot(topic, partition)) is None:
                 should_continue = self._update_metadata_once(topic, call_started_ms)
-                # Look once more before giving up, because the topic may have become known at the last moment.
+                # Look once more before giving up, because the topic may just have become known.
                 if not should_continue and self._find_snapshot(topic, partition) is None:
                     self._raise_unknown_error(topic, partition)
-                # Only an error in the latest response counts: the permission may have been granted since the last call.
+                # Check the topic's error only after an update. An earlier error may be obsolete, for example because
+                # permission has been granted in the meantime.
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
@@ -117,9 +122,10 @@ class TopicMetadataWaiter:
         was_missing = self._was_partition_missing(topic)
         version = self._metadata.request_update_for_topic(topic)
         self._wakeup()
-        # A partition that an earlier call found missing is requested again, but this call does not wait for it.
-        is_updated = not was_missing and self._await_metadata(version, call_started_ms + self._max_block_ms)
-        return is_updated and not self._is_partition_missing(topic, call_started_ms)
+        if was_missing:  # an earlier call has already waited for a missing partition, so this call only requests it
+            return False
+        is_updated = self._await_metadata(version, call_started_ms + self._max_block_ms)
+        return is_updated and not self._is_certainly_missing(topic, call_started_ms)
 
     def _await_metadata(self, version: int, deadline_ms: float) -> bool:
         """Wait for metadata that is newer than `version`. Return False after the deadline."""
@@ -132,10 +138,10 @@ class TopicMetadataWaiter:
             return False
         return True
 
-    def _is_partition_missing(self, topic: str, call_started_ms: float) -> bool:
+    def _is_certainly_missing(self, topic: str, call_started_ms: float) -> bool:
         """Return whether it is certain that an unknown requested partition does not exist.
 
-        It is certain once the topic is known and a new partition has had enough time to become known.
+        This is certain once the topic is known, and a new partition would have had enough time to become known, too.
         """
         is_known = self._metadata.snapshot.partition_count(topic) is not None
         return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS
@@ -158,6 +164,7 @@ class TopicMetadataWaiter:
         return partition_count is not None and self._partition_counts_when_missing.get(topic) == partition_count
 
     def _build_callback_error(self, topic: str, partition: int | None) -> KafkaSinkError:
+        """Build the error of a send in a callback, which cannot wait because it runs on the sender thread."""
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is None:
             return MetadataTimeoutError(
@@ -169,9 +176,9 @@ class TopicMetadataWaiter:
         )
 
     def _raise_unknown_error(self, topic: str, partition: int | None) -> NoReturn:
-        """Raise MetadataTimeoutError if the topic is unknown, or InvalidRecordError if only the partition is.
+        """Raise MetadataTimeoutError if the topic is unknown, and InvalidRecordError if only the partition is unknown.
 
-        If the partition is unknown, later calls do not wait for it (see `_was_partition_missing`).
+        A missing partition is recorded, so that later calls do not wait for it (see `_was_partition_missing`).
         """
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is not None:

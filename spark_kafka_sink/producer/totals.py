@@ -1,7 +1,9 @@
 """Counters that can be summed: Totals for a producer, and WriteTotals for a Spark task or a whole write.
 
-To add a counter, add a field here and count it in ProducerMetrics or in the Spark task. Sums and differences, the
-reports of tasks and writes, their JSON and the exporters iterate over the fields.
+To add a counter, add a field here and count it in ProducerMetrics or in the Spark task. Everything else follows from
+the fields: sums and differences, the reports of tasks and writes, their JSON, and the exporters.
+
+The names in reports are an interface: users and programs read them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Counter:
 def _define_counter(
     meaning: str, noun: str = "", *, report_name: str = "", metric_name: str = "", is_reported: bool = True
 ) -> Any:
-    """Return a dataclass field whose value is 0 by default and whose metadata is a Counter."""
+    """Return a dataclass field with the default 0, and with a Counter in its metadata."""
     return field(default=0, metadata={"counter": Counter(meaning, noun, report_name, metric_name, is_reported)})
 
 
@@ -82,7 +84,7 @@ class WriteTotals:
         return _combine(WriteTotals, operator.add, self, other)
 
     def counts(self) -> dict[str, float]:
-        """Return the value of each counter in WRITE_COUNTERS, by its name in reports."""
+        """Return the value of each counter of WRITE_COUNTERS, keyed by its name in reports."""
         own_counts = {name: getattr(self, name) for name in _find_counters(WriteTotals)}
         return own_counts | {name: getattr(self.producer, attribute) for name, attribute in PRODUCER_FIELDS.items()}
 
@@ -90,22 +92,22 @@ class WriteTotals:
 def _combine(
     totals_type: type[TotalsT], operation: Callable[[Any, Any], Any], left: TotalsT, right: TotalsT
 ) -> TotalsT:
-    """Apply an operation to each pair of corresponding fields."""
+    """Return the totals that result from applying `operation` to each pair of corresponding fields."""
     names = [item.name for item in fields(totals_type)]  # type: ignore[arg-type]
     return totals_type(**{name: operation(getattr(left, name), getattr(right, name)) for name in names})
 
 
 def _find_counters(totals_type: type[Any]) -> dict[str, Counter]:
-    """Return the counters of a dataclass by field name."""
+    """Return the counters of a dataclass, keyed by field name."""
     return {item.name: item.metadata["counter"] for item in fields(totals_type) if "counter" in item.metadata}
 
 
 PRODUCER_FIELDS: Mapping[str, str] = {
     counter.report_name or name: name for name, counter in _find_counters(Totals).items() if counter.is_reported
 }
-"""Maps names in reports to fields of Totals."""
+"""Maps the names of a producer's counters in reports to fields of Totals."""
 WRITE_COUNTERS: Mapping[str, Counter] = {
     **_find_counters(WriteTotals),
     **{name: _find_counters(Totals)[attribute] for name, attribute in PRODUCER_FIELDS.items()},
 }
-"""Maps names in reports to all counters of a write."""
+"""All counters of a write, those of its producers included, keyed by their names in reports."""

@@ -1,6 +1,8 @@
-"""A producer's transactional calls, which wait for operations on the sender thread.
+"""ProducerTransactions: the transactional methods of a producer, as calls that wait for the sender thread.
 
-An operation is awaited for at most max.block.ms. After that, its outcome is unknown and the call may be repeated.
+A call begins an operation, such as a commit, which the sender thread carries out through the TransactionManager. The
+call waits at most max.block.ms for the operation. After that, the outcome of the operation is unknown. Repeating the
+call joins the pending operation instead of beginning another one.
 """
 
 from __future__ import annotations
@@ -37,24 +39,31 @@ from spark_kafka_sink.requests.transactions import DescribeTransactions, collect
 _log = logging.getLogger(__name__)
 
 _MIN_REMAINING_SECONDS = 0.001
-"""Minimum time left for the sender after the wait for a transaction, so that the sender can still end by itself."""
+"""The shortest time that close() leaves for the sender thread to shut down on its own, after waiting for a transaction.
+
+If no time remained, close() would at once force the thread to stop.
+"""
 
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 """Maps (topic, partition) to the offset of the next record to read."""
 
 
 class WaitContext(NamedTuple):
-    """The dependencies of waiting calls: the sender's loop, the metrics for wait times, and the clock."""
+    """What a blocking call needs in order to wait."""
 
     loop: SenderLoop
+    """The loop of the sender, which completes the operations."""
     metrics: ProducerMetrics
+    """The metrics in which waiting times are recorded."""
     system: System
+    """The clock."""
 
 
 class ProducerTransactions:
-    """The transactional calls of one producer, as documented in TransactionalProducer.
+    """The transactional calls of one producer. TransactionalProducer documents them.
 
-    Thread-safe; `manager` holds the state.
+    Thread-safe: the state is in `manager`, which has a lock of its own. A call in a callback would wait for itself, so
+    calls that wait raise IllegalStateError there.
     """
 
     def __init__(
@@ -62,17 +71,18 @@ class ProducerTransactions:
         manager: TransactionManager,
         client: NetworkClient,
         accumulator: RecordAccumulator,
-        requests: ClusterRequests,
-        waits: WaitContext,
+        cluster_requests: ClusterRequests,
+        wait_context: WaitContext,
         max_block_ms: float,
     ) -> None:
         self.manager = manager
-        self._requests = requests
+        """The state of the transactions. The sender and the checks of send() use it directly."""
+        self._cluster_requests = cluster_requests
         self._client = client
         self._accumulator = accumulator
-        self._loop = waits.loop
-        self._metrics = waits.metrics
-        self._system = waits.system
+        self._loop = wait_context.loop
+        self._metrics = wait_context.metrics
+        self._system = wait_context.system
         self._max_block_ms = max_block_ms
 
     def init(self, transactional_id: str | None) -> None:
@@ -83,7 +93,7 @@ class ProducerTransactions:
     def begin(self) -> None:
         started_ms = self._system.now()
         features = self._client.finalized_features
-        are_features_known = features.epoch >= 0  # -1 until a broker has reported them
+        are_features_known = features.epoch >= 0  # the epoch is -1 until a broker has reported the features
         self.manager.begin(features.transaction_version if are_features_known else None)
         self._accumulator.unmute()  # batches that had to wait for the transaction may be sent now
         self._metrics.record_wait("txn-begin-time", self._system.now() - started_ms)
@@ -95,7 +105,10 @@ class ProducerTransactions:
         self._run_operation(self.manager.abort, "txn-abort-time")
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Validate the offsets, add them to the transaction, and wait until they are written."""
+        """Add the offsets of a consumer group to the transaction, and wait until brokers have written them.
+
+        Raise InvalidRecordError for an invalid topic, partition, offset or group.
+        """
         offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
             ensure_number(f"a partition of topic {validate_topic(topic)}", partition, 0, INT_MAX)
@@ -108,27 +121,36 @@ class ProducerTransactions:
         )
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Request descriptions and wait for them. Raise TransactionTimeoutError after max.block.ms."""
-        self._reject_in_callback()
-        ids = list(transactional_ids)
-        for transactional_id in ids:
+        """Return the brokers' descriptions by transactional id.
+
+        Raise ConfigurationError for an invalid id, and TransactionTimeoutError if the descriptions do not arrive within
+        max.block.ms.
+        """
+        self._ensure_not_in_callback()
+        requested_ids = list(transactional_ids)
+        for transactional_id in requested_ids:
             _validate_transactional_id(transactional_id)
-        if not ids:
+        if not requested_ids:
             return {}
-        request = DescribeTransactions(ids)
+        request = DescribeTransactions(requested_ids)
         call = BlockingCall([request])
-        self._requests.submit(call)
+        self._cluster_requests.submit(call)
         try:
             self._client.wakeup()
             has_ended = self._loop.wait(call.end_event, self._max_block_ms)
         finally:
-            self._requests.cancel(call)
+            self._cluster_requests.cancel(call)
         if not has_ended:
             raise self._build_timeout_error(DESCRIBE, call.last_failure)
         return collect_descriptions(request, call.results())
 
     def prepare(self) -> TransactionIdentity | None:
-        self._reject_in_callback()
+        """Wait until all records and offsets of the transaction are written, and leave the transaction open.
+
+        Return its identity; None if nothing was written in the transaction, which is then ended.
+        """
+        self._ensure_not_in_callback()
+        # The transaction must not grow while its records are being flushed.
         self.manager.stop_accepting_records()
         # No timeout is needed: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flush_event: self._loop.wait(flush_event, timeout_ms=None))
@@ -139,6 +161,7 @@ class ProducerTransactions:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        """Begin a transaction, run the block and commit. If the block or the commit raises, abort the transaction."""
         self.begin()
         try:
             yield
@@ -148,27 +171,32 @@ class ProducerTransactions:
                 mark_already_aborted(error)
             raise
 
-    def close(self, timeout: float | None) -> float | None:
-        """Abort an open transaction before the producer closes, or wait for a pending operation.
+    def close(self, timeout_seconds: float | None) -> float | None:
+        """Abort an open transaction before the producer closes. If none is open, wait for a pending operation.
 
-        Return what remains of `timeout`, in seconds; None if there is no timeout.
+        `timeout_seconds`: how long the producer may take to close; None if there is no limit.
+
+        Return how many of these seconds remain; None if there is no limit.
         """
-        if self._loop.join(timeout_ms=0):
-            return timeout  # the sender has ended, so it cannot end the transaction
+        has_sender_ended = self._loop.join(timeout_ms=0)
+        if has_sender_ended:  # no thread is left that could abort the transaction
+            return timeout_seconds
         started_ms = self._system.now()
         operation = self.manager.abort_if_open()
         if operation is not None:
-            wait_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
-            self._await_operation(operation, wait_ms)
-        if timeout is None:
+            timeout_ms = self._max_block_ms
+            if timeout_seconds is not None:
+                timeout_ms = min(timeout_seconds * 1000, timeout_ms)
+            self._await_operation(operation, timeout_ms)
+        if timeout_seconds is None:
             return None
         elapsed_seconds = (self._system.now() - started_ms) / 1000
-        return max(_MIN_REMAINING_SECONDS, timeout - elapsed_seconds)
+        return max(_MIN_REMAINING_SECONDS, timeout_seconds - elapsed_seconds)
 
     def _abort_if_open(self) -> bool:
-        """Abort the transaction after an error, and return whether the abort succeeded.
+        """Abort the transaction after an error. Return whether the transaction was open and has been aborted.
 
-        If the abort fails, its error is logged instead of raised, because the caller raises the original error.
+        If the abort fails, its error is only logged, because the caller is about to raise the original error.
         """
         if not self.manager.is_open:
             return False
@@ -179,40 +207,52 @@ class ProducerTransactions:
             return False
         return True
 
-    def _run_operation(self, begin: Callable[[], Operation], metric: str) -> None:
-        """Begin an operation, or join the pending one, and wait for it. Raise its error or TransactionTimeoutError."""
-        self._reject_in_callback()
+    def _run_operation(self, begin: Callable[[], Operation], metric_name: str) -> None:
+        """Begin an operation, or join the pending one, and wait for its end.
+
+        Raise the error of the operation if it fails, and TransactionTimeoutError after max.block.ms.
+
+        `begin`: begins the operation, or returns the pending one.
+        `metric_name`: the metric that counts the time of the wait.
+        """
+        self._ensure_not_in_callback()
         started_ms = self._system.now()
         operation = begin()
         is_done = self._await_operation(operation, self._max_block_ms)
-        self._metrics.record_wait(metric, self._system.now() - started_ms)
+        self._metrics.record_wait(metric_name, self._system.now() - started_ms)
         if not is_done:
             raise self._build_timeout_error(operation.name, self.manager.last_failure)
-        operation.read_result()
+        operation.read_result()  # raises the error of a failed operation
 
-    def _build_timeout_error(self, call: str, failure: KafkaSinkError | None) -> TransactionTimeoutError:
+    def _build_timeout_error(self, call_name: str, last_failure: KafkaSinkError | None) -> TransactionTimeoutError:
+        """Build the error of a call whose operation did not end within max.block.ms.
+
+        `last_failure`: the error of the last request that was sent for the operation; None if no request failed.
+        """
         return TransactionTimeoutError(
-            f"transactional id {self.manager.transactional_id}: {call}() timed out after max.block.ms "
-            f"({self._max_block_ms:.0f} ms). Call {call}() again to learn its outcome."
-            + (f" The last request failed: {failure}" if failure is not None else "")
+            f"transactional id {self.manager.transactional_id}: {call_name}() timed out after max.block.ms "
+            f"({self._max_block_ms:.0f} ms). Call {call_name}() again to learn its outcome."
+            + (f" The last request failed: {last_failure}" if last_failure is not None else "")
         )
 
-    def _reject_in_callback(self) -> None:
+    def _ensure_not_in_callback(self) -> None:
+        """Raise IllegalStateError in a callback, which runs on the thread that would have to end the wait."""
         if self._loop.is_current():
             raise IllegalStateError(
                 "A transactional method cannot be called in a callback, because it would wait for itself."
             )
 
     def _await_operation(self, operation: Operation, timeout_ms: float) -> bool:
-        """Wake the sender and wait for the operation, without linger. Return False after the timeout.
-
-        This takes no lock of the accumulator, because close() may call it in a signal handler.
-        """
+        """Wait until the operation has ended. Return whether it ended in time."""
+        # Without linger, the batches that a commit waits for are sent immediately. This also wakes the sender. Call
+        # nothing here that takes the accumulator's lock: close() may run in a signal handler, on a thread that holds
+        # this lock.
         with self._accumulator.without_linger():
             return self._loop.wait(operation.done_event, timeout_ms)
 
 
 def _validate_transactional_id(transactional_id: object) -> None:
+    """Raise ConfigurationError unless the id is a string that the protocol can carry."""
     try:
         parse_protocol_name(transactional_id)
     except ValueError as error:
@@ -223,10 +263,10 @@ def create_transactions(
     config: ProducerConfig,
     client: NetworkClient,
     accumulator: RecordAccumulator,
-    requests: ClusterRequests,
-    waits: WaitContext,
+    cluster_requests: ClusterRequests,
+    wait_context: WaitContext,
 ) -> ProducerTransactions:
-    """Create the transactional calls of a producer that has a transactional.id."""
+    """Create the transactional calls of a producer, whose `config` must have a transactional.id."""
     assert config.transactional_id is not None
     manager = TransactionManager(config.transactional_id, config.transaction_timeout_ms)
-    return ProducerTransactions(manager, client, accumulator, requests, waits, config.max_block_ms)
+    return ProducerTransactions(manager, client, accumulator, cluster_requests, wait_context, config.max_block_ms)

@@ -1,4 +1,8 @@
-"""The transactional methods of KafkaProducer. The code that waits is in transaction_waits.py."""
+"""The transactional methods of KafkaProducer, and the checks whether a call may send now.
+
+The methods only document the API. transaction_waits.py implements them, and is imported only by producers that have a
+transactional.id. The checks apply to all producers.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +32,31 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not import these
 
 @dataclass(frozen=True)
 class OpenTransactionCheck:
-    """A callable that raises if the transaction in which a call began has ended or accepts no more records."""
+    """Ties a send call to the transaction in which the call began.
+
+    While the call waits, its transaction may end and another one may begin, to which its records must not be added.
+    """
 
     manager: TransactionManager
     transaction_number: int
 
     def __call__(self) -> None:
+        """Raise if the transaction has ended or accepts no more records."""
         self.manager.ensure_can_send(self.transaction_number)
+
+    def prevent_commit(self, error: KafkaSinkError) -> None:
+        """Prevent the commit of the transaction, because `error` kept records out of it.
+
+        Do nothing if the transaction has ended, or if `error` is an IllegalStateError.
+        """
+        self.manager.handle_rejected_record(self.transaction_number, error)
 
 
 class TransactionalProducer:
-    """Base class of KafkaProducer: its transactional methods, and the checks of the producer's state."""
+    """Base class of KafkaProducer: its transactional methods, and the checks of the producer's state.
+
+    KafkaProducer's constructor sets the attributes below. `_transactions` is None without a transactional.id.
+    """
 
     config: ProducerConfig
     _pid: int
@@ -55,9 +73,11 @@ class TransactionalProducer:
     def init_transactions(self, transactional_id: str | None = None) -> None:
         """Get a producer id for the transactional id. Call this method before the first transaction.
 
-        Earlier producers with the same id are fenced, and their open transaction is aborted. Call the method again
-        after another process has ended a transaction of this producer. `transactional_id` replaces the configured id,
-        so that a program that runs tasks one after another can reuse one producer with each task's id.
+        Earlier producers with the same transactional id are fenced, and their open transaction is aborted. Call the
+        method again after another process has ended a transaction of this producer.
+
+        `transactional_id`: replaces the configured transactional.id. A program that runs tasks one after another can
+        thus reuse one producer, with the id of each task.
 
         Example:
 
@@ -67,7 +87,9 @@ class TransactionalProducer:
         self._require_transactions().init(transactional_id)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Consumers with read_committed see either all of its records, once committed, or none.
+        """Begin a transaction.
+
+        Consumers with isolation.level=read_committed see all of its records once it is committed, and otherwise none.
 
         Example:
 
@@ -82,7 +104,8 @@ class TransactionalProducer:
         """Send all records, wait for their acknowledgements and commit the transaction.
 
         If a record failed, raise TransactionAbortableError, which names the failed records. The transaction must then
-        be aborted. After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
+        be aborted. After a TransactionTimeoutError, it is unknown whether the transaction was committed. Call the
+        method again to find out.
 
         Example:
 
@@ -98,10 +121,10 @@ class TransactionalProducer:
         self._require_transactions().commit()
 
     def abort_transaction(self) -> None:
-        """Abort the transaction and drop its records that have not been sent yet.
+        """Abort the transaction, and drop those of its records that have not been sent yet.
 
-        The abort is also possible after commit_transaction() has timed out, unless the commit's EndTxn request was
-        already sent.
+        A transaction can also be aborted after commit_transaction() has timed out, unless the request that commits it
+        (EndTxn) was already sent.
 
         Example:
 
@@ -127,8 +150,8 @@ class TransactionalProducer:
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Add offsets of a consumer group, {(topic, partition): offset}, to the transaction, to be committed with it.
 
-        Call this method at most once per transaction for each group and partition: if the response to a first request
-        is lost, brokers may execute that request after the second one.
+        Call this method at most once per transaction for each group and partition. Otherwise, if the response to the
+        first request is lost, brokers may execute the first request after the second one.
 
         Example:
 
@@ -142,8 +165,10 @@ class TransactionalProducer:
         """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
         Return the identity of the transaction for take_over_transaction(). If nothing was sent in the transaction, end
-        it and return None. The call also waits at most max.block.ms for the offsets of consumer groups; it may be
-        repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after it began.
+        the transaction and return None.
+
+        For the offsets of consumer groups, wait at most max.block.ms, then raise TransactionTimeoutError. The call may
+        be repeated. Brokers abort the transaction transaction.timeout.ms after it began.
 
         Example:
 
@@ -154,7 +179,9 @@ class TransactionalProducer:
         return self._require_transactions().prepare()
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Return the brokers' descriptions of transactional ids, of any producer. Unknown ids are omitted.
+        """Return the brokers' descriptions of transactional ids, which may belong to any producer.
+
+        Ids that no broker knows are omitted.
 
         Example:
 
@@ -178,8 +205,8 @@ class TransactionalProducer:
         # Imported here because only transactional producers need this module.
         from spark_kafka_sink.producer.transaction_waits import WaitContext, create_transactions
 
-        waits = WaitContext(self._loop, self._metrics, self._system)
-        return create_transactions(self.config, self._client, self._accumulator, self._requests, waits)
+        wait_context = WaitContext(self._loop, self._metrics, self._system)
+        return create_transactions(self.config, self._client, self._accumulator, self._requests, wait_context)
 
     # --- checks of the producer's state
 
@@ -196,20 +223,24 @@ class TransactionalProducer:
         return self._transactions
 
     def _record_rejected_rows(
-        self, error: KafkaSinkError, check_open: OpenTransactionCheck | None, *, row_count: int
+        self, error: KafkaSinkError, transaction_check: OpenTransactionCheck | None, *, row_count: int
     ) -> None:
         """Count rows that were not accepted because of `error`, and prevent the commit of their transaction, if any."""
         self._metrics.record_rejected_rows(row_count, self._system.now())
-        if check_open is not None:
-            check_open.manager.handle_rejected_record(check_open.transaction_number, error)
+        if transaction_check is not None:
+            transaction_check.prevent_commit(error)
 
-    def _prevent_commit(self, call_name: str, error: BaseException, check_open: OpenTransactionCheck | None) -> None:
-        """Prevent the commit of the transaction in which a call began, because the call raises this error.
+    def _prevent_commit(
+        self, call_name: str, error: BaseException, transaction_check: OpenTransactionCheck | None
+    ) -> None:
+        """Prevent the commit of the transaction in which a send call began, because the call raises `error`.
 
         Otherwise, a program that catches a KeyboardInterrupt could commit the transaction without knowing whether it
         contains the call's records.
+
+        `call_name`: the name of the method, such as `send()`, for the error message.
         """
-        if check_open is None:
+        if transaction_check is None:
             return
         if not isinstance(error, KafkaSinkError):
             cause = error
@@ -218,25 +249,25 @@ class TransactionalProducer:
                 "accepted."
             )
             error.__cause__ = cause
-        check_open.manager.handle_rejected_record(check_open.transaction_number, error)
+        transaction_check.prevent_commit(error)
 
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
-        """Raise if the producer cannot send now.
+        """Raise a KafkaSinkError if the producer cannot send now, for example because no transaction is open.
 
-        `transaction_number`: the number that the open transaction must have; None to accept any transaction.
+        Return the check that ties the call to its transaction; None if the producer is not transactional.
 
-        In a transaction, return a check that raises if the transaction ends while the call waits. Otherwise return
-        None.
+        `transaction_number`: the number that the open transaction must have; None if any open transaction will do.
         """
-        check_open = None
+        transaction_check = None
         if self._transactions is not None and not self._is_closed:
             self._ensure_same_process()
             manager = self._transactions.manager
-            check_open = OpenTransactionCheck(manager, manager.ensure_can_send(transaction_number))
+            transaction_check = OpenTransactionCheck(manager, manager.ensure_can_send(transaction_number))
         self._ensure_usable()
-        return check_open
+        return transaction_check
 
     def _ensure_same_process(self) -> None:
+        """Raise IllegalStateError in a forked child process."""
         if os.getpid() != self._pid:
             raise IllegalStateError(
                 "The producer was created before a fork, and its thread and connections exist only in the parent "
@@ -244,12 +275,16 @@ class TransactionalProducer:
             )
 
     def _ensure_usable(self) -> None:
-        """Raise if the process was forked, or if the producer is closed or has failed permanently."""
+        """Raise IllegalStateError in a forked child, and ProducerClosedError if the producer is closed or has failed.
+
+        Only a permanent failure counts, such as a fenced producer id.
+        """
         self._ensure_same_process()
         if self._is_closed or self._sender.fatal_error is not None:
             raise self._build_closed_error()
 
     def _build_closed_error(self) -> ProducerClosedError:
+        """Build the error of a call to a closed or failed producer. Its cause is the permanent failure, if any."""
         cause = self._sender.fatal_error
         message = "The producer was closed." if cause is None else f"The producer failed permanently: {cause}"
         error = ProducerClosedError(message)

@@ -1,6 +1,6 @@
-"""Averages, maxima and rates over the most recent sample windows, and a histogram of latencies.
+"""Statistics for metrics: averages, maxima and rates over the most recent sample windows, and a latency histogram.
 
-Nothing here reads a clock or takes a lock: callers pass the time and guard the objects.
+Nothing here reads a clock or takes a lock. Callers pass the time in milliseconds, and guard the objects with a lock.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 NAN = float("nan")
+"""The value of an average, a maximum or a percentile without values, as in the Java client."""
 NANOSECONDS_PER_MS = 1_000_000
 _NANOSECONDS_PER_SECOND = 1_000_000_000
 _MS_PER_SECOND = 1_000
@@ -31,7 +32,10 @@ class _Sample:
 
 
 class WindowedStat:
-    """Count, sum and maximum over the last `window_count` windows of `window_ms` each."""
+    """Count, sum and maximum over the last `window_count` windows of `window_ms` each.
+
+    A window begins with the first value that is recorded after the end of the previous window.
+    """
 
     __slots__ = ("_samples", "_window_count", "_window_ms")
 
@@ -78,12 +82,13 @@ class WindowedStat:
         return _MS_PER_SECOND * total / elapsed_ms if elapsed_ms else 0.0  # the window length may be 0
 
     def _select_recent_samples(self, now_ms: float) -> list[_Sample]:
+        """Return the samples of the windows that are not too old to count, oldest first."""
         oldest_ms = now_ms - self._window_ms * self._window_count
         return [sample for sample in self._samples if sample.start_ms > oldest_ms]
 
 
 class Meter:
-    """The total of one quantity over the producer's lifetime, and its rate over the recent windows."""
+    """The total of one quantity over the producer's lifetime, and its recent rate."""
 
     __slots__ = ("total", "windowed_stat")
 
@@ -116,13 +121,14 @@ class Meter:
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the time recorded by a meter as a fraction of the recent windows.
+    """Return the recently recorded time as a fraction of the elapsed time. It exceeds 1 if several threads were timed.
 
-    The fraction exceeds 1 if several threads were timed at once.
+    `nanoseconds`: the meter that records the time.
     """
     return nanoseconds.windowed_stat.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 
+# The buckets are part of the reports of writes. Reports with other limits or widths could no longer be added.
 MIN_LATENCY_MS = 1 / 16
 MAX_LATENCY_MS = float(1 << 24)
 _BUCKETS_PER_OCTAVE = 16
@@ -132,15 +138,15 @@ _BUCKETS_PER_OCTAVE = 16
 class LatencyHistogram:
     """A histogram of record latencies with logarithmic buckets.
 
-    Each bucket's upper bound is at most 1/16 above its lower bound, so percentiles are too high by at most 1/16.
-    Histograms of several tasks or micro-batches can be added. Latencies below MIN_LATENCY_MS (1/16 ms) or above
-    MAX_LATENCY_MS (4.6 hours) are counted in the first or the last bucket, so there are at most 449 buckets.
+    The upper bound of a bucket is at most 1/16 above its lower bound, so percentiles are too high by at most 1/16.
+    Histograms of several tasks or micro-batches can be added. A latency below MIN_LATENCY_MS (1/16 ms) is counted in
+    the first bucket, and a latency above MAX_LATENCY_MS (4.6 hours) in the last, so there are at most 449 buckets.
     """
 
     __slots__ = ("counts",)
 
     def __init__(self, counts: dict[int, int] | None = None) -> None:
-        """Create a histogram. `counts` maps bucket numbers to numbers of records."""
+        """Create a histogram. `counts` maps the number of each bucket to its number of records; empty by default."""
         self.counts: dict[int, int] = {} if counts is None else counts
 
     def add(self, latency_ms: float, record_count: int) -> None:
@@ -176,7 +182,7 @@ class LatencyHistogram:
         return LatencyHistogram(dict(self.counts))
 
     def percentile(self, fraction: float) -> float:
-        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan if there are none."""
+        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan without records."""
         total_count = sum(self.counts.values())
         cumulative_count = 0
         for bucket, record_count in sorted(self.counts.items()):

@@ -1,12 +1,15 @@
-"""Split rows into batches before the rows are encoded.
+"""Splits rows into batches, by upper bounds of their encoded sizes. This happens before the rows are encoded.
 
-The width of a record's offset delta depends on the record's position in its batch, and the width of its timestamp delta
-on the batch's base timestamp. Rows are therefore first split into batches by record size, and encoded after that.
+A record contains two deltas: its offset relative to the first record of its batch, and its timestamp relative to the
+base timestamp of the batch. A row can therefore be encoded only when its batch is known. Deltas have variable widths,
+so the exact size of a record is unknown before that, too, and upper bounds take its place.
 
-record_sizes.py counts both deltas at the maximum width that any batch could need. This module knows how many records a
-batch can hold and the range of the timestamps, so it counts both deltas at the maximum width that these rows need. For
-example, in a batch of 16 kB with 150 records of 100 bytes, each offset delta counts as two bytes, although the first 64
-need only one.
+record_sizes.py counts both deltas at the maximum width that any batch could need. This module knows how many records
+fit into a batch, and the range of the timestamps, so it counts both deltas at the maximum width that these rows need.
+For example, in a batch of 16 kB with 150 records of 100 bytes, each offset delta counts as two bytes, although the
+first 64 need only one.
+
+The *open batch* of a partition is a batch that is not full yet, so that more rows can be appended to it.
 """
 
 from __future__ import annotations
@@ -27,46 +30,47 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import COMMON_TIMESTAMP_DELTA_BYTES, MAX_OFFSET_DELTA_BYTES
 
 _MIN_DELTA_BYTES = 2
-"""Size of an offset delta and a timestamp delta that have one byte each."""
+"""The minimum size of both deltas together, one byte each."""
 
 
 class PartitionSlices(NamedTuple):
-    """Rows [start, stop) of each partition, and the partition's open batch, to which rows can be appended.
+    """The rows [start, stop) of each partition, and the partition's open batch, to which rows can be appended.
 
-    `open_records` and `open_bytes` are the open batch's number of records and its size, header included. Without an
-    open batch, they are 0 and HEADER_BYTES, and the base timestamp is None. The slices are stored as columns, because
-    with thousands of partitions the garbage collector would spend most of its time on one object per partition.
+    Each field has one element per partition. There is no object per partition, because with thousands of partitions,
+    the garbage collector would spend most of its time on these objects.
     """
 
     starts: Sequence[int]
     stops: Sequence[int]
     open_records: Sequence[int]
+    """The number of records in the open batch; 0 if there is none."""
     open_bytes: Sequence[int]
+    """The size of the open batch, header included; HEADER_BYTES if there is none."""
     base_timestamps: Sequence[int | None]
+    """The base timestamp of the open batch; None if there is none."""
 
 
 def build_single_partition_slices(row_count: int) -> PartitionSlices:
-    """Return the slices for rows that all go to one partition, which has no open batch."""
-    return PartitionSlices([0], [row_count], [0], [HEADER_BYTES], [None])
+    """Return the slices of rows that all go to one partition, which has no open batch."""
+    return PartitionSlices(
+        starts=[0], stops=[row_count], open_records=[0], open_bytes=[HEADER_BYTES], base_timestamps=[None]
+    )
 
 
 class BatchSlices(NamedTuple):
-    """Rows [start, stop) of each batch, stored as columns.
-
-    `partition_indices`: the index of the batch's partition in PartitionSlices.
-    `first_offset_deltas`: the offset delta of each slice's first row. It is above 0 if the rows are appended to an open
-    batch.
-    `base_timestamps`: the base timestamp of the open batch, which timestamp deltas refer to; None for a new batch.
-    """
+    """The rows [start, stop) that go to each batch. Each field has one element per batch."""
 
     partition_indices: Sequence[int]
+    """The index in PartitionSlices of the batch's partition."""
     starts: Sequence[int]
     stops: Sequence[int]
     first_offset_deltas: Sequence[int]
+    """The offset delta of the slice's first row. It is above 0 if the slice is appended to an open batch."""
     base_timestamps: Sequence[int | None]
+    """The base timestamp of the open batch, from which timestamp deltas are computed; None for a new batch."""
 
     def select(self, start: int, stop: int) -> BatchSlices:
-        """Return the slices with indices in [start, stop)."""
+        """Return the slices at the positions [start, stop)."""
         slice_range = slice(start, stop)
         return BatchSlices(
             self.partition_indices[slice_range],
@@ -78,23 +82,23 @@ class BatchSlices(NamedTuple):
 
 
 def build_consecutive_slices(stops: Sequence[int]) -> BatchSlices:
-    """Return the slices of new batches for one partition.
+    """Return slices of new batches of one partition, each of which starts where the previous one stops.
 
-    The first slice starts at row 0, and every other slice starts where the previous one stops. `stops` must ascend.
+    `stops`: where each slice stops, in ascending order. The first slice starts at row 0.
     """
     batch_count = len(stops)
     return BatchSlices([0] * batch_count, [0, *stops][:batch_count], stops, [0] * batch_count, [None] * batch_count)
 
 
 class TimestampRange(NamedTuple):
-    """Lowest and highest timestamp of the rows, in milliseconds since the Unix epoch."""
+    """The lowest and the highest timestamp of some rows, in milliseconds since 1970."""
 
     lowest: int
     highest: int
 
 
 def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
-    """Return the range of the rows' timestamps. A null timestamp counts as `now_ms`."""
+    """Return the range of the rows' timestamps. A row without a timestamp counts as having the timestamp `now_ms`."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return TimestampRange(now_ms, now_ms)
@@ -107,10 +111,10 @@ def split_into_batches(
 ) -> BatchSlices:
     """Split the rows of each partition into batches of at most `max_batch_bytes`, including the batch header.
 
-    Rows are appended to the open batch until it is full. A record that exceeds `max_batch_bytes` gets a batch of its
-    own.
+    The first rows of a partition are appended to its open batch until the batch is full. A row that exceeds
+    `max_batch_bytes` gets a batch of its own.
 
-    `sizes`: the result of `compute_record_size_bounds`.
+    `sizes`: the maximum size of each row (compute_record_size_bounds).
     `timestamp_range`: the range of the rows' timestamps.
     """
     if not len(sizes):
@@ -118,14 +122,15 @@ def split_into_batches(
     starts, stops = slices.starts, slices.stops
     cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, timestamp_range)
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + slices.open_bytes
+    # One slice per partition, which is the result for all partitions whose rows fit into one batch.
     unsplit = BatchSlices(range(len(starts)), starts, stops, slices.open_records, slices.base_timestamps)
-    # A partition stays as it is if its rows fit into one batch. Partitions without rows also go through
-    # _split_partition, which returns no batches for them.
+    # Partitions without rows must have no slices. _split_partition returns none for them, so they count as split, too.
     exceeds_batch = batch_bytes > max_batch_bytes
     has_no_rows = np.greater_equal(starts, stops)
     split_indices = (exceeds_batch | has_no_rows).nonzero()[0].tolist()
     if not split_indices:  # one batch per partition, the usual case with many partitions
         return unsplit
+    # Replace the slice of each split partition by its slices. The runs of slices in between are copied as they are.
     runs: list[BatchSlices] = []
     run_start = 0
     for split_index in split_indices:
@@ -137,6 +142,7 @@ def split_into_batches(
 
 
 def _concatenate_slices(runs: Sequence[BatchSlices]) -> BatchSlices:
+    """Return the slices of all runs, in their order."""
     columns = [list(chain.from_iterable(parts)) for parts in zip(*runs, strict=True)]
     return BatchSlices(*columns)
 
@@ -146,18 +152,21 @@ def _split_partition(
 ) -> BatchSlices:
     """Split the rows of one partition into batches.
 
-    If the partition has an open batch, the first slice fills the space left in it, provided that a row fits. The
-    slice's first offset delta is then the number of records that are already in the batch.
+    If the partition has an open batch, the first slice fills the space that is left there, provided that a row fits.
+    The slice's first offset delta is then the number of records that are already in the batch.
+
+    `cumulative_bytes`: the total size of the rows before each row of all partitions (_compute_cumulative_sizes).
     """
-    # The rows [i, j) have cumulative_view[j] - cumulative_view[i] bytes. `bisect_right(...) - 1` finds the last stop
-    # whose cumulative size is at most the limit. It searches up to `stop` itself, hence `stop + 1`.
+    # The rows [i, j) have cumulative_view[j] - cumulative_view[i] bytes. To fill a batch, `bisect_right(...) - 1` finds
+    # the last row index whose cumulative size is at most the limit: the batch stops there. `stop` itself is a possible
+    # result, so the search ends before `stop + 1`.
     cumulative_view = cumulative_bytes.data  # indexing a memoryview is faster than indexing an array
     max_body_bytes = max_batch_bytes - HEADER_BYTES
     start, stop = slices.starts[partition_index], slices.stops[partition_index]
     open_records = slices.open_records[partition_index]
     boundaries = [start]
     if open_records:
-        # `open_bytes` includes the batch header, so the limit that also includes the header applies here.
+        # `open_bytes` includes the header of the batch, so subtract it from the limit that includes the header, too.
         open_batch_limit = cumulative_view[start] + max_batch_bytes - slices.open_bytes[partition_index]
         open_batch_stop = bisect_right(cumulative_view, open_batch_limit, start, stop + 1) - 1
         if open_batch_stop > start:
@@ -183,11 +192,13 @@ def _compute_cumulative_sizes(
     """Return the total size of the rows before each row, followed by the total size of all rows.
 
     Deltas are counted at the maximum width that these rows need.
+
+    `sizes`: the maximum size of each row, with deltas of the widths that compute_record_size_bounds assumes.
     """
     assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + _MIN_DELTA_BYTES
     max_rows = max(map(sub, slices.stops, slices.starts))
-    # A batch gets at most all rows of a partition, and at most as many as would fit if all had the smallest size.
+    # The rows of a batch are at most all rows of a partition, and at most as many as fit if all have the minimum size.
     max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
     delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, timestamp_range)
     cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)
@@ -196,9 +207,9 @@ def _compute_cumulative_sizes(
 
 
 def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, timestamp_range: TimestampRange) -> int:
-    """Return the maximum width of a timestamp delta.
+    """Return the maximum width of a timestamp delta in bytes.
 
-    A delta refers to the open batch's base timestamp or, in a new batch, to the timestamp of its first row.
+    A delta is relative to the base timestamp of the open batch or, in a new batch, to the timestamp of its first row.
     """
     lowest, highest = timestamp_range
     open_bases = [base for base in slices.base_timestamps if base is not None]

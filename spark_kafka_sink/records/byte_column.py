@@ -1,7 +1,7 @@
-"""Column of byte strings in the layout that the encoder reads.
+"""ByteColumn: a column of byte strings in the layout that the encoder reads.
 
-A column shares the offsets and the bytes of its Arrow array, with two exceptions: 64-bit offsets are converted to 32
-bits, and an array that stores bytes for nulls is copied without them.
+A ByteColumn shares the offsets and the bytes of its Arrow array, with two exceptions: 64-bit offsets are converted to
+32 bits, and an array that stores bytes for nulls is copied without these bytes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ _LARGE_TYPE_IDS = (pa.large_binary().id, pa.large_string().id)
 
 @dataclass(frozen=True)
 class ByteColumn:
-    """Byte strings with the layout of an Arrow binary array.
-
-    `offsets` has one more element than there are rows. `nulls` is a mask of the null rows, or None if no row is null.
-    """
+    """Byte strings with the layout of an Arrow binary array: row i consists of data[offsets[i]:offsets[i + 1]]."""
 
     offsets: NDArray[np.int32]
+    """The start of each row in `data`, followed by the end of the last row. The first offset need not be 0."""
     data: pa.Buffer
     nulls: NDArray[np.bool_] | None = None
+    """A mask that is True for the null rows, which have no bytes; None if no row is null."""
 
     @property
     def row_count(self) -> int:
@@ -38,12 +37,12 @@ class ByteColumn:
 
     @property
     def nbytes(self) -> int:
-        """Total bytes of all rows."""
+        """The number of bytes of all rows together."""
         return int(self.offsets[-1]) - int(self.offsets[0])
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Length of each row. Null has length -1, as in Kafka's record format."""
+        """The length of each row in bytes. Null has the length -1, as in Kafka's record format."""
         lengths: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
         if self.nulls is not None:
             lengths[self.nulls] = -1
@@ -62,13 +61,16 @@ class ByteColumn:
         return first_length if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first_length else None
 
     def to_array(self) -> pa.Array:
-        """Return the rows as a binary array. Nulls become empty byte strings."""
+        """Return the rows as an Arrow binary array, without copying them. Nulls become empty byte strings."""
         return pa.BinaryArray.from_buffers(
             _BINARY, self.row_count, [None, pa.py_buffer(self.offsets), self.data], null_count=0
         )
 
     def to_matrix(self, row_count: int, row_bytes: int) -> NDArray[np.uint8]:
-        """Return the bytes as a matrix with one row per row of the column. Each row must have `row_bytes` bytes."""
+        """Return a matrix with one row per row of the column, and one byte per element.
+
+        All rows must have the same length, `row_bytes`.
+        """
         if row_bytes == 0:
             return np.empty((row_count, 0), np.uint8)
         data = np.frombuffer(self.data, np.uint8, row_count * row_bytes, int(self.offsets[0]))
@@ -76,15 +78,15 @@ class ByteColumn:
 
 
 def read_byte_column(array: pa.Array) -> ByteColumn:
-    """Read a binary, string or null array. Raise OverflowError if all rows together exceed 2 GiB."""
+    """Read an Arrow array of bytes, strings or nulls. Raise OverflowError if all rows together exceed 2 GiB."""
     if array.type.id == _NULL_TYPE_ID:
         array = array.cast(_BINARY)
     offsets, data = _read_offsets_and_data(array)
     has_64_bit_offsets = offsets.itemsize == 8
     nulls = build_null_mask(array) if array.null_count else None
-    # Ufuncs, because `lengths[nulls].any()` would copy the lengths of the null rows.
+    # Arrow allows an array to store bytes for a null. These bytes must not end up in a record. (Ufuncs are used here,
+    # because `lengths[nulls].any()` would copy the lengths of the null rows.)
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
-        # Arrow allows bytes to be stored for a null. They must not end up in the record.
         binary_type = pa.large_binary() if has_64_bit_offsets else _BINARY
         offsets, data = _read_offsets_and_data(array.cast(binary_type).fill_null(EMPTY_BYTES.cast(binary_type)))
     if data is None:
@@ -95,7 +97,10 @@ def read_byte_column(array: pa.Array) -> ByteColumn:
 
 
 def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
-    """Return the size of each row of a binary, string or null array. Null has size 0. The array may exceed 2 GiB."""
+    """Return the size in bytes of each row of an array of bytes, strings or nulls; 0 for a null.
+
+    Unlike in `read_byte_column`, the array may exceed 2 GiB.
+    """
     if array.type.id == _NULL_TYPE_ID:
         return np.zeros(len(array), np.int64)
     offsets, _ = _read_offsets_and_data(array)
@@ -106,7 +111,7 @@ def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
 
 
 def compute_data_nbytes(array: pa.Array) -> int:
-    """Return the total size of the rows of a binary, string or null array, excluding offsets."""
+    """Return the size in bytes of all rows of an array of bytes, strings or nulls together, without Arrow's offsets."""
     if array.type.id == _NULL_TYPE_ID:
         return 0
     offsets, _ = _read_offsets_and_data(array)
@@ -123,7 +128,10 @@ def _read_offsets_and_data(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | N
 
 
 def _narrow_offsets(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:
-    """Convert 64-bit offsets to 32-bit offsets that start at 0. Return them with the matching slice of the buffer."""
+    """Convert 64-bit offsets to 32-bit offsets that start at 0.
+
+    Return the offsets and the slice of the buffer that they refer to. Raise OverflowError if the slice exceeds 2 GiB.
+    """
     base, end = int(offsets[0]), int(offsets[-1])
     if end - base > MAX_OFFSET:
         raise OverflowError(

@@ -1,8 +1,10 @@
 """CRC-32C in numpy, for environments without the crc32c package, such as `--py-files` or a notebook server.
 
-Every record batch has this checksum. header.py imports this module only if the package is missing. A byte's
-contribution to the checksum depends only on the byte and on the number of bytes that follow it in the block. A table
-holds all contributions, and one numpy operation looks them up for 64 blocks.
+Every record batch has this checksum. header.py imports this module only if the package is missing.
+
+The data is processed in blocks. CRC-32C is linear: a block's contribution to the checksum is the XOR of the
+contributions of its bytes, and the contribution of a byte depends only on the byte and on the number of bytes that
+follow it in the block. A table holds all contributions, and one numpy operation looks them up for 64 blocks.
 
     table[zeros, byte]   contribution of a byte that is followed by `zeros` bytes
 """
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli polynomial in reversed bit order."""
 _ALL_ONES = 0xFFFFFFFF
+"""CRC-32C inverts all bits of the state at the start and at the end."""
 _STATE_BYTES = 4
 _BLOCK_BYTES = 1024
+"""Size of a block. The table has one row per byte of a block, so larger blocks would take more memory."""
 _BLOCKS_PER_LOOKUP = 64
-"""A lookup takes 12 bytes of memory per byte of the blocks, so it stays below a megabyte."""
+"""Number of blocks that are looked up at once. A lookup takes 12 bytes of memory per byte, so it stays below 1 MB."""
 
 logging.getLogger(__name__).warning(
     "The package crc32c is not installed in this Python, so the checksums of batches are computed with numpy, which "
@@ -35,10 +39,12 @@ logging.getLogger(__name__).warning(
 
 
 def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
-    """Compute the CRC-32C of `data`. `checksum` is the checksum of the preceding bytes.
+    """Return the CRC-32C of `data`, or of some preceding bytes and `data` together.
 
-    The signature is the same as that of `crc32c.crc32c`. The third parameter is ignored, because numpy decides itself
-    when to release the GIL.
+    `checksum`: the checksum of the preceding bytes; 0 if there are none.
+
+    The signature is that of `crc32c.crc32c`. The third parameter is ignored, because numpy decides itself when to
+    release the GIL.
     """
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
@@ -55,7 +61,7 @@ def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
 
 
 def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
-    """Return what each block contributes to the checksum state. `blocks` has one block per row."""
+    """Return the contribution of each block to the checksum. `blocks` has one block per row."""
     size = blocks.shape[1]
     flat_table = _build_contribution_table().ravel()
     row_starts = np.arange(size - 1, -1, -1, dtype=np.intp) * 256  # the last byte is followed by 0 bytes
@@ -64,7 +70,9 @@ def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
 
 
 def _shift_state(state: int, zeros: int) -> int:
-    """Return the state after `zeros` more zero bytes. Each of the first four shifts one byte out of the state."""
+    """Return the state after it has processed `zeros` zero bytes, as if a block of zeros followed."""
+    # Each of the first four zeros shifts one byte out of the state. The contribution of that byte is then XORed into
+    # the state.
     table = _build_contribution_table()
     shifted_out_bytes = min(zeros, _STATE_BYTES)
     shifted_state = state >> (8 * shifted_out_bytes)

@@ -1,9 +1,12 @@
-"""Records as Arrow columns, the form in which the producer accepts them and the encoder reads them.
+"""RecordColumns: records as Arrow columns, the form in which the producer accepts them and the encoder reads them.
 
-The constructor of RecordColumns checks the columns, and converts them only if later steps need it: dictionaries are
-decoded, view types become offset types (Arrow cannot take rows from views), and timestamps become int64 milliseconds.
-Slicing copies nothing. `chunks` joins small chunks, `take` copies the selected rows, and the encoder copies each value
-once, into its record.
+The constructor checks the columns, and converts them only if later steps need it: dictionaries are decoded, view types
+become types with offsets (Arrow cannot take rows from views), and timestamps become int64 milliseconds. Slicing copies
+nothing. `chunks` joins small chunks, `take` copies the selected rows, and the encoder copies each value once, into its
+record.
+
+An Arrow column is either a plain array or a chunked array, which consists of several plain arrays. Arrays of strings
+and bytes locate their values with 32-bit or 64-bit offsets. An array with 32-bit offsets cannot exceed 2 GiB.
 """
 
 from __future__ import annotations
@@ -22,30 +25,32 @@ from spark_kafka_sink.records.byte_column import compute_byte_sizes, compute_dat
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
+# Timestamps are in milliseconds since 1970. Some values have a special meaning:
 NO_TIMESTAMP = -1
-"""Timestamp of a record that has none (RecordBatch.NO_TIMESTAMP in the Java client)."""
+"""The timestamp of a record that has none (RecordBatch.NO_TIMESTAMP in the Java client)."""
 BEFORE_EPOCH_TIMESTAMP = -2
-"""Replaces -1, the last millisecond before 1970, so that it is not mistaken for NO_TIMESTAMP.
+"""Replaces the time -1, the last millisecond before 1970, so that it is not mistaken for NO_TIMESTAMP.
 
-The exact value does not matter, because brokers reject all timestamps before 1970, as does `find_invalid_rows`.
+The exact value does not matter: `find_invalid_rows` and the brokers reject all timestamps before 1970.
 """
 OVERFLOW_TIMESTAMP = 1 - (1 << 63)
-"""Replaces a future time whose milliseconds do not fit into 64 bits."""
+"""Replaces a future time whose milliseconds do not fit into 64 bits, so that `find_invalid_rows` finds it."""
 
 MAX_CHUNK_ROWS = 10_000
-"""Maximum number of rows in a chunk. Larger chunks exceed the CPU cache and cost more per record."""
-_MAX_32_BIT_OFFSET_BYTES = 1 << 30
-"""Columns of at least this size get 64-bit offsets, because joining or taking their rows could overflow 32 bits."""
+"""Maximum number of rows that are processed at once. Larger chunks exceed the CPU cache and cost more per record."""
+_MIN_64_BIT_OFFSET_BYTES = 1 << 30
+"""Columns of this size or more get 64-bit offsets, because joining or taking their rows could overflow 32 bits."""
 _MAX_PLAUSIBLE_AGE_MS = 50 * 365.25 * 86_400_000
+"""The age up to which a timestamp is plausible: fifty years."""
 _CLOCK_TOLERANCE_S = 86_400
-"""Tolerance for inaccurate clocks, and for time zones in which the next day has already started."""
+"""How far in the future a timestamp is plausible: clocks are inaccurate, and other time zones already have tomorrow."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp contains %d. Read as milliseconds, this is a time in January 1970; read as seconds, it is within "
     "the last fifty years. The column is written as milliseconds. If it is in seconds, multiply it by 1000 or convert "
     "it to a timestamp."
 )
 _MAX_JOINED_CHUNK_BYTES = 1 << 16
-"""Chunks below this average size are joined, because copying costs less than processing each chunk separately."""
+"""Chunks below this average size are joined, because copying takes less time than processing each chunk separately."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -88,7 +93,9 @@ class RecordColumns:
                 )
         self.value = _convert_byte_column("value", value)
         self.key = None if key is None or pa.types.is_null(key.type) else _convert_byte_column("key", key)
-        self.headers = None if headers is None else _validate_header_column(headers)
+        if headers is not None:
+            _check_header_type(headers.type)
+        self.headers = None if headers is None or pa.types.is_null(headers.type) else headers
         self.timestamp = None if timestamp is None else _convert_timestamp_column(timestamp)
         self.num_rows = len(value)
         self._cached_nbytes: int | None = None
@@ -101,15 +108,15 @@ class RecordColumns:
         headers: ArrowColumn | None,
         timestamp: ArrowColumn | None,
     ) -> RecordColumns:
-        """Create an instance from columns that another instance's constructor has already checked."""
-        result = cls.__new__(cls)
-        result.value = value
-        result.key = key
-        result.headers = headers
-        result.timestamp = timestamp
-        result.num_rows = len(value)
-        result._cached_nbytes = None
-        return result
+        """Create an instance from columns that were taken from other instances, so they need no further checks."""
+        record_columns = cls.__new__(cls)
+        record_columns.value = value
+        record_columns.key = key
+        record_columns.headers = headers
+        record_columns.timestamp = timestamp
+        record_columns.num_rows = len(value)
+        record_columns._cached_nbytes = None
+        return record_columns
 
     def __repr__(self) -> str:
         present_columns = [
@@ -122,14 +129,14 @@ class RecordColumns:
 
     @property
     def nbytes(self) -> int:
-        """Size of the rows in bytes. If the columns are slices, rows outside of the slices are not counted."""
+        """The size of the rows in bytes. If a column is a slice, the rows outside of the slice are not counted."""
         if self._cached_nbytes is None:
             self._cached_nbytes = sum([column.nbytes for _, column in self._list_named_columns() if column is not None])
         return self._cached_nbytes
 
     @property
     def payload_nbytes(self) -> int:
-        """Size of the keys, values and headers in bytes, excluding Arrow's offsets and the timestamps."""
+        """The size of the keys, values and headers in bytes, without Arrow's offsets and the timestamps."""
         headers = [] if self.headers is None else list_chunks(self.headers)
         columns = [column for column in (self.value, self.key) if column is not None]
         arrays = [chunk for column in columns for chunk in list_chunks(column)]
@@ -138,7 +145,7 @@ class RecordColumns:
 
     @property
     def memory_nbytes(self) -> int:
-        """Size of all buffers in bytes, including rows outside of slices.
+        """The size of the columns' buffers in bytes. If a column is a slice, its buffers also contain other rows.
 
         This is an upper bound on the size of any single row, and cheap to compute.
         """
@@ -161,9 +168,9 @@ class RecordColumns:
         )
 
     def chunks(self, max_rows: int) -> Iterator[RecordColumns]:
-        """Yield chunks of at most `max_rows` consecutive rows. Their columns are plain arrays, not chunked arrays.
+        """Yield all rows in chunks of at most `max_rows`, whose columns are plain arrays instead of chunked arrays.
 
-        Only small Arrow chunks are joined. Joining large ones would copy all their bytes, and fail above 2 GiB.
+        Only small chunks of a column are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
         """
         if 0 < self.num_rows <= max_rows:
             yield from self._iterate_contiguous_chunks()
@@ -172,7 +179,7 @@ class RecordColumns:
             yield from self.slice(start, max_rows)._iterate_contiguous_chunks()
 
     def _iterate_contiguous_chunks(self) -> Iterator[RecordColumns]:
-        """Yield all rows as one chunk. If the Arrow chunks are large, split the rows at all chunk boundaries."""
+        """Yield all rows as one chunk or, if the columns have large chunks, split at the boundaries of these chunks."""
         chunked_columns = [column for _, column in self._list_named_columns() if isinstance(column, pa.ChunkedArray)]
         max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
@@ -192,9 +199,10 @@ class RecordColumns:
 
     @classmethod
     def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate chunks of rows, without copying them if their types are equal.
+        """Concatenate chunks of rows. Columns whose types are equal are not copied.
 
-        A column that only some of the chunks have is null in the rows of the others.
+        If only some of the chunks have a column, it is null in the rows of the other chunks. Raise SchemaError if
+        columns with different types cannot be combined.
         """
         if len(chunks) == 1:
             return chunks[0]
@@ -204,6 +212,7 @@ class RecordColumns:
         )
 
     def _list_named_columns(self) -> tuple[tuple[str, Any], ...]:
+        """Return the name and the column of each field; None for a missing column."""
         return (
             ("value", self.value),
             ("key", self.key),
@@ -223,12 +232,12 @@ def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
 
 
 def list_chunks(column: ArrowColumn) -> Sequence[pa.Array]:
-    """Return the chunks of a column as plain arrays. A plain array is its own only chunk."""
+    """Return the chunks of a column. A plain array is a single chunk."""
     return [column] if isinstance(column, pa.Array) else column.chunks
 
 
 def combine_chunks(column: ArrowColumn) -> pa.Array:
-    """Return the column as one plain array, with 64-bit offsets if joining its chunks could overflow 32 bits."""
+    """Return a column as one plain array, with 64-bit offsets if joining its chunks could overflow 32-bit offsets."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -239,20 +248,25 @@ def combine_chunks(column: ArrowColumn) -> pa.Array:
 
 
 def _take(array: pa.Array, row_indices: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
+    """Return a copy of the rows at these indices, with 64-bit offsets if 32-bit offsets could overflow."""
     return pc.take(_widen_offsets(array), numbers_to_arrow(row_indices), boundscheck=False)
 
 
 def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
     """Return the column, with 64-bit offsets if joining or taking its rows could overflow 32-bit offsets."""
-    # If a chunk occurs several times, get_total_buffer_size() counts it once, but nbytes counts every occurrence.
-    size = column.get_total_buffer_size() if isinstance(column, pa.Array) else column.nbytes
-    if _has_32_bit_offsets(column.type) and size >= _MAX_32_BIT_OFFSET_BYTES:
+    # A chunk may occur several times in a column. Joining copies every occurrence, which nbytes counts, but
+    # get_total_buffer_size() does not.
+    size_bytes = column.get_total_buffer_size() if isinstance(column, pa.Array) else column.nbytes
+    if _has_32_bit_offsets(column.type) and size_bytes >= _MIN_64_BIT_OFFSET_BYTES:
         return column.cast(pa.large_binary())
     return column
 
 
 def _require_arrow(name: str, column: object) -> None:
-    """Raise SchemaError if the column is not an Arrow array. The message suggests a conversion."""
+    """Raise SchemaError if a column is not an Arrow array. The message suggests a conversion.
+
+    `name`: the name of the field, such as `key`.
+    """
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return
     cls = type(column)
@@ -267,7 +281,12 @@ def _require_arrow(name: str, column: object) -> None:
 
 
 def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
-    """Convert a column of strings, bytes or nulls to a type with offsets. Raise SchemaError for any other column."""
+    """Return a column of strings, bytes or nulls, converted to a type with offsets if it has another type.
+
+    `name`: the name of the field, such as `key`.
+
+    Raise SchemaError for a column of any other type.
+    """
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
@@ -286,14 +305,14 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
-    """Decode a dictionary column.
+    """Return a dictionary column with each row replaced by its value.
 
-    The result has 64-bit offsets if 32 bits could overflow when every row holds the longest value.
+    The result has 64-bit offsets unless 32-bit offsets would be enough even if every row had the longest value.
     """
     value_type, chunks = column.type.value_type, list_chunks(column)
-    # Views have no offsets to overflow, and _find_max_byte_size cannot read them.
+    # Values without 32-bit offsets, such as views, get 64-bit offsets without a look at their sizes.
     if not _has_32_bit_offsets(value_type) or any(
-        _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MAX_32_BIT_OFFSET_BYTES for chunk in chunks
+        _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MIN_64_BIT_OFFSET_BYTES for chunk in chunks
     ):
         value_type = pa.large_binary()
     decoded_chunks = [pc.take(chunk.dictionary.cast(value_type), chunk.indices) for chunk in chunks]
@@ -301,17 +320,14 @@ def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
 
 
 def _find_max_byte_size(values: pa.Array) -> int:
+    """Return the size in bytes of the longest value; 0 without values."""
     return int(np.maximum.reduce(compute_byte_sizes(values), initial=0))
 
 
-def _validate_header_column(column: ArrowColumn) -> ArrowColumn | None:
-    """Return the column, or None if its type is null, which means that no row has headers.
-
-    Raise SchemaError if the column cannot contain headers.
-    """
-    data_type = column.type
+def _check_header_type(data_type: pa.DataType) -> None:
+    """Raise SchemaError if a column of this type cannot contain headers. A column of nulls can: no row has headers."""
     if pa.types.is_null(data_type):
-        return None
+        return
     if pa.types.is_map(data_type):
         key_type, value_type = data_type.key_type, data_type.item_type
     elif (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)) and _is_header_struct(data_type.value_type):
@@ -325,10 +341,10 @@ def _validate_header_column(column: ArrowColumn) -> ArrowColumn | None:
         raise SchemaError(
             f"column 'headers' has type {data_type}, but header keys and header values must be strings or binary"
         )
-    return column
 
 
 def _is_header_struct(data_type: pa.DataType) -> bool:
+    """Return whether a type is a struct with the fields `key` and `value`, in any order."""
     if not pa.types.is_struct(data_type):
         return False
     field_names = [data_type.field(position).name for position in range(data_type.num_fields)]
@@ -336,9 +352,10 @@ def _is_header_struct(data_type: pa.DataType) -> bool:
 
 
 def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
-    """Convert a timestamp column to int64 milliseconds, rounding down like Spark. Nulls stay null.
+    """Convert a column of timestamps or of integers to int64 milliseconds, rounding down like Spark. Nulls stay null.
 
-    Return None if the type of the column is null, which means that all rows get the current time.
+    Return None if the type of the column is null, which means that all rows get the current time. Raise SchemaError for
+    a column of any other type.
     """
     data_type = column.type
     if pa.types.is_null(data_type):
@@ -357,10 +374,10 @@ def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
 
 
 def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
-    """Return the lowest number of the first chunk that probably contains seconds instead of milliseconds, or None.
+    """Return a number that probably is a time in seconds instead of milliseconds, or None if there is none.
 
-    A chunk is suspicious if all its numbers, read as seconds, lie in the last fifty years. Read as milliseconds, such
-    numbers lie in January 1970.
+    A chunk is suspicious if all its numbers, read as seconds, are times within the last fifty years. Read as
+    milliseconds, such numbers are times in January 1970. The result is the lowest number of the first such chunk.
     """
     if not pa.types.is_integer(timestamp.type):
         return None
@@ -381,10 +398,12 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
 def _ticks_to_ms(
     ticks: np.ndarray[Any, np.dtype[np.int64]], ticks_per_second: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Convert times to milliseconds, rounding down.
+    """Convert times since 1970 to milliseconds, rounding down.
 
-    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP. A past time that does not fit remains
-    before 1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP.
+    `ticks`: the times, in units of 1 / `ticks_per_second`.
+
+    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP. A past time that does not fit becomes
+    another time before 1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP.
     """
     if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000
@@ -397,7 +416,13 @@ def _ticks_to_ms(
 
 
 def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordColumns]) -> ArrowColumn | None:
-    """Concatenate one field's columns, one per chunk of rows. None stands for a chunk that lacks the field."""
+    """Concatenate the columns of one field.
+
+    `chunks`: the chunks of rows that the columns belong to.
+    `columns`: the column of each chunk; None if the chunk lacks the field.
+
+    Return None if all chunks lack the field. Raise SchemaError if the types of the columns cannot be combined.
+    """
     column_types = [column.type for column in columns if column is not None]
     if not column_types:
         return None
@@ -427,7 +452,7 @@ def _is_view(data_type: pa.DataType) -> bool:
 
 
 def _is_string_or_binary(data_type: pa.DataType) -> bool:
-    """Return whether this is a string or binary type with 32-bit or 64-bit offsets. View types have no offsets."""
+    """Return whether a type is a string or binary type with 32-bit or 64-bit offsets. View types have no offsets."""
     return _has_32_bit_offsets(data_type) or bool(
         pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type)
     )

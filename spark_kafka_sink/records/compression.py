@@ -1,4 +1,4 @@
-"""Compress and decompress record batches.
+"""Compression and decompression of record batches.
 
     gzip    RFC 1952, one member
     snappy  xerial framing: a header of 16 bytes, then blocks, each preceded by its length (int32). Raw snappy, without
@@ -6,8 +6,9 @@
     lz4     LZ4 frames with independent blocks and no dictionary, because other clients cannot read any other frames
     zstd    one frame
 
-A batch is compressed as a whole when it is closed. Compressed batches come from a peer and are not trusted: `max_bytes`
-limits the result regardless of the size that a header declares, so that a few bytes cannot expand to gigabytes.
+A batch is compressed as a whole when it is closed. Batches to decompress come from a peer and are not trusted:
+`max_bytes` limits the decompressed size, whatever size a header declares, so that a few bytes cannot expand to
+gigabytes.
 
 gzip comes with Python, snappy and zstd come with pyarrow. The lz4 package is imported on first use, so that the other
 codecs work without it. `require_codec` checks whether a codec is available before there are any records.
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class Codec(IntEnum):
-    """Compression codec. The value is its number in a batch's attributes."""
+    """A compression codec. Its value is the number in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -40,28 +41,42 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-COMPRESSION_LEVELS: dict[Codec, tuple[int, int, int]] = {
-    Codec.GZIP: (1, 9, -1),
-    Codec.LZ4: (1, 17, 9),
-    Codec.ZSTD: (-131072, 22, 3),
+class CompressionLevels(NamedTuple):
+    """The range of a codec's levels, and the default level."""
+
+    minimum: int
+    maximum: int
+    default: int
+    """The level to use if none is configured. gzip's default, -1, is outside of the range."""
+
+
+COMPRESSION_LEVELS: dict[Codec, CompressionLevels] = {
+    Codec.GZIP: CompressionLevels(minimum=1, maximum=9, default=-1),
+    Codec.LZ4: CompressionLevels(minimum=1, maximum=17, default=9),
+    Codec.ZSTD: CompressionLevels(minimum=-131072, maximum=22, default=3),
 }
-"""Minimum, maximum and default level of each codec that has levels, as in the Java client."""
+"""The levels of each codec that has levels, as in the Java client."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
+"""Number of uncompressed bytes per block that this module writes. Readers accept any size."""
+_XERIAL_LENGTH_BYTES = 4
+_MAX_INT32_VARINT_BYTES = 5
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
-"""Makes zlib write or read gzip's header and trailer, with the largest window."""
+"""zlib's `wbits` for streams with the header and the trailer of gzip, with the largest window."""
 _MAX_GZIP_MEMBERS = 16
-"""Limits the decompression time, because thousands of tiny members would fit into few bytes but take long to read.
+"""Maximum number of members in a batch. Producers write only one.
 
-Producers write a single member.
+The limit bounds the decompression time: thousands of tiny members would fit into few bytes, but take long to read.
 """
 _PYARROW_CODECS = (Codec.SNAPPY, Codec.ZSTD)
 _MAX_SNAPPY_RATIO = 64
 """Upper bound of the compression ratio: a snappy element of 3 bytes decompresses to at most 64 bytes."""
 _READ_BYTES = 1 << 20
+"""Maximum number of bytes that are decompressed before their total is compared with the limit again."""
 _LZ4_FAST_LEVEL = 0
+"""The level at which the lz4 package uses its fast compressor."""
 _MALFORMED_DATA_ERRORS = (
     zlib.error,  # gzip
     OSError,  # pyarrow: snappy and zstd
@@ -73,7 +88,7 @@ _MALFORMED_DATA_ERRORS = (
 
 
 def require_codec(codec: Codec) -> None:
-    """Raise MissingDependencyError if the codec is not available in this Python environment."""
+    """Raise MissingDependencyError if a codec is not available in this Python environment."""
     if codec is Codec.LZ4:
         try:
             _import_lz4_frame()
@@ -99,12 +114,12 @@ def require_codec(codec: Codec) -> None:
 
 
 def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None) -> Buffer:
-    """Compress the concatenation of the segments. `level` defaults to the codec's default level."""
+    """Return the compressed concatenation of the segments. `level` defaults to the codec's default level."""
     if codec is Codec.NONE:
         return _join_segments(segments)
     if codec is Codec.SNAPPY:
         return _compress_snappy(_join_segments(segments))
-    _, _, default_level = COMPRESSION_LEVELS[codec]
+    default_level = COMPRESSION_LEVELS[codec].default
     level = default_level if level is None else level
     if codec is Codec.GZIP:
         stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
@@ -117,10 +132,10 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
-    """Decompress at most `max_bytes`.
+    """Return the decompressed data: a new bytearray, or `data` itself if it is not compressed.
 
-    Return a new bytearray, or `data` itself if it is not compressed. Raise DecodeError if the data is malformed or
-    decompresses to more than `max_bytes`, and UnsupportedFormatError if the codec is unknown.
+    Raise DecodeError if the data is malformed or decompresses to more than `max_bytes`, UnsupportedFormatError if the
+    codec is unknown, and MissingDependencyError if its package is not installed.
     """
     if codec == Codec.NONE:
         return data
@@ -142,12 +157,14 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
 class CompressionRatios:
     """Estimated ratio of compressed to uncompressed size, by topic and codec, computed as in the Java client.
 
-    The estimate rises immediately but falls slowly, because a batch that is too large costs more than one that could
-    have been larger. Readers need no lock, because an update replaces a single number.
+    The estimate rises at once but falls slowly, because a batch that turns out too large costs more than a batch that
+    could have been larger. Readers need no lock, because an update replaces a single number.
     """
 
     DETERIORATING_STEP = 0.05
+    """The minimum increase of an estimate when a batch has a higher ratio."""
     IMPROVING_STEP = 0.005
+    """The maximum decrease of an estimate when a batch has a lower ratio."""
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[str, int], float] = {}
@@ -157,14 +174,14 @@ class CompressionRatios:
         return self._ratios.get((topic, codec), 1.0)
 
     def update(self, topic: str, codec: int, observed_ratio: float) -> float:
-        """Adjust the estimate to the ratio of a batch. Return the new estimate."""
-        current_ratio = self.get(topic, codec)
-        if observed_ratio > current_ratio:
-            current_ratio = max(current_ratio + self.DETERIORATING_STEP, observed_ratio)
-        elif observed_ratio < current_ratio:
-            current_ratio = max(current_ratio - self.IMPROVING_STEP, observed_ratio)
-        self._ratios[topic, codec] = current_ratio
-        return current_ratio
+        """Adjust the estimate to the ratio of a batch that was just compressed. Return the new estimate."""
+        estimated_ratio = self.get(topic, codec)
+        if observed_ratio > estimated_ratio:
+            estimated_ratio = max(estimated_ratio + self.DETERIORATING_STEP, observed_ratio)
+        elif observed_ratio < estimated_ratio:
+            estimated_ratio = max(estimated_ratio - self.IMPROVING_STEP, observed_ratio)
+        self._ratios[topic, codec] = estimated_ratio
+        return estimated_ratio
 
     def reset(self, topic: str, codec: int, ratio: float = 1.0) -> None:
         """Replace the estimate, for example after a broker has rejected a batch as too large."""
@@ -172,6 +189,7 @@ class CompressionRatios:
 
 
 def _join_segments(segments: Sequence[Buffer]) -> Buffer:
+    """Return the concatenation of the segments. A single segment is not copied."""
     return segments[0] if len(segments) == 1 else b"".join(segments)
 
 
@@ -192,25 +210,27 @@ def _create_zstd_codec(level: int) -> Any:
 
 
 def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
+    """Compress segments into a single lz4 frame with independent blocks."""
     stream = _import_lz4_frame().LZ4FrameCompressor(block_linked=False, compression_level=level)
-    frame_pieces = [stream.begin()]
-    frame_pieces += [stream.compress(segment) for segment in segments]
-    frame_pieces.append(stream.flush())
-    return b"".join(frame_pieces)
+    frame_parts = [stream.begin()]
+    frame_parts += [stream.compress(segment) for segment in segments]
+    frame_parts.append(stream.flush())
+    return b"".join(frame_parts)
 
 
 def _compress_snappy(data: Buffer) -> bytes:
+    """Compress data into snappy blocks with xerial framing."""
     view = memoryview(data)
     snappy = _create_snappy_codec()
     blocks: list[bytes] = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
-        blocks += [len(block).to_bytes(4, "big"), block]
+        blocks += [len(block).to_bytes(_XERIAL_LENGTH_BYTES, "big"), block]
     return b"".join(blocks)
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
-    """Decompress all members of a stream. Raise DecodeError if one is truncated or there are too many."""
+    """Decompress all members of a gzip stream. Raise DecodeError if a member is truncated or there are too many."""
     decompressed = bytearray()
     remaining_data: Buffer = data
     for _ in range(_MAX_GZIP_MEMBERS):
@@ -237,48 +257,52 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
         raise DecodeError("snappy: the xerial header is truncated")
     position = len(_XERIAL_HEADER)
     while position < len(view):
-        end = position + 4 + int.from_bytes(view[position : position + 4], "big")
-        is_empty = end <= position + 4  # a valid block contains at least its uncompressed size
-        if is_empty or end > len(view):
+        block_start = position + _XERIAL_LENGTH_BYTES
+        block_end = block_start + int.from_bytes(view[position:block_start], "big")
+        is_empty = block_end <= block_start  # a valid block contains at least its uncompressed size
+        if is_empty or block_end > len(view):
             raise DecodeError("snappy: a block is empty, or exceeds the batch")
         _append(
             decompressed,
-            _decompress_snappy_block(view[position + 4 : end], max_bytes - len(decompressed), max_bytes),
+            _decompress_snappy_block(view[block_start:block_end], max_bytes - len(decompressed), max_bytes),
             max_bytes,
         )
-        position = end
+        position = block_end
     return decompressed
 
 
 def _decompress_snappy_block(block: memoryview, remaining_bytes: int, max_bytes: int) -> Buffer:
     """Decompress a raw snappy block, which starts with its uncompressed size as a varint.
 
+    Raise DecodeError if the declared size is malformed, exceeds `remaining_bytes` or cannot be true.
+
     `remaining_bytes`: the part of `max_bytes` that earlier blocks of the batch have not used.
-    `max_bytes`: the limit for the whole batch.
+    `max_bytes`: the limit for the whole batch, for the error message.
     """
-    size = 0
-    for index, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * index)
+    declared_bytes = 0
+    for index, byte in enumerate(block[:_MAX_INT32_VARINT_BYTES]):
+        declared_bytes |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             break
     else:
         raise DecodeError("snappy: a block's uncompressed size is a malformed varint")
-    if size > remaining_bytes:
+    # Check the declared size first, because the codec allocates this many bytes before it reads the block.
+    if declared_bytes > remaining_bytes:
         raise _build_too_large_error(max_bytes)
-    if size > _MAX_SNAPPY_RATIO * len(block):
+    if declared_bytes > _MAX_SNAPPY_RATIO * len(block):
         raise DecodeError("snappy: a block declares an uncompressed size that its compressed length cannot produce")
-    return memoryview(_create_snappy_codec().decompress(block, decompressed_size=size))
+    return memoryview(_create_snappy_codec().decompress(block, decompressed_size=declared_bytes))
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
-    """Decompress a single frame. Raise DecodeError if the frame is truncated or other bytes follow it."""
+    """Decompress a single lz4 frame. Raise DecodeError if the frame is truncated or other bytes follow it."""
     stream = _import_lz4_frame().LZ4FrameDecompressor()
     decompressed = bytearray()
     unread_data: Buffer = data
     while not stream.eof:
         chunk = stream.decompress(unread_data, max_length=_READ_BYTES)
         unread_data = b""
-        # The decompressor has read all of the data, but the frame has not ended.
+        # If the decompressor has read all of the data but needs more, the frame is incomplete.
         if not chunk and stream.needs_input and not stream.eof:
             raise DecodeError("lz4: the frame is truncated")
         _append(decompressed, chunk, max_bytes)
@@ -288,11 +312,10 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
-    """Decompress into a buffer of our own, because `stream.read` leaks its buffer if the frame is corrupt (pyarrow 26).
-
-    `pa.Codec.decompress` is no alternative: it needs the exact decompressed size, which the Java client's frames do not
-    contain.
-    """
+    """Decompress a zstd frame."""
+    # Read into a buffer of our own, because `stream.read` leaks its buffer if the frame is corrupt (pyarrow 26).
+    # `pa.Codec.decompress` is no alternative: it needs the exact decompressed size, which the Java client's frames do
+    # not contain.
     decompressed = bytearray()
     buffer = memoryview(bytearray(_READ_BYTES))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
@@ -302,7 +325,8 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
 
 
 def _append(decompressed: bytearray, chunk: Buffer, max_bytes: int) -> None:
-    """Append a chunk to the result in place, because joining all chunks at the end would need twice the memory."""
+    """Append a chunk to `decompressed`, in place. Raise DecodeError if this exceeds `max_bytes`."""
+    # Joining all chunks at the end instead would need twice the memory.
     if len(decompressed) + len(chunk) > max_bytes:
         raise _build_too_large_error(max_bytes)
     decompressed += chunk

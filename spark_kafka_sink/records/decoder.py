@@ -1,13 +1,12 @@
-"""Decode record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
+"""Decodes record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
 
-A record's start is known only from the length of the preceding record. A short loop therefore reads the lengths, and
-skips over a run of records with equal size in one step. After that, each field is read for all records at once, by
-gathering the bytes at the current positions. Arrow extracts keys and values: if the offsets of a binary array are the
-start and end of each value in turn, its even elements are the values, and `take` copies them.
+Where a record starts is known only from the length of the record before it. A loop therefore reads the lengths. It
+skips over a run of records with equal size in one step. After that, each field is read for all records at once: the
+positions of the field in all records are an array, and numpy gathers the bytes at these positions (_RecordReader).
 
 Batches come from a peer and are not trusted. Every length is compared with the available bytes before it is used, and
-malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: it bounds the decompressed
-bytes, the positions and lengths of all records, and those of all headers.
+malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: the decompressed bytes, the
+positions and lengths of all records, and those of all headers.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ Positions: TypeAlias = "NDArray[np.int64]"
 DEFAULT_MAX_BYTES = 256 << 20
 """Default memory limit for decoding one batch."""
 MIN_RECORD_BYTES = 7
-"""One byte each for the length, the attributes, two deltas, two lengths and the header count."""
-# Measured memory for the positions and lengths of one record or header, which may be much smaller on the wire.
+"""Minimum size of a record: one byte each for its length, attributes, two deltas, two lengths and header count."""
+# Memory, as measured, for the positions and lengths of one record or header. On the wire, it may be much smaller.
 DECODING_BYTES_PER_RECORD = 110
 DECODING_BYTES_PER_HEADER = 64
 
@@ -58,26 +57,31 @@ SCHEMA = pa.schema(
 _MAX_INT32_VARINT_BYTES = 5
 _MAX_INT64_VARINT_BYTES = 10
 _PADDING_BYTES = 16
-"""Zeros appended to the records, so that a truncated varint can be read. The next position then exceeds the records."""
+"""Number of zeros appended to the records, so that reading a truncated varint stays in bounds.
+
+The position after such a varint is beyond the end of the records, which is then detected.
+"""
+# The following numbers are for tuning.
 _MIN_RUN_RECORDS = 16
 """After this many consecutive records of equal size, the following records are compared in one step."""
 _RUN_COMPARISON_RECORDS = 64
-"""Number of records in the first comparison. It doubles whenever all of them have the expected size."""
+"""Number of records in the first comparison. The number doubles whenever all of them have the expected size."""
 _MIN_VECTORIZED_ROWS = 16
-"""If at most this many records have headers left, reading them record by record is faster."""
+"""If at most this many records have headers left, reading the headers record by record is faster."""
 
 
 class DecodedBatch(NamedTuple):
-    """Header and records of a batch. The records have the columns of SCHEMA."""
+    """A decoded batch."""
 
     header: BatchHeader
     columns: pa.RecordBatch
+    """The records, with the columns of SCHEMA."""
 
 
 def parse_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """Return the header and the bytes of each batch in `buffer`. The bytes include the header.
 
-    Raise DecodeError if a header is malformed, a batch is truncated or a CRC is wrong. Records are not checked.
+    Raise DecodeError if a header is malformed, a batch is truncated or a CRC is wrong. The records are not checked.
     """
     return list(iterate_batches(buffer, allow_partial_last=False))
 
@@ -85,9 +89,10 @@ def parse_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
 def decode_batches(
     buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES, allow_partial_last: bool = True
 ) -> Iterator[DecodedBatch]:
-    """Decode the batches in `buffer` one by one.
+    """Decode the batches in `buffer` one by one. Raise DecodeError if a batch is malformed.
 
-    A broker may truncate the last batch of a fetch response. It is skipped if `allow_partial_last` is true.
+    `max_bytes`: the memory limit for decoding one batch.
+    `allow_partial_last`: whether to skip a truncated last batch, which a broker may return in a fetch response.
     """
     for header, batch in iterate_batches(buffer, allow_partial_last=allow_partial_last):
         yield DecodedBatch(header, decode_records(header, batch[HEADER_BYTES:], max_bytes=max_bytes))
@@ -96,29 +101,33 @@ def decode_batches(
 def decode_records(
     header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES, preserve_header_keys: bool = False
 ) -> pa.RecordBatch:
-    """Decode the records of a batch. `body` contains the bytes after the batch header, and may be compressed.
+    """Return the records of a batch, with the columns of SCHEMA. Raise DecodeError if they are malformed.
 
-    Brokers accept any bytes as a header key. By default, bytes that are not valid UTF-8 are replaced by U+FFFD, as in
-    Java. With `preserve_header_keys` they are kept, so that the records can be encoded again. The string column may
-    then contain invalid UTF-8.
+    `body`: the bytes after the batch header, which may be compressed.
+    `preserve_header_keys`: whether to keep the bytes of header keys that are not valid UTF-8, so that the records can
+    be encoded again. The string column then contains invalid UTF-8. By default, such bytes are replaced by U+FFFD, as
+    in Java.
     """
     return _build_reader(header, body, max_bytes).read(header, preserve_header_keys=preserve_header_keys)
 
 
 def find_keyless_records(header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Positions:
-    """Validate the records of a batch like `decode_records`, and return the indices of the records without a key."""
+    """Return the indices of the records without a key. Raise DecodeError if the records are malformed.
+
+    Unlike `decode_records`, this does not copy the keys, values and headers.
+    """
     return _build_reader(header, body, max_bytes).find_keyless_records(header)
 
 
 def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordReader:
-    """Decompress a batch and find its records. Raise DecodeError if they are malformed or need over `max_bytes`."""
+    """Decompress a batch and find its records. Raise DecodeError if they are malformed or exceed `max_bytes`."""
     count = header.record_count
     if not 0 <= count <= max_bytes // DECODING_BYTES_PER_RECORD:
         raise DecodeError(f"batch of {count} records, at most {max_bytes // DECODING_BYTES_PER_RECORD} are allowed")
     data = decompress(header.codec, body, max_bytes)
     if count * MIN_RECORD_BYTES > len(data):
         raise DecodeError(f"{count} records do not fit into {len(data)} bytes")
-    # The padding is appended in place, so copy data that cannot grow or that belongs to the caller.
+    # The padding is appended in place, so copy the data first if it cannot grow or belongs to the caller.
     if not isinstance(data, bytearray) or header.codec == Codec.NONE:
         data = bytearray(data)
     size = len(data)
@@ -130,8 +139,9 @@ def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordR
 def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the header and the bytes of each batch in `buffer`. The bytes include the header.
 
-    Raise DecodeError if a batch is malformed, as `parse_batches` does. With `allow_partial_last`, a truncated last
-    batch is skipped and raises no error.
+    `allow_partial_last`: whether to skip a truncated last batch.
+
+    Raise DecodeError if a header is malformed or a CRC is wrong, and for a truncated batch that is not skipped.
     """
     view, position = memoryview(buffer), 0
     while position < len(view):
@@ -155,16 +165,22 @@ def _is_partial_header(data: memoryview) -> bool:
     """Return whether the data ends within the header of a batch in the supported format."""
     if len(data) >= HEADER_BYTES:
         return False
+    # Do not take a batch in an old format, which may be shorter, for a partial header: parse_header() must report it.
     return len(data) <= MAGIC_OFFSET or data[MAGIC_OFFSET] == MAGIC
 
 
 def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple[Positions, Positions]:
-    """Return the start and end positions of all records. A record starts after its length field.
+    """Return the start and end positions of all records, excluding their length fields.
 
-    `data_end`: the position at which the data ends and the padding begins.
+    `data_end`: the position at which the records end and the padding begins.
+    `count`: the number of records according to the batch header.
+
+    Raise DecodeError if a length is malformed, or if the records do not end at `data_end`.
     """
     starts, ends = array("q"), array("q")
-    position, size, equal_count = 0, 0, 0  # `size`: the size of the previous record, including its length field
+    # `size` is the size of the previous record, including its length field, and `equal_count` counts how many records
+    # before that one had the same size.
+    position, size, equal_count = 0, 0, 0
     while len(ends) < count:
         start = position
         if position >= data_end:
@@ -180,7 +196,8 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            # The run is limited by the number of records that are missing and by the bytes that are left.
+            # The next records probably have the same size, too. Find out how many do, and add them in one step. There
+            # cannot be more than the records that are missing, and not more than fit into the bytes that are left.
             max_run_records = min(count - len(ends), (data_end - start) // size - 1)
             run_records = _count_equal_sizes(data, start, size, max_run_records)
             length_width, run_bytes = starts[-1] - start, run_records * size
@@ -194,7 +211,10 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
 
 
 def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
-    """Read a signed varint of at most _MAX_INT32_VARINT_BYTES. Return its value and the next position."""
+    """Read a signed varint of at most _MAX_INT32_VARINT_BYTES. Return its value and the position after it.
+
+    Raise DecodeError if the varint is malformed or truncated.
+    """
     zigzag_value = shift = 0
     for _ in range(_MAX_INT32_VARINT_BYTES):
         if position >= len(data):
@@ -209,11 +229,13 @@ def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
 
 
 def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -> int:
-    """Count how many records directly after the record at `start` have the same size, up to `max_count`.
+    """Return how many records directly after the record at `start` have the same size, but at most `max_count`.
 
-    Records of equal size have equal length bytes. The comparison grows step by step and covers at most about twice the
-    run. Otherwise, each of many short runs would compare the rest of the batch.
+    `size`: the size of the record at `start`, including its length field.
     """
+    # Records of equal size have equal bytes in their length fields. These bytes are compared for many records at once,
+    # beginning with few, so that at most about twice the run is compared. Otherwise, each of many short runs would
+    # compare the rest of the batch.
     _, body_start = _read_varint(data, start)
     length_bytes = np.frombuffer(data, np.uint8, body_start - start, start)
     equal_count, step = 0, _RUN_COMPARISON_RECORDS
@@ -231,36 +253,37 @@ def _count_equal_sizes(data: bytearray, start: int, size: int, max_count: int) -
 
 
 class _RecordFields(NamedTuple):
-    """Fields of all records. A range consists of starts and lengths. The length of a null key or value is -1."""
+    """The fields of all records. Ranges consist of starts and lengths; null has the length -1."""
 
     timestamp_deltas: Positions
     offset_deltas: Positions
     key_ranges: tuple[Positions, Positions]
+    """The starts and the lengths of the keys."""
     value_ranges: tuple[Positions, Positions]
+    """The starts and the lengths of the values."""
     header_offsets: Positions
+    """The index of each record's first header, followed by the number of all headers."""
     header_ranges: NDArray[np.int64]
-    """Four rows: start and length of each key, start and length of each value."""
+    """One column per header, and four rows: key starts, key lengths, value starts, value lengths."""
 
 
 class _RecordReader:
-    """Reads the records of a batch field by field, each field for all records at once.
-
-    `positions` contains the position of the next unread byte in each record.
-    """
+    """Reads the records of a batch field by field, each field for all records at once. Can be used only once."""
 
     def __init__(self, data: bytearray, starts: Positions, ends: Positions, max_headers: int) -> None:
         self.data = np.frombuffer(data, np.uint8)
         self._max_headers = max_headers
-        self.positions = starts + 1  # the first byte of a record holds its attributes, which are unused
+        self.positions = starts + 1  # skip the attributes, which are unused
+        """The position of the next unread byte in each record."""
         self.ends = ends
 
     def find_keyless_records(self, batch_header: BatchHeader) -> Positions:
-        """Read and validate all fields, and return the indices of the records without a key."""
+        """Read all fields. Return the indices of the records without a key."""
         _, key_lengths = self._read_fields(batch_header).key_ranges
         return np.flatnonzero(key_lengths < 0)
 
     def read(self, batch_header: BatchHeader, *, preserve_header_keys: bool) -> pa.RecordBatch:
-        """Read all fields, and return the records with the columns of SCHEMA."""
+        """Read all fields. Return the records, with the columns of SCHEMA."""
         fields = self._read_fields(batch_header)
         key = extract_bytes(self.data, *fields.key_ranges)
         value = extract_bytes(self.data, *fields.value_ranges)
@@ -276,7 +299,8 @@ class _RecordReader:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _read_fields(self, batch_header: BatchHeader) -> _RecordFields:
-        """Read and validate the fields of all records. May be called only once, because it advances `positions`."""
+        """Read and validate the fields of all records. Raise DecodeError if they are malformed."""
+        # The fields must be read in the order in which they occur in a record, because each read advances `positions`.
         timestamp_deltas = self._read_varints(_MAX_INT64_VARINT_BYTES)
         offset_deltas = self._read_varints(_MAX_INT32_VARINT_BYTES)
         self._check_offset_deltas(offset_deltas, batch_header)
@@ -288,6 +312,7 @@ class _RecordReader:
         return _RecordFields(timestamp_deltas, offset_deltas, key_ranges, value_ranges, header_offsets, header_ranges)
 
     def _check_offset_deltas(self, offset_deltas: Positions, batch_header: BatchHeader) -> None:
+        """Raise DecodeError unless the offset deltas ascend from 0 or more to at most the header's lastOffsetDelta."""
         if not len(offset_deltas):
             return
         is_ascending = (offset_deltas[1:] > offset_deltas[:-1]).all()
@@ -295,11 +320,15 @@ class _RecordReader:
             raise DecodeError("the offsets of a batch do not ascend, or are out of its range")
 
     def _read_varints(self, max_bytes: int) -> Positions:
+        """Read a signed varint of at most `max_bytes` from each record."""
         values, self.positions = read_varints(self.data, self.positions, max_bytes)
         return values
 
     def _read_ranges(self, name: str) -> tuple[Positions, Positions]:
-        """Read the length of each record's key or value and skip its bytes. Return the starts and the lengths."""
+        """Read the length of each record's key or value, and skip its bytes. Return the starts and the lengths.
+
+        `name`: `key` or `value`, for error messages.
+        """
         lengths = self._read_varints(_MAX_INT32_VARINT_BYTES)
         self._check_lengths(lengths, name)
         starts = self.positions
@@ -307,14 +336,12 @@ class _RecordReader:
         return starts, lengths
 
     def _check_lengths(self, lengths: Positions, name: str) -> None:
+        """Raise DecodeError unless each length is -1 (null) or at most the number of unread bytes of its record."""
         if ((lengths < -1) | (lengths > self.ends - self.positions)).any():
             raise DecodeError(f"a {name} has a negative length, or extends beyond its record")
 
     def _read_headers(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return the index of each record's first header (and the total count at the end), and all headers' ranges.
-
-        The ranges have one column per header. Their four rows are key starts, key lengths, value starts, value lengths.
-        """
+        """Read the headers of all records. Return `header_offsets` and `header_ranges` of _RecordFields."""
         counts = self._read_varints(_MAX_INT32_VARINT_BYTES)
         # A header takes at least two bytes, for the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
@@ -324,6 +351,8 @@ class _RecordReader:
         if header_offsets[-1] > self._max_headers:
             raise DecodeError(f"batch of {header_offsets[-1]} headers, at most {self._max_headers} are allowed")
         header_ranges = np.zeros((4, int(header_offsets[-1])), np.int64)
+        # Read the first header of all records that have one, then the second header of all records that have two, and
+        # so on. When few records are left, read all their remaining headers, one record after the other.
         unfinished_rows = np.nonzero(counts)[0]
         headers_read = 0
         while len(unfinished_rows) > _MIN_VECTORIZED_ROWS:
@@ -338,9 +367,14 @@ class _RecordReader:
     def _read_next_headers(
         self, row_indices: Positions, header_indices: Positions, header_ranges: NDArray[np.int64]
     ) -> None:
-        """Read the next header of each record in `row_indices` into the columns `header_indices` of `header_ranges`."""
+        """Read the next header of some records into `header_ranges`.
+
+        `row_indices`: the indices of these records.
+        `header_indices`: the columns of `header_ranges` for their next headers.
+        """
         positions, ends = self.positions[row_indices], self.ends[row_indices]
-        # The rows of the ranges and the minimum length, for the key, then for the value. Only a value can be null (-1).
+        # Read the key, then the value. Only the value can be null, which is the length -1. The starts and the lengths
+        # go to these rows of `header_ranges`.
         for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):
             lengths, positions = read_varints(self.data, positions, _MAX_INT32_VARINT_BYTES)
             if ((lengths < min_length) | (lengths > ends - positions)).any():
@@ -353,9 +387,11 @@ class _RecordReader:
     def _read_remaining_headers(
         self, row_index: int, next_header: int, header_stop: int, header_ranges: NDArray[np.int64]
     ) -> None:
-        """Read the remaining headers of one record one at a time.
+        """Read the headers of one record that are left into `header_ranges`, one at a time.
 
         This is faster than `_read_next_headers` when only a few records have headers left.
+
+        `next_header`, `header_stop`: the range of columns of `header_ranges` for these headers.
         """
         data = self.data.data
         position, end = int(self.positions[row_index]), int(self.ends[row_index])
@@ -372,6 +408,10 @@ class _RecordReader:
         self.positions[row_index] = position
 
     def _build_header_array(self, offsets: Positions, keys: pa.Array, header_ranges: NDArray[np.int64]) -> pa.Array:
+        """Build the column of headers from their keys and the ranges of their values.
+
+        `offsets`: the index of each record's first header, followed by the number of all headers.
+        """
         values = extract_bytes(self.data, header_ranges[2], header_ranges[3])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)
@@ -389,7 +429,12 @@ def _decode_utf8(keys: pa.Array) -> pa.Array:
 
 
 def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) -> tuple[Positions, Positions]:
-    """Read a signed varint of at most `max_bytes` at each position. Return the values and the next positions."""
+    """Read a signed varint at each position. Return the values, and the positions after the varints.
+
+    Raise DecodeError if a varint has more than `max_bytes` bytes.
+    """
+    # Read the first byte of all varints, then the second byte of all varints that have one, and so on. `mode="clip"`
+    # keeps positions in bounds; callers detect positions beyond the end of the records.
     current_bytes = data.take(positions, mode="clip")
     zigzag_values = (current_bytes & 0x7F).astype(np.uint64)
     next_positions = positions + 1
@@ -409,17 +454,18 @@ def read_varints(data: NDArray[np.uint8], positions: Positions, max_bytes: int) 
 
 
 def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
-    """Return the bytes of each range as a binary array. A length of -1 means null.
+    """Return the bytes of each range as a binary array. A range of length -1 becomes null.
 
-    The ranges must ascend and must not overlap, because the gaps between them also become elements of an Arrow array.
+    The ranges must ascend and must not overlap.
     """
+    # Let Arrow copy the bytes: an array whose offsets are the start and the end of each range in turn has the ranges as
+    # its even elements, and the gaps between them as its odd elements. `take` then copies the even elements.
     row_count = len(starts)
     if not row_count:
         return pa.nulls(0, pa.binary())
     offsets = np.empty(2 * row_count, np.int32)
     offsets[0::2] = starts
     offsets[1::2] = starts + np.maximum(lengths, 0)
-    # The even elements are the ranges. The odd elements are the bytes in between.
     ranges_and_gaps = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * row_count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )

@@ -1,4 +1,4 @@
-"""Encode columns as the records of record batches (format v2), without a loop over records.
+"""Encodes columns as the records of record batches (format v2), without a loop over records.
 
     length          varint   bytes after this field
     attributes      1 byte   always 0
@@ -11,8 +11,9 @@
     headerCount     varint
     headers         for each: keyLength, key, valueLength, value
 
-Records are written to buffers one after the other (joined_rows.py), in batch order. A buffer holds a few thousand
-records, and a batch is never split between buffers, so a batch's records are a slice of one buffer.
+The input is split into *slices* (batch_slicing.py): the rows that go to one batch. Their records are written to
+buffers one after the other (joined_rows.py), in the order of the slices. A buffer holds a few thousand records. A slice
+is never split between buffers, so its records are contiguous, and can be compressed or sent without a copy.
 """
 
 from __future__ import annotations
@@ -34,30 +35,31 @@ from spark_kafka_sink.records.header_column import read_header_column
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 TARGET_BUFFER_BYTES = 4 << 20
-"""Target size of a buffer, with at most MAX_CHUNK_ROWS records.
+"""Target size of a buffer. A buffer also has at most MAX_CHUNK_ROWS records.
 
-A buffer is released only after all its batches have been delivered, so a buffer of large records must hold fewer of
-them. Buffers with three times as many small records cut the CPU time per record by 3%, but exceeded the memory limit.
+A buffer is released only after all its batches have been delivered, so large records must not make it much larger.
+Buffers with three times as many small records reduced the CPU time per record by 3%, but exceeded the memory limit.
 """
 _ATTRIBUTES = b"\0"
+"""The attributes of a record, which Kafka does not use."""
 _NO_HEADERS = encode_varint(0)
 
 
 class EncodedSlices(NamedTuple):
-    """Encoded records of consecutive batch slices in one buffer, stored as columns.
-
-    Slice i consists of the `sizes[i]` bytes from `byte_starts[i]` on.
-    """
+    """The encoded records of consecutive slices, in one buffer. All fields but `data` have one element per slice."""
 
     data: memoryview
+    """The buffer."""
     byte_starts: Sequence[int]
+    """The position in the buffer at which the slice's records start."""
     sizes: Sequence[int]
+    """The size of the slice's records in bytes."""
     record_counts: Sequence[int]
     base_timestamps: Sequence[int]
     max_timestamps: Sequence[int]
 
     def get_segment(self, slice_index: int) -> memoryview:
-        """Return the bytes of one slice. The result is a view that keeps the whole buffer alive."""
+        """Return the encoded records of one slice, as a view that keeps the whole buffer alive."""
         start = self.byte_starts[slice_index]
         return self.data[start : start + self.sizes[slice_index]]
 
@@ -67,17 +69,17 @@ def encode_records(
 ) -> list[EncodedSlices]:
     """Encode all rows, and return one EncodedSlices per buffer.
 
-    The columns must not contain rows that `find_invalid_rows` reports.
-
+    `columns`: the rows, without any that `find_invalid_rows` reports.
+    `slices`: the rows of each batch.
     `now_ms`: the time on the wall clock, which is the timestamp of rows that have none.
-    `order`: the indices of all rows in the order of the slices, or None if the columns already have this order.
+    `order`: the indices of all rows in the order of the slices; None if the columns already have this order.
     """
     starts, stops = slices.starts, slices.stops
     if not starts:
         return []
     row_counts: NDArray[np.int64] = np.subtract(stops, starts)
-    # A slice that is appended to an open batch has the base timestamp of this batch. Any other slice starts a batch,
-    # whose base timestamp is that of its first row.
+    # If a slice is appended to an open batch, its base timestamp is that of the batch. Any other slice starts a batch,
+    # whose base timestamp is the timestamp of its first row.
     if columns.timestamp is None:
         base_timestamps = [now_ms if base is None else base for base in slices.base_timestamps]
         max_timestamps = [now_ms] * len(base_timestamps)
@@ -90,15 +92,16 @@ def encode_records(
         ]
         max_timestamps = np.maximum.reduceat(times, starts).tolist()
         timestamp_deltas = times - np.repeat(base_timestamps, row_counts)
-    # The offset deltas of a slice count up from `first_offset_deltas`, instead of from the index of its first row.
+    # Number all rows, then shift the numbers of each slice, so that they begin at the slice's first offset delta
+    # instead of at the index of its first row.
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, slices.first_offset_deltas).astype(np.int32), row_counts)
     records = _build_records(columns, timestamp_deltas, offset_deltas, order)
     buffers: list[EncodedSlices] = []
     slice_stops, record_counts = _find_buffer_stops(columns, stops), row_counts.tolist()
     row_stops = [stops[slice_stop - 1] for slice_stop in slice_stops]
-    # Each buffer holds the slices [start, stop). `row_offsets` are the positions in the buffer at which its rows start,
-    # followed by the end of the last row.
+    # Each buffer holds the slices [start, stop). `row_offsets` are the positions in the buffer at which its records
+    # start, followed by the end of the last record.
     for (start, stop), (data, row_offsets) in zip(pairwise([0, *slice_stops]), records.join(row_stops), strict=True):
         slice_range = slice(start, stop)
         stops_in_buffer = np.subtract(stops[slice_range], starts[start])
@@ -118,10 +121,12 @@ def encode_records(
 
 
 def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list[int]:
-    """Group consecutive slices into buffers. For each buffer, return the index after its last slice."""
-    # This assumes rows of average size.
+    """Group consecutive slices into buffers. Return, for each buffer, the index after its last slice.
+
+    `row_stops`: the index after the last row of each slice.
+    """
     rows_per_target = TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes)
-    max_rows = min(MAX_CHUNK_ROWS, rows_per_target)
+    max_rows = min(MAX_CHUNK_ROWS, rows_per_target)  # as if all rows had the average size
     slice_stops = [0]
     while slice_stops[-1] < len(row_stops):
         start = slice_stops[-1]
@@ -132,7 +137,7 @@ def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list
 
 
 def _read_timestamps(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    """Return the timestamps in milliseconds, in batch order. A null timestamp becomes `now_ms`."""
+    """Return the timestamps in milliseconds, in the order of the slices. A null timestamp becomes `now_ms`."""
     times = integers_to_numpy(combine_chunks(column), null=now_ms)
     return times if order is None else times.take(order)
 
@@ -143,7 +148,10 @@ def _build_records(
     offset_deltas: NDArray[np.int32],
     order: NDArray[np.int32] | None,
 ) -> JoinedRowsBuilder:
-    """Add the fields of a record one after the other. The length, which comes first, depends on all others."""
+    """Return a builder with the fields of all records.
+
+    The deltas must be in the order of the slices. The columns need not be, if `order` is passed.
+    """
     records = JoinedRowsBuilder(columns.num_rows, order)
     records.add_constant(_ATTRIBUTES)
     records.add_varints(timestamp_deltas)
@@ -156,7 +164,7 @@ def _build_records(
     else:
         records.add_varints(headers.counts if order is None else headers.counts.take(order))
         records.add_payloads([headers.encode()])
-    records.prepend_lengths()
+    records.prepend_lengths()  # the length comes first in a record, but depends on all other fields
     return records
 
 

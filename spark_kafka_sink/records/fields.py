@@ -1,8 +1,9 @@
-"""Encode the numbers of a column: varints, floats, tags and constants.
+"""Field: encoded numbers of a column, such as varints, floats, tags and constants.
 
-A `Field` stores up to 8 bytes per row in an integer called the word. The lowest byte of the word comes first. The width
-is the number of valid bytes; all other bytes of the word are 0. A row of width 0 has no bytes. If all rows are equal,
-the field holds plain ints instead of arrays. Adjacent fields are merged as long as they fit into 8 bytes.
+A `Field` has up to 8 bytes per row, which are stored in an integer, the *word*. The lowest byte of the word comes
+first. The *width* is the number of bytes that a row has; all other bytes of the word are 0. A row of width 0 has no
+bytes. If all rows are equal, the word and the width are plain ints instead of arrays. Adjacent fields are merged as
+long as they fit into 8 bytes together, because writing a field takes equally long for any width (joined_rows.py).
 
 Kafka, Avro and Protobuf encode numbers as varints. A varint consists of groups of 7 bits, lowest group first, with one
 group per byte. The high bit of a byte is set if another byte follows. Signed numbers are first mapped to unsigned
@@ -26,18 +27,19 @@ _GROUP_BITS = 7
 _GROUP_MASK = 0x7F
 _CONTINUATION_BIT = 0x80
 _ALL_CONTINUATION_BITS = 0x8080808080808080
+"""The continuation bits of all 8 bytes of a word."""
 _U64 = np.uint64
 
 
 class Field(NamedTuple):
-    """Words and widths of a column, and the maximum width in bytes.
-
-    Array elements of `word` have 4 or 8 bytes, those of `width` have one byte.
-    """
+    """Up to 8 bytes per row."""
 
     word: NDArray[Any] | int
+    """The bytes of each row, as an integer of 4 or 8 bytes; an int if all rows have the same bytes."""
     width: NDArray[Any] | int
+    """The number of bytes of each row, as uint8; an int if all rows have the same number of bytes."""
     max_width: int
+    """An upper bound of the widths."""
 
     def slice_rows(self, start: int, stop: int) -> Field:
         """Return the field for the rows [start, stop)."""
@@ -46,26 +48,29 @@ class Field(NamedTuple):
 
 
 def build_constant_field(data: bytes) -> Field:
-    """Return a field with the same bytes in every row. `data` must have at most 8 bytes."""
+    """Return a field with the same bytes, at most 8, in every row."""
     return Field(int.from_bytes(data, "little"), len(data), len(data))
 
 
 @lru_cache(maxsize=4096)
 def build_constant_fields(data: bytes) -> tuple[Field, ...]:
-    """Return fields with the same bytes in every row. The result is cached, because a job uses few constants."""
+    """Return as many fields as are needed for the same bytes in every row.
+
+    The result is cached, because a job uses few constants.
+    """
     return tuple(
         [build_constant_field(data[start : start + _WORD_BYTES]) for start in range(0, len(data), _WORD_BYTES)]
     )
 
 
 def build_fixed_field(numbers: NDArray[Any]) -> Field:
-    """Return a field of fixed-width numbers (1, 4 or 8 bytes) in little-endian order."""
+    """Return a field of numbers that all have the width of their dtype (1, 4 or 8 bytes), in little-endian order."""
     width = numbers.itemsize
     return Field(np.ascontiguousarray(numbers).view(f"u{width}").astype(np.uint64), width, width)
 
 
 def mask_field(field: Field, mask: NDArray[np.bool_]) -> Field:
-    """Return a copy of the field that has width 0 in the rows where the mask is False."""
+    """Return a copy of the field that has no bytes in the rows where the mask is False."""
     word = np.where(mask, np.asarray(field.word, np.uint64), _U64(0))
     return Field(word, np.where(mask, field.width, 0).astype(np.uint8), field.max_width)
 
@@ -74,6 +79,7 @@ def mask_field(field: Field, mask: NDArray[np.bool_]) -> Field:
 
 
 def encode_zigzag(value: int) -> int:
+    """Map a signed 64-bit number to an unsigned one: 0, -1, 1, -2 become 0, 1, 2, 3."""
     return (value << 1) ^ (value >> 63)
 
 
@@ -90,7 +96,10 @@ def encode_varint(value: int) -> bytes:
 
 
 def build_signed_varint_fields(values: NDArray[Any]) -> list[Field]:
-    """Encode signed numbers as varints. Return one field, two if a varint exceeds 8 bytes, or none without numbers."""
+    """Encode signed numbers as varints.
+
+    Return one field, or two if a varint has more than 8 bytes, or none if there are no numbers.
+    """
     if not len(values):
         return []
     numbers = values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
@@ -106,12 +115,12 @@ def build_signed_varint_fields(values: NDArray[Any]) -> list[Field]:
 
 
 def build_unsigned_varint_fields(values: NDArray[Any]) -> list[Field]:
-    """Encode unsigned numbers of 4 or 8 bytes as varints."""
+    """Encode unsigned numbers of 4 or 8 bytes as varints, in one field, or in two if a varint has more than 8 bytes."""
     return _build_varint_fields(values, int(np.maximum.reduce(values, initial=0)))
 
 
 def _build_varint_fields(values: NDArray[Any], max_value: int) -> list[Field]:
-    """Encode unsigned numbers of at most `max_value`. Numbers of more than 56 bits continue in a second field."""
+    """Encode unsigned numbers of at most `max_value`. Numbers of more than 56 bits (8 groups) need a second field."""
     if max_value <= _MAX_WORD:
         max_groups = max(1, math.ceil(max_value.bit_length() / _GROUP_BITS))
         return [_build_varint_field(values, max_groups)]
@@ -125,12 +134,10 @@ def _build_varint_fields(values: NDArray[Any], max_value: int) -> list[Field]:
 
 
 def _build_varint_field(values: NDArray[Any], max_groups: int) -> Field:
-    """Encode numbers that have at most `max_groups` groups of 7 bits, as a single field.
-
-    Each step makes room for the continuation bit of one more byte. For example, the number 300 is the word 0x012C. The
-    first step shifts everything above the lowest 7 bits by one, which gives 0x022C, and sets the freed bit, which gives
-    0x02AC. The lowest byte comes first, so the varint is AC 02.
-    """
+    """Encode numbers that have at most `max_groups` groups of 7 bits, 8 at most, as a single field."""
+    # Each step of the loop makes room for the continuation bit of one more byte. For example, the number 300 is the
+    # word 0x012C. The first step shifts everything above the lowest 7 bits by one, which gives 0x022C. It then sets the
+    # bit that has become free, which gives 0x02AC. The lowest byte comes first, so the varint is AC 02.
     if max_groups == 1:
         return Field(values, 1, 1)
     word = values if max_groups <= values.itemsize else values.astype(np.uint64)
@@ -141,7 +148,7 @@ def _build_varint_field(values: NDArray[Any], max_groups: int) -> Field:
         needs_group = values >= (1 << (_GROUP_BITS * group))
         continuation_bit = 8 * group - 1
         upper_bits_mask = word_type((1 << word_bits) - (1 << continuation_bit))
-        # Adding the upper bits to themselves shifts them by one.
+        # Shift the upper bits by one, by adding them to themselves.
         word = word + (word & upper_bits_mask)
         word |= np.left_shift(needs_group, continuation_bit, dtype=word_type)
         width = np.add(width, needs_group, dtype=np.uint8)
@@ -152,7 +159,10 @@ def _build_varint_field(values: NDArray[Any], max_groups: int) -> Field:
 
 
 def merge_fields(columns: Sequence[Any]) -> list[Any]:
-    """Merge adjacent fields that fit into 8 bytes together. Elements that are not fields are returned unchanged."""
+    """Merge adjacent fields that fit into 8 bytes together.
+
+    `columns`: fields, and other objects, which stay where they are.
+    """
     merged_columns: list[Any] = []
     for column in columns:
         last = merged_columns[-1] if merged_columns else None
@@ -164,9 +174,12 @@ def merge_fields(columns: Sequence[Any]) -> list[Any]:
 
 
 def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
-    """Append the second field's bytes to the first field's in each row. Together they must fit into 8 bytes."""
+    """Return a field whose rows have the bytes of the first field, followed by those of the second.
+
+    The fields must fit into 8 bytes together.
+    """
     width, max_width = first_field.width + second_field.width, first_field.max_width + second_field.max_width
-    # Fields that are equal in all rows hold plain ints, for which no array is computed.
+    # If a field is equal in all rows, its word and width are ints, and some of the arrays need not be computed.
     if isinstance(second_field.word, int) and second_field.word == 0:
         return Field(first_field.word, width, max_width)
     if isinstance(second_field.word, int) and isinstance(first_field.width, int):

@@ -1,4 +1,4 @@
-"""Encode, parse and patch the 61-byte header of a record batch (format v2).
+"""Encodes, parses and patches the 61-byte header of a record batch (format v2).
 
     offset  bytes  field
          0      8  baseOffset              assigned by the broker, not covered by the CRC
@@ -15,8 +15,9 @@
         53      4  baseSequence
         57      4  record count
 
-Records do not depend on the header, so they are encoded only once. If a batch is retried or sent under another producer
-identity, it gets a new header, with a new CRC of the same segments.
+Records do not depend on the header, so they are encoded only once. If a batch is retried, or sent with another producer
+id or epoch, it gets a new header, with a new CRC over the same records. The records of a batch are passed as segments:
+buffers whose concatenation is the body of the batch.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
-"""Size of baseOffset and batchLength, the fields that batchLength does not count."""
+"""Size of baseOffset and batchLength, which batchLength does not count."""
 _EMPTY_BATCH_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
+"""The batchLength of a batch without records."""
 _KEEP_GIL = 0
-"""Makes the crc32c package keep the GIL (its `gil_release_mode` parameter).
+"""The `gil_release_mode` with which the crc32c package keeps the GIL.
 
-By default, the package releases the GIL for more than 32 kB. The checksum of 300 kB takes only 20 us, but afterwards
-the sender thread has to wait until another thread gives the GIL back. For records in large batches, this cost 3 to 9%
-of the CPU time.
+By default, the package releases the GIL for more than 32 kB. The checksum of 300 kB takes only 20 us, but afterwards,
+the sender thread has to wait until another thread gives the GIL back. For large batches, this took 3 to 9% of the CPU
+time.
 """
 _LEADER_EPOCH_OFFSET = 12
 MAGIC_OFFSET = 16
@@ -53,6 +55,7 @@ _MAX_TIMESTAMP_OFFSET = 35
 MAGIC = 2
 """Version of the record format, and value of the header's magic byte."""
 
+# Bits of the attributes:
 COMPRESSION_CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
@@ -65,7 +68,7 @@ _INT32_LAYOUT = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """Decoded batch header. The fields are in wire order."""
+    """The fields of a batch header, in the order in which they are encoded."""
 
     base_offset: int
     batch_length: int
@@ -83,10 +86,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
+        """The number of the compression codec, which need not be a known one."""
         return self.attributes & COMPRESSION_CODEC_MASK
 
     @property
     def has_log_append_time(self) -> bool:
+        """Whether `max_timestamp`, set by the broker, is the timestamp of all records."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
@@ -95,6 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
+        """Whether the batch marks the end of a transaction instead of containing records of a producer."""
         return bool(self.attributes & CONTROL)
 
     @property
@@ -103,6 +109,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
+        """The size of the whole batch."""
         return self.batch_length + LENGTH_PREFIX_BYTES
 
 
@@ -118,9 +125,10 @@ def encode_header(  # noqa: PLR0913 - one parameter per field; a tuple of them w
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Encode the header of a batch whose records are in `segments`.
+    """Encode the header of a batch.
 
-    If `attributes` contain a codec, the segments must already be compressed.
+    `segments`: the records of the batch, already compressed if `attributes` contain a codec. The header contains their
+    size and their checksum.
     """
     crc_covered_fields = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
         attributes,
@@ -141,10 +149,10 @@ def encode_header(  # noqa: PLR0913 - one parameter per field; a tuple of them w
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:
-    """Parse the header at the start of `buffer`.
+    """Parse the header at the start of `buffer`, without checking the CRC.
 
-    Only the length and the magic byte are checked. Raise DecodeError if the header is truncated or its batchLength is
-    too small, and UnsupportedFormatError if the record format is not v2.
+    Raise DecodeError if the header is truncated or its batchLength is too small, and UnsupportedFormatError if the
+    record format is not v2.
     """
     if len(buffer) < HEADER_BYTES:
         if len(buffer) > MAGIC_OFFSET and buffer[MAGIC_OFFSET] < MAGIC:
@@ -174,10 +182,10 @@ def patch_header(
     leader_epoch: int | None = None,
     append_time: int | None = None,
 ) -> None:
-    """Set the fields that a broker fills in before it stores a batch.
+    """Set fields that a broker fills in before it stores a batch. A field for which None is passed does not change.
 
     `append_time`: the log append time, which takes the place of the records' timestamps. Setting it also updates the
-    CRC, which does not cover the base offset and the leader epoch.
+    CRC. The other fields are not covered by the CRC.
     """
     if base_offset is not None:
         _INT64_LAYOUT.pack_into(buffer, 0, base_offset)
@@ -187,10 +195,11 @@ def patch_header(
         header = parse_header(buffer)
         struct.pack_into(">h", buffer, ATTRIBUTES_OFFSET, header.attributes | LOG_APPEND_TIME)
         _INT64_LAYOUT.pack_into(buffer, _MAX_TIMESTAMP_OFFSET, append_time)
-        # The checksum comes last, because it covers the fields that were just set.
+        # Compute the checksum last, because it covers the fields that were just set.
         checksum = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET : header.size_bytes])
         struct.pack_into(">I", buffer, _CRC_OFFSET, checksum)
 
 
 def _build_old_format_error(magic: int) -> UnsupportedFormatError:
+    """Build the error for record format v0 or v1, whose number is its magic byte."""
     return UnsupportedFormatError(f"Record format v{magic} from before Kafka 0.11 is not supported. Only v2 is.")

@@ -1,13 +1,13 @@
-"""Read, encode and extend the headers of records.
+"""Reads, encodes and extends the headers of records.
 
-The child arrays of an Arrow list array hold the headers of all rows one after the other. Each header is encoded as a
-row of bytes (joined_rows.py): key length, key, value length, value. The encoded headers of one record are therefore a
-slice of all encoded headers.
+A column of headers is an Arrow array of maps, or of lists of structs with a key and a value. Its child arrays hold the
+headers of all rows one after the other. Each header is encoded as a row of bytes (joined_rows.py): key length, key,
+value length, value. The encoded headers of one record are therefore a slice of all encoded headers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,33 +22,38 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 @dataclass(frozen=True)
 class HeaderColumn:
-    """Headers of a chunk of rows. Row i has the headers with indices in [starts[i], starts[i + 1])."""
+    """The headers of a chunk of rows. Row i has the headers with indices in [starts[i], starts[i + 1])."""
 
     starts: NDArray[np.int64]
+    """The index of each row's first header, followed by the number of all headers."""
     keys: pa.Array
+    """The keys of all headers."""
     values: pa.Array
+    """The values of all headers."""
     present_mask: NDArray[np.bool_] | None
-    """Marks which headers are present: False for a null struct. None if no header is null.
+    """False for a null header, that is, for a struct that is null; None if no header is null.
 
     The producer uses the mask to reject rows with null headers.
     """
 
     @property
     def counts(self) -> NDArray[np.int64]:
+        """The number of headers of each row."""
         return self.starts[1:] - self.starts[:-1]
 
     def encode(self) -> ByteColumn:
-        """Encode the headers of each row, without the header count."""
+        """Return the encoded headers of each row, without the header count."""
         builder = JoinedRowsBuilder(len(self.keys))
         builder.add_length_prefixed([read_byte_column(self.keys)])
         builder.add_length_prefixed([read_byte_column(self.values)])
-        # Pass a single stop, after the last header, so that all headers end up in one buffer.
+        # With a single stop, after the last header, all headers end up in one buffer. `header_offsets` are their
+        # positions in this buffer.
         ((data, header_offsets),) = builder.join([len(self.keys)])
         return ByteColumn(header_offsets[self.starts], data)
 
 
 def read_header_column(array: pa.Array) -> HeaderColumn:
-    """Read an array of maps or of list<struct<key, value>>. A null row counts as a row without headers."""
+    """Read an array of maps, or of lists of structs with a key and a value. A null row has no headers."""
     if array.null_count:
         array = _clear_null_lists(array)
     starts = integers_to_numpy(array.offsets).astype(np.int64)
@@ -72,12 +77,14 @@ def append_headers(
     key_type: pa.DataType | None = None,
     skip_nulls: bool = False,
 ) -> pa.Array:
-    """Return a list<struct<key, value>> array with each row's own headers, then one header per entry of `new_headers`.
+    """Return a list<struct<key, value>> array with the headers of each row, followed by the new headers of the row.
 
     A null header becomes a header with a null key.
 
-    `key_type`: the type of the keys, by default string.
-    `skip_nulls`: whether to add no header if an entry's value is null in a row. By default, a header with a null value
+    `headers`: the headers that the rows already have; None if they have none.
+    `new_headers`: for each header to add, its name, and a column with its value in each row.
+    `key_type`: the type of the keys; string by default.
+    `skip_nulls`: whether to add no header to a row in which the value is null. By default, a header with a null value
     is added.
     """
     key_type = pa.string() if key_type is None else key_type
@@ -87,36 +94,52 @@ def append_headers(
         starts, keys, values = headers.starts, headers.keys.cast(key_type), headers.values.cast(pa.binary())
         if headers.present_mask is not None:
             keys = pc.if_else(pa.array(headers.present_mask), keys, pa.scalar(None, key_type))
-    row_indices_by_name = {
-        name: _find_rows_to_extend(row_values, skip_nulls=skip_nulls) for name, row_values in new_headers.items()
-    }
-    added_counts = np.zeros(num_rows, np.int64)
-    for row_indices in row_indices_by_name.values():
-        added_counts[row_indices] += 1
-    ends = starts + np.append(0, np.cumsum(added_counts))
-
-    # `source_indices` maps each header of the result to its index in the concatenated arrays below. These hold the
-    # rows' own headers first, followed by the columns of `new_headers` one after the other.
-    source_indices = np.empty(int(ends[-1]), np.int64)
-    own_mask = np.ones(len(source_indices), np.bool_)
-    # `next_added` contains, for each row, the index in the result of the next header to add.
-    next_added = ends[1:] - added_counts
-    for column_index, row_indices in enumerate(row_indices_by_name.values()):
-        added_indices = next_added[row_indices]
-        source_indices[added_indices] = len(keys) + column_index * num_rows + row_indices
-        own_mask[added_indices] = False
-        next_added[row_indices] += 1
-    source_indices[own_mask] = np.arange(len(keys))
-    indices = pa.array(source_indices)
-    added_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in new_headers)
-    all_keys = pa.concat_arrays([keys, *added_keys])
+    extended_rows = [_find_rows_to_extend(column, skip_nulls=skip_nulls) for column in new_headers.values()]
+    new_starts, source_indices = _interleave_headers(starts, extended_rows)
+    # The headers that the rows already have, followed by the columns of the new headers, one column after the other.
+    new_keys = (pa.repeat(pa.scalar(name, pa.string()).cast(key_type), num_rows) for name in new_headers)
+    all_keys = pa.concat_arrays([keys, *new_keys])
     all_values = pa.concat_arrays([values, *new_headers.values()])
+    indices = pa.array(source_indices)
     structs = pa.StructArray.from_arrays([all_keys.take(indices), all_values.take(indices)], names=["key", "value"])
-    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
+    return pa.ListArray.from_arrays(pa.array(new_starts.astype(np.int32)), structs)
+
+
+def _interleave_headers(
+    starts: NDArray[np.int64], extended_rows: Sequence[NDArray[np.int64]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Place the new headers of each row after the headers that the row already has.
+
+    `starts`: the index of each row's first header, followed by the number of all headers.
+    `extended_rows`: for each column of new headers, the indices of the rows that get a header from this column.
+
+    Return `starts` for the result, and the source of each header of the result. A source is an index into the
+    concatenation of the existing headers and all columns of new headers, each of which has one element per row.
+    """
+    row_count, existing_count = len(starts) - 1, int(starts[-1])
+    added_counts = np.zeros(row_count, np.int64)
+    for row_indices in extended_rows:
+        added_counts[row_indices] += 1
+    new_starts = starts + np.append(0, np.cumsum(added_counts))
+    source_indices = np.empty(int(new_starts[-1]), np.int64)
+    is_existing = np.ones(len(source_indices), np.bool_)
+    # For each row, the index in the result of its next new header.
+    next_added = new_starts[1:] - added_counts
+    for column_index, row_indices in enumerate(extended_rows):
+        added_indices = next_added[row_indices]
+        source_indices[added_indices] = existing_count + column_index * row_count + row_indices
+        is_existing[added_indices] = False
+        next_added[row_indices] += 1
+    source_indices[is_existing] = np.arange(existing_count)
+    return new_starts, source_indices
 
 
 def _find_rows_to_extend(row_values: pa.Array, *, skip_nulls: bool) -> NDArray[np.int64]:
-    """Return the indices of the rows to which a header with these values is added."""
+    """Return the indices of the rows to which a header is added.
+
+    `row_values`: the value of the header in each row.
+    `skip_nulls`: whether rows in which the value is null get no header.
+    """
     if skip_nulls and row_values.null_count:
         return np.flatnonzero(~build_null_mask(row_values))
     return np.arange(len(row_values))
@@ -125,7 +148,7 @@ def _find_rows_to_extend(row_values: pa.Array, *, skip_nulls: bool) -> NDArray[n
 def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
     """Return the indices of the rows that have a null header or a header with a null key."""
     headers = read_header_column(array)
-    invalid_mask = np.zeros(len(headers.keys), np.bool_)
+    invalid_mask = np.zeros(len(headers.keys), np.bool_)  # one element per header
     if headers.keys.null_count:
         invalid_mask |= build_null_mask(headers.keys)
     if headers.present_mask is not None:
@@ -137,9 +160,9 @@ def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _clear_null_lists(array: pa.Array) -> pa.Array:
-    """Remove elements of null lists. Arrow allows such elements, but they must not be written to the record."""
+    """Return the array without the elements of null lists. Arrow allows them, but they must not become headers."""
     offsets = integers_to_numpy(array.offsets)
     lengths = offsets[1:] - offsets[:-1]
     if not lengths[build_null_mask(array)].any():
         return array
-    return array.take(numbers_to_arrow(np.arange(len(array))))
+    return array.take(numbers_to_arrow(np.arange(len(array))))  # take() copies all rows, but no elements of null lists

@@ -1,7 +1,7 @@
-"""Concatenate columns row by row into bytes: records, their headers, and values in Avro and Protobuf.
+"""JoinedRowsBuilder: concatenates columns row by row into bytes, as records, headers, or values in Avro and Protobuf.
 
-A row consists of fields (encoded numbers, fields.py) and payloads (bytes of keys, values and headers in Arrow arrays).
-Both are represented by Arrow's binary views, which have 16 bytes:
+A row consists of *fields* (encoded numbers, fields.py) and *payloads* (bytes of keys, values and headers in Arrow
+arrays). Both are represented by Arrow's binary views, which have 16 bytes:
 
     up to 12 bytes   length (4 bytes) and the bytes themselves
     longer           length (4 bytes), first 4 bytes, number of a buffer (4 bytes), offset in the buffer (4 bytes)
@@ -12,9 +12,9 @@ Arrow call then writes the bytes of all views one after the other. For two rows 
     views     length 0, value 0, length 1, value 1
     written   the two rows
 
-Payloads are not copied before this call; only their views are put in order. A view costs as much as a short value, so
-adjacent fields are merged into one view. A constant field at the end of every row is merged with the length at the
-start of the next row.
+Payloads are not copied before this call; only their views are put in order. A view takes as long to write as a short
+value, so adjacent fields are merged into one view. A constant field at the end of every row, the *row end*, is merged
+with the length at the start of the next row.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 MAX_JOINED_BYTES = MAX_OFFSET - 8
 """Maximum total size of all rows, because they become one array with 32-bit offsets.
 
-8 bytes are subtracted, because the end of a row (at most 8 bytes) also precedes the first row. The limit is checked
+8 bytes are subtracted, because a row end (at most 8 bytes) is also written before the first row. The limit is checked
 here, because some versions of Arrow do not detect an overflow.
 """
 _BINARY, _VIEW = pa.binary(), pa.binary_view()
 _VIEW_LAYOUT = np.dtype("V16")
+"""A view as 16 opaque bytes."""
 _SHORT_VIEW_LAYOUT = np.dtype(
     {"names": ["length", "bytes"], "formats": ["<u4", "<u8"], "offsets": [0, 4], "itemsize": 16}
 )
+"""A view of up to 8 bytes, as for a field."""
 _MEMORY_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
 """Memory pool for joined rows.
 
@@ -63,21 +65,27 @@ and held 15 MB more.
 
 
 class JoinedRowsBuilder:
-    """Builds rows from columns. Each `add` method appends a column to all rows.
-
-    `order`: for each row, the index of its payloads in the added columns, or None if payloads are already in row order.
-    Numbers are always in row order.
-    """
+    """Builds rows from columns. Each `add` method appends a column to all rows. `join` can be called only once."""
 
     def __init__(self, row_count: int, order: NDArray[np.int32] | None = None) -> None:
+        """Create a builder of `row_count` empty rows.
+
+        `order`: for each row, the index of its payloads in the columns that are added; None if payloads are added in
+        the order of the rows. Numbers must always be added in the order of the rows.
+        """
         self._row_count = row_count
         self._order = order
-        self._columns: list[Field | int] = []  # fields, and indices of payload columns
-        self._payloads: list[pa.Array] = []  # the chunks of all payload columns
+        self._columns: list[Field | int] = []
+        """The columns of all rows: a field, or the index of a column of payloads."""
+        self._payloads: list[pa.Array] = []
+        """The chunks of all columns of payloads, one column after the other."""
         self._payload_count = 0
+        """Number of columns of payloads."""
         self._payload_bytes = 0
-        self._row_end = build_constant_field(b"")  # the last bytes of every row, written together with the next row
+        self._row_end = build_constant_field(b"")
+        """The last bytes of every row, which are written together with the first field of the next row."""
         self._sizes: NDArray[np.int32] = np.zeros(row_count, np.int32)
+        """The size of each row as built so far, in bytes."""
 
     def add_constant(self, data: bytes) -> None:
         """Add these bytes to every row."""
@@ -94,7 +102,10 @@ class JoinedRowsBuilder:
             self._sizes += field.width
 
     def add_payloads(self, chunks: Sequence[ByteColumn]) -> None:
-        """Add the bytes of a column without their lengths. A null adds no bytes."""
+        """Add the bytes of a column, without their lengths. A null adds no bytes.
+
+        `chunks`: the chunks of the column.
+        """
         self._add_payloads(chunks, self._read_lengths(chunks))
 
     def add_length_prefixed(self, chunks: Sequence[ByteColumn] | None) -> None:
@@ -122,17 +133,20 @@ class JoinedRowsBuilder:
             self._sizes += length.width
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
-        """Write the rows to buffers. Each buffer holds the rows up to one of the stops, which must ascend.
+        """Write the rows to buffers. Yield each buffer, and the offset of each row in it, followed by the end offset.
 
-        Yield each buffer with the offsets of its rows, followed by the end offset of its last row. May be called only
-        once, because it releases the payloads.
+        `stops`: the index after the last row of each buffer, in ascending order.
+
+        Raise RecordTooLargeError if the rows exceed 2 GiB. The method can be called only once, because it releases the
+        payloads.
         """
         self._check_size()
         columns = merge_fields(self._columns)
         payloads, buffers = self._build_payload_views()
         order = self._order
         for start, stop in pairwise([0, *stops]):
-            views = np.empty((stop - start) * len(columns) + 1, _VIEW_LAYOUT)  # the last one is the end of the last row
+            # A table of views with one row per row of the buffer. One more view is for the row end of the last row.
+            views = np.empty((stop - start) * len(columns) + 1, _VIEW_LAYOUT)
             table = views[:-1].reshape(-1, len(columns))
             short_views = table.view(_SHORT_VIEW_LAYOUT)
             for index, column in enumerate(columns):
@@ -147,17 +161,19 @@ class JoinedRowsBuilder:
             views.view(_SHORT_VIEW_LAYOUT)[-1] = self._row_end.width, self._row_end.word
             view_array = pa.Array.from_buffers(_VIEW, len(views), [None, pa.py_buffer(views), *buffers])
             _, offsets, data = pc.cast(view_array, _BINARY, memory_pool=_MEMORY_POOL).buffers()
-            # No row precedes the first one, so skip the row end that was written before it.
+            # Skip the row end that was written before the first row. After that, each row starts at the offset of its
+            # first view, and the last row ends at the offset of the additional view.
             yield data.slice(self._row_end.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
 
     def to_array(self) -> pa.Array:
-        """Return all rows as a binary array."""
+        """Return all rows as an Arrow binary array, instead of calling `join`."""
         ((data, offsets),) = self.join([self._row_count])
         contiguous_offsets = pa.py_buffer(offsets.copy())  # `offsets` is a view with a stride
         return pa.BinaryArray.from_buffers(_BINARY, self._row_count, [None, contiguous_offsets, data], null_count=0)
 
     def _check_size(self) -> None:
-        """Raise RecordTooLargeError if the rows exceed MAX_JOINED_BYTES. Sum the exact widths only if needed."""
+        """Raise RecordTooLargeError if the rows exceed MAX_JOINED_BYTES."""
+        # Usually an upper bound is low enough. Otherwise, sum up the exact widths.
         fields = [column for column in self._columns if isinstance(column, Field)]
         max_row_field_bytes = sum([field.max_width for field in fields])
         if self._payload_bytes + self._row_count * max_row_field_bytes <= MAX_JOINED_BYTES:
@@ -168,7 +184,7 @@ class JoinedRowsBuilder:
             raise _build_too_large_error(self._row_count, total_bytes)
 
     def _build_payload_views(self) -> tuple[NDArray[Any], list[pa.Buffer]]:
-        """Return the views of all payloads, and the buffers that the views refer to."""
+        """Return a table of views with one row per column of payloads, and the buffers that the views refer to."""
         if not self._payloads:
             return np.empty((0, 0), _VIEW_LAYOUT), []
         chunks = pa.chunked_array(self._payloads, _BINARY).cast(_VIEW).chunks
@@ -178,7 +194,10 @@ class JoinedRowsBuilder:
         return all_views.reshape(-1, self._row_count), buffers
 
     def _add_payloads(self, chunks: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
-        """Add a column of payloads. `lengths` must be in row order."""
+        """Add a column of payloads. Raise RecordTooLargeError if all payloads together exceed MAX_JOINED_BYTES.
+
+        `lengths`: the length of each row's payload, in the order of the rows; -1 for a null.
+        """
         self._payload_bytes += sum([chunk.nbytes for chunk in chunks])
         if self._payload_bytes > MAX_JOINED_BYTES:
             raise _build_too_large_error(self._row_count, self._payload_bytes)
@@ -188,6 +207,7 @@ class JoinedRowsBuilder:
         self._sizes += np.maximum(lengths, 0)
 
     def _read_lengths(self, chunks: Sequence[ByteColumn]) -> NDArray[np.int32]:
+        """Return the length of each row's payload in a column, in the order of the rows; -1 for a null."""
         lengths = chunks[0].lengths if len(chunks) == 1 else np.concatenate([chunk.lengths for chunk in chunks])
         return lengths if self._order is None else lengths.take(self._order)
 

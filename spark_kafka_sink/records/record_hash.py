@@ -1,8 +1,10 @@
-"""Compute hashes of records, over key, value and headers, and digests of sets of records, on columns.
+"""Hashes of records, over key, value and headers, and digests of sets of records.
 
-The digest of a set of records is the sum of their 64-bit hashes modulo 2^128, so it does not depend on their order. It
-detects accidental changes, but does not protect against someone who constructs records with the same digest.
+The digest of a set of records is the sum of their 64-bit hashes modulo 2^128, so it does not depend on their order. A
+digest detects accidental changes, but does not protect against someone who constructs records with the same digest.
 docs/receipts.md defines the hash for other implementations and explains why it detects changes.
+
+Digests are stored in receipts, so the hash of a record must never change.
 
 A hash is computed modulo 2^64, and every factor is odd. A field is padded with zero bytes to little-endian words of 8
 bytes, which are divided into blocks of 32 words:
@@ -27,26 +29,32 @@ from spark_kafka_sink.records.header_column import HeaderColumn, read_header_col
 
 UInt64Array = NDArray[np.uint64]
 
+# These numbers define the hash, so they must never change:
 DIGEST_MODULUS = 1 << 128
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Constants of splitmix64."""
+"""_GAMMA and _MIX_FACTORS are the constants of splitmix64."""
 _WORD_BYTES = 8
 _BLOCK_WORDS = 32
 _BLOCK_BYTES = _BLOCK_WORDS * _WORD_BYTES
+_FOLD_BITS = np.uint64(33)
+"""How far each word is shifted before it is XORed with itself."""
+
+# These numbers are for tuning, and do not affect the hash:
 _MAX_UNDIVIDED_BLOCKS = 4
 _MAX_UNDIVIDED_BYTES = _MAX_UNDIVIDED_BLOCKS * _BLOCK_BYTES
+"""Maximum size of a field that is hashed in one step instead of block by block."""
 _MAX_PADDING_RATIO = 1.5
-"""Fields of up to four blocks are hashed undivided if the largest has at most 1.5 times the average size.
+"""Fields of more than one block are hashed undivided only if the largest has at most 1.5 times the average size.
 
-The words of undivided fields form one matrix, in which each field is padded to the size of the largest one. The ratio
+The words of undivided fields form one matrix, in which each field is padded to the size of the largest field. The ratio
 limits this padding.
 """
 _MAX_SEPARATE_WORDS = 2
 """Maximum number of words per field for which adding up columns is faster than einsum."""
 _CHUNK_BYTES = 1 << 18
 """Number of bytes that are gathered at once. Two arrays of this size fit into a core's L2 cache."""
-_FOLD_BITS = np.uint64(33)
+
 _HALF_BITS = np.uint64(32)
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 
@@ -61,12 +69,13 @@ def _mix(numbers: UInt64Array) -> UInt64Array:
     return mixed
 
 
+# The odd constants of the formula above: first K[0] to K[31], then B, F, L and S.
 _CONSTANTS = _mix(np.arange(1, _BLOCK_WORDS + 5, dtype=np.uint64) * np.uint64(_GAMMA)) | np.uint64(1)
 _BLOCK_FACTOR, _FIELD_FACTOR, _LENGTH_FACTOR, _START = _CONSTANTS[_BLOCK_WORDS:]
 
 
 def _compute_powers(base: np.uint64, count: int) -> UInt64Array:
-    """Return `base` to the powers 0 to `count` - 1."""
+    """Return `base` to the powers 0 to `count` - 1, modulo 2^64."""
     factors = np.full(count, base, np.uint64)
     factors[0] = 1
     return np.multiply.accumulate(factors)
@@ -79,19 +88,19 @@ _WORD_FACTORS: UInt64Array = np.outer(
 
 
 def hash_records(columns: RecordColumns) -> UInt64Array:
-    """Compute the hash of each record."""
+    """Return the hash of each record."""
     chunks = [_hash_chunk(chunk) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
     # Without rows there are no chunks, and numpy cannot concatenate nothing.
     return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, np.uint64), *chunks])
 
 
 def split_hashes(hashes: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
-    """Split each hash into its upper and lower 32 bits. Up to 2^32 of these halves can be summed without overflow."""
+    """Return the upper and the lower 32 bits of each hash. Up to 2^32 such halves can be summed without overflow."""
     return hashes >> _HALF_BITS, hashes & _LOWER_HALF
 
 
 def join_sums(upper: int, lower: int) -> int:
-    """Return the sum of hashes from the sums of their upper and lower halves."""
+    """Return the sum of hashes, given the sums of their upper and of their lower halves (see `split_hashes`)."""
     return (upper << 32) + lower
 
 
@@ -101,7 +110,7 @@ def compute_digest(hashes: UInt64Array) -> int:
 
 
 def _hash_chunk(columns: RecordColumns) -> UInt64Array:
-    """Compute the hash of each record in a chunk, whose columns must be plain arrays."""
+    """Return the hash of each record in a chunk, whose columns must be plain arrays."""
     sums = _sum_fields(read_byte_column(columns.value))
     sums *= _FIELD_FACTOR
     sums += _START
@@ -114,20 +123,22 @@ def _hash_chunk(columns: RecordColumns) -> UInt64Array:
 
 
 def _sum_headers(headers: HeaderColumn) -> UInt64Array:
-    """Return, for each record, the weighted sum of its header fields."""
+    """Return, for each record, the sum over its header fields in the formula above: F^f * (...), for f from 2 on."""
+    # First the sum of each header without the power of F that its position in the record determines.
     header_sums = _sum_fields(read_byte_column(headers.keys))
     header_sums += _FIELD_FACTOR * _sum_fields(read_byte_column(headers.values))
     positions = np.arange(len(header_sums)) - np.repeat(headers.starts[:-1], headers.counts)
     field_powers = _compute_powers(_FIELD_FACTOR, 2 * int(headers.counts.max()) + 2)
     key_powers = field_powers[2::2]  # the key of header i is field 2 + 2i
     header_sums *= key_powers.take(positions)
+    # Then the sums of consecutive headers, as differences of cumulative sums. An overflow is harmless modulo 2^64.
     cumulative_sums = np.zeros(len(header_sums) + 1, np.uint64)
     np.cumsum(header_sums, out=cumulative_sums[1:])
     return cumulative_sums.take(headers.starts[1:]) - cumulative_sums.take(headers.starts[:-1])
 
 
 def _sum_fields(column: ByteColumn) -> UInt64Array:
-    """Return, for each field, the weighted sum of its words and its length."""
+    """Return, for each field, sum(field) + L * (length + 1) in the formula above; 0 for a null field."""
     offsets = column.offsets.astype(np.int64)
     starts, sizes = offsets[:-1], offsets[1:] - offsets[:-1]
     data = np.frombuffer(column.data, np.uint8) if column.data.size else np.zeros(0, np.uint8)
@@ -147,7 +158,7 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
 
 
 def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the weighted sum of each field's words, by dividing the fields into blocks."""
+    """Return sum(field) for each field, computed block by block."""
     block_counts = (sizes + (_BLOCK_BYTES - 1)) // _BLOCK_BYTES  # rounded up
     first_blocks = block_counts.cumsum() - block_counts
     block_numbers = np.arange(int(block_counts.sum())) - np.repeat(first_blocks, block_counts)
@@ -159,15 +170,16 @@ def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArr
 
 
 def _sum_undivided_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return the sum of each field's words, weighted with _WORD_FACTORS. `starts` must be ascending.
+    """Return sum(field) for each field, without dividing the fields into blocks. A block counts as a field here, too.
 
-    No field may be larger than _MAX_UNDIVIDED_BYTES.
+    `starts`: the position in `data` of each field, in ascending order.
+    `sizes`: the size of each field, at most _MAX_UNDIVIDED_BYTES.
     """
     max_size = int(sizes.max(initial=0))
     word_count = max(1, (max_size + _WORD_BYTES - 1) // _WORD_BYTES)  # words of the largest field, rounded up
     width = word_count * _WORD_BYTES
-    # Each field is read through a window of `width` bytes. The windows of the last fields could extend past the end of
-    # the data, so these fields, from index `first_padded` on, are copied and padded.
+    # Each field is read through a window of `width` bytes. The windows of the last fields, from index `first_padded`
+    # on, would extend beyond the end of the data, so the data of these fields is copied and padded.
     first_padded = int(starts.searchsorted(len(data) - width, "right"))
     sums = np.empty(len(starts), np.uint64)
     fields_per_chunk = _CHUNK_BYTES // width  # at least 1, because width <= _MAX_UNDIVIDED_BYTES < _CHUNK_BYTES
@@ -184,12 +196,16 @@ def _sum_undivided_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], si
 def _sum_words(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], word_count: int
 ) -> UInt64Array:
-    """Return the sum of each field's words, weighted with _WORD_FACTORS. No field has more than `word_count` words."""
+    """Return sum(field) for each field. No field may have more than `word_count` words.
+
+    There must be `word_count` words of data from each start on.
+    """
     words = _gather_words(data, starts, word_count)
+    # A gathered word may contain bytes after the end of its field. Replace these bytes by zeros.
     min_size, last_word_start = int(sizes.min()), (word_count - 1) * _WORD_BYTES
-    if min_size < last_word_start:
+    if min_size < last_word_start:  # a field ends before the last word
         words &= _build_masks(word_count).take(sizes, axis=0)
-    elif min_size < word_count * _WORD_BYTES:  # only the last word has bytes to mask
+    elif min_size < word_count * _WORD_BYTES:  # only the last word has bytes to replace
         words[:, -1] &= _build_masks(1)[:, 0].take(sizes - last_word_start)
     words ^= words >> _FOLD_BITS
     if word_count > _MAX_SEPARATE_WORDS:
@@ -203,7 +219,10 @@ def _sum_words(
 
 @lru_cache(maxsize=8)
 def _build_masks(word_count: int) -> UInt64Array:
-    """Return a matrix of words, of at most 1 MB. Row n masks the first n bytes."""
+    """Return a matrix of masks, with `word_count` words per row. Row n keeps the first n bytes of these words.
+
+    The matrix has at most 1 MB.
+    """
     width = word_count * _WORD_BYTES
     masks: UInt64Array = (np.tri(width + 1, width, -1, np.uint8) * np.uint8(255)).view("<u8")
     return masks
@@ -212,6 +231,7 @@ def _build_masks(word_count: int) -> UInt64Array:
 def _gather_words(data: NDArray[np.uint8], starts: NDArray[np.int64], word_count: int) -> UInt64Array:
     """Return a matrix whose rows hold the `word_count` words from each start on. Starts need not be aligned."""
     width = word_count * _WORD_BYTES
+    # A view with an element of `width` bytes at every position of the data. Indexing copies only the selected elements.
     windows = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     words: UInt64Array = windows[starts].view("<u8").reshape(len(starts), word_count)
     return words

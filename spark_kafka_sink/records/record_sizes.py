@@ -1,9 +1,10 @@
-"""Compute upper bounds of record sizes, and find rows that brokers would reject.
+"""Upper bounds of record sizes, and the search for rows that brokers would reject.
 
-The exact size of a record depends on its position in its batch, because its two deltas have variable widths. The sizes
-in this module are upper bounds for any position: the bytes of key, value and headers are counted exactly, and lengths
-and deltas are counted at their maximum widths. The sizes are used to reserve memory, to reject records that are too
-large, and to split rows into batches (batch_slicing.py, which knows tighter bounds for the deltas).
+The exact size of a record depends on its batch, because a record contains two deltas of variable width: its offset
+relative to the first record of the batch, and its timestamp relative to the batch's base timestamp. The sizes in this
+module are upper bounds for any batch: the bytes of key, value and headers are counted exactly, and lengths and deltas
+are counted at their maximum widths. The sizes are used to reserve memory, to reject records that are too large, and to
+split rows into batches (batch_slicing.py, which knows tighter bounds for the deltas).
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 MAX_OFFSET_DELTA_BYTES = 4
 """Maximum width of an offset delta, enough for 134 million records in a batch."""
 COMMON_TIMESTAMP_DELTA_BYTES = 6
+"""Maximum width of the delta between two timestamps from -1 (no timestamp) to _MAX_COMMON_TIMESTAMP."""
 _MAX_TIMESTAMP_DELTA_BYTES = 10
+"""Maximum width of the delta between any two timestamps."""
 _MAX_COMMON_TIMESTAMP = (1 << 41) - 1
-"""The delta between two timestamps from 1970 to 2039 (or -1 for no timestamp) takes at most 6 bytes."""
+"""A time in 2039."""
 _MAX_YEAR = 292_278_994
 """Last year that a Kafka timestamp, a signed 64-bit number of milliseconds since 1970, can represent."""
 _ATTRIBUTES_BYTES = 1
@@ -42,7 +45,7 @@ _ATTRIBUTES_BYTES = 1
 def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
     """Find the rows that must not be encoded, because every broker would reject them.
 
-    Return the ascending row indices by reason. A row may appear under several reasons.
+    Return the row indices, in ascending order, keyed by the reason as text. A row may appear under several reasons.
     """
     row_indices_by_reason: dict[str, NDArray[np.int64]] = {}
     if columns.timestamp is not None:
@@ -50,11 +53,13 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
         if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
             is_after_max_year = times == OVERFLOW_TIMESTAMP
             is_before_1970 = (times < NO_TIMESTAMP) & ~is_after_max_year
-            reasons = (
+            masks_and_reasons = (
                 (is_before_1970, "the timestamp is before 1970"),
                 (is_after_max_year, f"the timestamp is after the year {_MAX_YEAR:,}"),
             )
-            row_indices_by_reason.update((reason, np.nonzero(mask)[0]) for mask, reason in reasons if mask.any())
+            row_indices_by_reason.update(
+                (reason, np.nonzero(mask)[0]) for mask, reason in masks_and_reasons if mask.any()
+            )
     if columns.headers is not None:
         invalid_rows = _find_rows_by_chunk(columns.headers, find_rows_with_invalid_headers)
         if len(invalid_rows):
@@ -67,11 +72,9 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
 
 
 def compute_record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
-    """Return the maximum size of each record, at any position in a batch.
-
-    Every length is counted at the width of the largest length in its chunk. A few extra bytes do no harm, whereas
-    computing exact widths would take longer than the rest of batch slicing.
-    """
+    """Return the maximum size in bytes of each record, at any position in any batch."""
+    # Every length is counted at the width of the largest length in its chunk. The few extra bytes do no harm, whereas
+    # computing exact widths would take longer than the rest of batch slicing.
     delta_bytes = MAX_OFFSET_DELTA_BYTES + _compute_timestamp_delta_bytes(columns.timestamp)
     bounds = [_compute_size_bounds(chunk, delta_bytes) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
     # Without rows there are no chunks, and numpy cannot concatenate nothing.
@@ -79,7 +82,10 @@ def compute_record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
 
 
 def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.int64]:
-    """Return the maximum size of each record. `delta_bytes`: the combined width of both deltas."""
+    """Return the maximum size in bytes of each record in a chunk, whose columns must be plain arrays.
+
+    `delta_bytes`: the maximum width of both deltas together.
+    """
     sizes = compute_byte_sizes(chunk.value)
     overhead = _ATTRIBUTES_BYTES + _compute_max_length_width(sizes)
     if chunk.key is None:
@@ -92,7 +98,7 @@ def _compute_size_bounds(chunk: RecordColumns, delta_bytes: int) -> NDArray[np.i
         overhead += 1  # the header count 0
     else:
         sizes += _compute_header_sizes(chunk.headers)
-    # A record starts with its length, whose width is counted for the longest record.
+    # A record starts with its own length, which is counted at the width that the longest record needs.
     max_delta_bytes = MAX_OFFSET_DELTA_BYTES + _MAX_TIMESTAMP_DELTA_BYTES
     max_record_length = int(np.maximum.reduce(sizes, initial=0)) + overhead + max_delta_bytes
     sizes += overhead + delta_bytes + len(encode_varint(max_record_length))
@@ -105,7 +111,7 @@ def _compute_max_length_width(numbers: NDArray[np.int64]) -> int:
 
 
 def _compute_header_sizes(array: pa.Array) -> NDArray[np.int64]:
-    """Return an upper bound of the size of each row's headers, including their count."""
+    """Return the maximum encoded size in bytes of each row's headers, including their count."""
     headers = read_header_column(array)
     key_sizes, value_sizes = compute_byte_sizes(headers.keys), compute_byte_sizes(headers.values)
     length_bytes = _compute_max_length_width(key_sizes) + _compute_max_length_width(value_sizes)
@@ -127,7 +133,7 @@ def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
 
 
 def _find_rows_by_chunk(column: ArrowColumn, find_rows: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Call `find_rows` with each chunk of a column, and return the row indices relative to the whole column."""
+    """Call `find_rows` with each chunk of a column, and return the indices of all rows that it finds in the column."""
     if isinstance(column, pa.Array):
         return find_rows(column)
     row_indices, chunk_start = [np.zeros(0, np.int64)], 0

@@ -1,7 +1,8 @@
 """Arithmetic on sequence numbers, which wrap around from 2^31 - 1 to 0.
 
-Sequence numbers count a producer's records in a partition. A batch has the sequence number of its first record. Because
-the numbers wrap around, two of them can be ordered only if they are less than 2^30 apart.
+Sequence numbers count the records that an idempotent producer sends to a partition. The sequence number of a batch is
+that of its first record. Because the numbers wrap around, two of them can be compared only if they are less than 2^30
+apart.
 
     increment(2**31 - 1, 1) == 0
     compute_last_sequence(5, record_count=3) == 7
@@ -12,6 +13,7 @@ the numbers wrap around, two of them can be ordered only if they are less than 2
 from __future__ import annotations
 
 MAX_SEQUENCE = 2**31 - 1
+"""The last sequence number before 0, as in the protocol. Its bits are all 1, so `&` computes the remainder."""
 _HALF_RANGE = 2**30
 
 
@@ -26,5 +28,5 @@ def compute_last_sequence(base_sequence: int, record_count: int) -> int:
 
 
 def is_after(later: int, earlier: int) -> bool:
-    """Return whether `later` comes strictly after `earlier`."""
+    """Return whether `later` comes strictly after `earlier`, less than 2^30 records later."""
     return 0 < ((later - earlier) & MAX_SEQUENCE) < _HALF_RANGE

@@ -1,4 +1,4 @@
-"""Split the rows of an Arrow batch by topic."""
+"""TopicRows: the rows of an Arrow batch, split by topic. Each call of send_columns() takes rows of one topic."""
 
 from __future__ import annotations
 
@@ -14,31 +14,38 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 
 class TopicRows(NamedTuple):
-    """Rows of one batch that go to one topic, in batch order. `topic` is None for rows whose topic is null."""
+    """The rows of one batch that go to one topic, in the order of the batch."""
 
     topic: str | None
+    """None if the topic of the rows is null."""
     columns: RecordColumns
     partition: int | pa.Array | None
-    """Partition of all rows, or an array with one partition per row. None if the partitioner chooses for each row."""
+    """The partition of all rows, or an array with one partition per row; None to let the partitioner choose."""
     batch_indices: NDArray[np.int64] | None = None
-    """Index of each row in the batch, or None if these are all rows of the batch."""
+    """The index of each row in the batch; None if these are all rows of the batch."""
 
     def slice(self, start: int, length: int) -> TopicRows:
+        """Return `length` rows from position `start` on, without copying them."""
         partition = self.partition.slice(start, length) if isinstance(self.partition, pa.Array) else self.partition
         batch_indices = None if self.batch_indices is None else self.batch_indices[start : start + length]
         return TopicRows(self.topic, self.columns.slice(start, length), partition, batch_indices)
 
 
 class RowsByTopic(NamedTuple):
-    """Topics of a batch in order of first appearance, and the rows of each topic."""
+    """The topics of a batch, and the rows of each topic."""
 
     topics: Sequence[str | None]
+    """The topics in the order in which they first appear, including None if the topic of a row is null."""
     topic_rows: Iterable[TopicRows]
-    """Iterable that copies a topic's rows only when it reaches them, so that only one copy exists at a time."""
+    """The rows of each topic. Iteration copies them topic by topic, so that only one copy exists at a time."""
 
 
 def split_by_topic(topic: pa.Array, columns: RecordColumns, partition: int | pa.Array | None) -> RowsByTopic:
-    """Split rows by topic without running Python code per row. If there is only one topic, no rows are copied."""
+    """Split rows by topic. If there is only one topic, no rows are copied.
+
+    `topic`: the topic of each row.
+    `partition`: the partition of all rows, or an array with one partition per row; None if no row requests one.
+    """
     topics, row_indices_by_topic = _group_by_topic(topic)
     if len(topics) == 1:
         return RowsByTopic(topics, [TopicRows(topics[0], columns, partition)])
@@ -51,6 +58,7 @@ def _iterate_topics(
     columns: RecordColumns,
     partition: int | pa.Array | None,
 ) -> Iterator[TopicRows]:
+    """Yield the rows of each topic, copied from the columns."""
     for topic, row_indices in zip(topics, row_indices_by_topic, strict=True):
         indices = numbers_to_arrow(row_indices)
         partitions = partition.take(indices) if isinstance(partition, pa.Array) else partition
@@ -58,7 +66,10 @@ def _iterate_topics(
 
 
 def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
-    """Return the topics in order of first appearance, including null, and the row indices of each topic."""
+    """Return the topics in the order in which they first appear, and the row indices of each topic.
+
+    Null counts as a topic, too. No Python code runs per row.
+    """
     encoded_topics = topic.dictionary_encode(null_encoding="encode")
     names: list[str | None] = encoded_topics.dictionary.to_pylist()
     topic_indices = integers_to_numpy(encoded_topics.indices)

@@ -178,7 +178,7 @@ class TaskWriter:
             self._rate_limiter.finish()
         offset_ranges = self._offset_collector.by_topic()
         if self._digests is not None:
-            offset_ranges = self._digests.attach_digests(offset_ranges)
+            offset_ranges = self._digests.with_digests(offset_ranges)
         self._report.partitions = offset_ranges
         self._report_totals()
         if self._failures:

@@ -39,7 +39,7 @@ def write(broker: EmbeddedBroker, *values: bytes) -> dict[int, OffsetRange]:
         result = producer.send_columns("orders", columns, partitions, keep_row_indices=True).result(60)
     ranges.add(result)
     digests.add(result, columns)
-    return digests.attach_digests(ranges.by_topic())["orders"]
+    return digests.with_digests(ranges.by_topic())["orders"]
 
 
 @pytest.fixture

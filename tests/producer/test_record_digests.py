@@ -23,7 +23,7 @@ def collect(*results: ColumnsResult) -> dict[str, dict[int, OffsetRange]]:
     for result in results:
         ranges.add(result)
         digests.add(result, COLUMNS)
-    return digests.attach_digests(ranges.by_topic())
+    return digests.with_digests(ranges.by_topic())
 
 
 def test_digests_rows_of_stored_ranges_by_partition() -> None:

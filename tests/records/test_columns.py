@@ -141,7 +141,7 @@ def test_take_selects_rows_by_position(kind: pa.DataType, values: list[str | Non
 
 
 def test_columns_beyond_32_bit_offsets_get_large_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_module, "_MAX_32_BIT_OFFSET_BYTES", 100)
+    monkeypatch.setattr(columns_module, "_MIN_64_BIT_OFFSET_BYTES", 100)
     value = pa.array([b"x" * 60, b"y" * 60])
     for wide in (
         RecordColumns(value).take([1, 0, 1]).value,
@@ -193,7 +193,7 @@ def test_joins_small_chunks_without_copying_large_ones(size: int, lengths: list[
 
 
 def test_take_of_repeated_chunk_gets_large_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kafka_sink.records.columns._MAX_32_BIT_OFFSET_BYTES", 1_000)
+    monkeypatch.setattr("spark_kafka_sink.records.columns._MIN_64_BIT_OFFSET_BYTES", 1_000)
     repeated = pa.chunked_array([pa.array([b"v" * 100])] * 20)
     assert RecordColumns(repeated).take([19]).value.type == pa.large_binary()
 

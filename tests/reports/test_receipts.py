@@ -59,7 +59,7 @@ def written() -> Written:
                 digests.add(future.result(60), columns)
         table = read_topic(broker.bootstrap_servers, "orders")
     rows = {partition: table.filter(pa.compute.equal(table["partition"], partition)) for partition in range(3)}
-    return digests.attach_digests(ranges.by_topic())["orders"], rows
+    return digests.with_digests(ranges.by_topic())["orders"], rows
 
 
 def find(rows: pa.Table) -> FoundRecords:
