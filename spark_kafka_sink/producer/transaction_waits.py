@@ -120,7 +120,7 @@ class ProducerTransactions:
         self._requests.submit(call)
         try:
             self._client.wakeup()
-            has_ended = self._loop.wait(call.end_event, self._max_block_ms)
+            has_ended = self._loop.wait(call.done_event, self._max_block_ms)
         finally:
             self._requests.cancel(call)
         if not has_ended:
