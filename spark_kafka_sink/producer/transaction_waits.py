@@ -156,7 +156,7 @@ class ProducerTransactions:
         if self._loop.join(timeout_ms=0):
             return timeout  # the sender has ended, so it cannot end the transaction
         started_ms = self._system.now()
-        operation = self.manager.abort_if_open()
+        operation = self.manager.abort_or_get_pending()
         if operation is not None:
             wait_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
             self._await_operation(operation, wait_ms)
@@ -170,7 +170,7 @@ class ProducerTransactions:
 
         If the abort fails, its error is logged instead of raised, because the caller raises the original error.
         """
-        if not self.manager.is_open:
+        if not self.manager.has_abortable_transaction:
             return False
         try:
             self.abort()

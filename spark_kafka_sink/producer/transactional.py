@@ -34,7 +34,7 @@ class OpenTransactionCheck:
     transaction_number: int
 
     def __call__(self) -> None:
-        self.manager.ensure_can_send(self.transaction_number)
+        self.manager.require_transaction_number(self.transaction_number)
 
 
 class TransactionalProducer:
@@ -232,7 +232,7 @@ class TransactionalProducer:
         if self._transactions is not None and not self._is_closed:
             self._ensure_same_process()
             manager = self._transactions.manager
-            check_open = OpenTransactionCheck(manager, manager.ensure_can_send(transaction_number))
+            check_open = OpenTransactionCheck(manager, manager.require_transaction_number(transaction_number))
         self._ensure_usable()
         return check_open
 
