@@ -60,7 +60,7 @@ from spark_kafka_sink.producer.batching.batch import AWAITING_CLOSE, IN_FLIGHT, 
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, WaitForEvent
 from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
-from spark_kafka_sink.producer.batching.node_latency_stats import NodeLatencyStats
+from spark_kafka_sink.producer.batching.node_availability import NodeAvailability
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, AdmitBatch, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, SingleRecord, Stage, split_into_chunks
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -161,7 +161,7 @@ class RecordAccumulator:
             wall_clock_ms=wall_clock_ms,
             assign_partitions=self._assign_partitions,
         )
-        self._node_latency_stats = NodeLatencyStats(config.partitioner_availability_timeout_ms)
+        self._node_availability = NodeAvailability(config.partitioner_availability_timeout_ms)
         self._encoded_copy_count = 1 if config.codec is Codec.NONE else 2  # compression needs memory for a second copy
         self._is_closed = False
         self._linger_suspensions: WeakSet[_LingerSuspension] = WeakSet()
@@ -250,7 +250,7 @@ class RecordAccumulator:
             if queue_lengths is None:
                 return None
             partitions = [topic_info.partition(index) for index in candidates]
-            return self._node_latency_stats.find_available_partition_loads(partitions, queue_lengths, snapshot)
+            return self._node_availability.filter_available_partitions(partitions, queue_lengths, snapshot)
 
     def _assign_partitions(
         self,
@@ -623,13 +623,13 @@ class RecordAccumulator:
                 for batch in batches:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
-    def update_node_latency_stats(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
-        """Record that a node has ready batches, and whether these can be drained now.
+    def record_node_availability(self, node_id: int, now_ms: float, *, is_accepting: bool) -> None:
+        """Record that there are batches for a node, and whether the node can accept them now.
 
-        The partitioner avoids a node if its batches could not be drained for partitioner.availability.timeout.ms.
+        The partitioner avoids a node that has accepted none for partitioner.availability.timeout.ms.
         """
         with self._lock:
-            self._node_latency_stats.update(node_id, now_ms, can_drain=can_drain)
+            self._node_availability.record_ready_batches(node_id, now_ms, is_accepting=is_accepting)
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 

@@ -37,8 +37,12 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
-from spark_kafka_sink.producer.batching.grouping import convert_records, group_by_partition, split_into_row_groups
+from spark_kafka_sink.producer.batching.encoded_buffer import EncodedBuffer
+from spark_kafka_sink.producer.batching.grouping import (
+    convert_and_assign_records,
+    group_by_partition,
+    split_into_row_groups,
+)
 from spark_kafka_sink.producer.batching.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_groups import RowGroup
@@ -291,7 +295,7 @@ class BatchFiller:
         The memory reserved for the rows of all groups becomes the first of the stage's leases.
         """
         assign_partitions = partial(self._assign_partitions, stage.topic)
-        stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
+        stage.assign_partitions(partial(convert_and_assign_records, assign_partitions=assign_partitions))
         if full_batches_only:
             self._return_sparse_partitions(stage)
         lease = MemoryLease(self._pool, stage.reserved_bytes)
@@ -341,11 +345,11 @@ class BatchFiller:
             self.compute_max_batch_bytes(stage.topic),
             find_timestamp_range(grouped_rows.columns, timestamp_ms),
         )
-        encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
-        pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.row_group)
+        encoded_slices_by_buffer = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
+        encoded_buffers = self._build_encoded_buffers(stage, slices, encoded_slices_by_buffer, grouped_rows.row_group)
         batches = self._choose_batches(stage, slices, open_batches, queues)
         batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
-        return BatchAppends(pieces_by_buffer, batches, batch_queues), queues
+        return BatchAppends(encoded_buffers, batches, batch_queues), queues
 
     def _choose_batches(
         self,
@@ -372,19 +376,19 @@ class BatchFiller:
             slice_batches.append(batch)
         return slice_batches
 
-    def _build_pieces(
-        self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], row_group: RowGroup
-    ) -> list[EncodedPieces]:
+    def _build_encoded_buffers(
+        self, stage: Stage, slices: BatchSlices, encoded_slices_by_buffer: Sequence[EncodedSlices], row_group: RowGroup
+    ) -> list[EncodedBuffer]:
         """Return the pieces of each encoded buffer.
 
         Each buffer gets a lease of its own, so that the buffers can be freed independently. The lease takes over the
         buffer's share of the memory that is reserved for the stage.
         """
-        pieces_by_buffer: list[EncodedPieces] = []
+        encoded_buffers: list[EncodedBuffer] = []
         stage_lease = stage.leases[0]  # reserves the memory of all rows (see _split_into_row_groups)
         encoded_copy_count = 2 if self._should_compress else 1  # compression needs memory for a second copy
         next_slice = 0
-        for encoded_slices in encoded_buffers:
+        for encoded_slices in encoded_slices_by_buffer:
             slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
             next_slice = slice_range.stop
             row_starts, row_stops = slices.starts[slice_range], slices.stops[slice_range]
@@ -395,10 +399,10 @@ class BatchFiller:
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
             stage_lease.transfer(encoded_copy_count * encoded_slices.data.nbytes + overhead_bytes, lease)
             first_offset_deltas = slices.first_offset_deltas[slice_range]
-            pieces_by_buffer.append(
-                EncodedPieces(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)
+            encoded_buffers.append(
+                EncodedBuffer(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)
             )
-        return pieces_by_buffer
+        return encoded_buffers
 
     def _append_to_batches(
         self, stage: Stage, entries: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
@@ -412,11 +416,11 @@ class BatchFiller:
         with self._lock:
             # Keep this a single statement: an interrupt between two statements would lose the rows or fail them twice.
             stage.entries, stage.pending_appends = stage.entries[len(entries) :], appends
-            for pieces, batches, batch_queues in appends.split_by_buffer():
-                self._shared_leases.add(pieces.lease)
-                pieces.lease.add_holders(batches, pieces.needed_bytes)
-                for piece_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
-                    is_new_batch = pieces.first_offset_deltas[piece_index] == 0
+            for encoded_buffer, batches, batch_queues in appends.split_by_buffer():
+                self._shared_leases.add(encoded_buffer.lease)
+                encoded_buffer.lease.add_holders(batches, encoded_buffer.needed_bytes)
+                for slice_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
+                    is_new_batch = encoded_buffer.first_offset_deltas[slice_index] == 0
                     if is_new_batch:
                         # If the last batch is still pinned, it is full, because a new batch follows it. Any other batch
                         # has been closed already.
@@ -425,7 +429,7 @@ class BatchFiller:
                         batch.pin()
                         queue.batches.append(batch)
                         self._incomplete_batches.add(batch)
-                    batch.append(pieces, piece_index)
+                    batch.append(encoded_buffer, slice_index)
             full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)

@@ -366,7 +366,7 @@ class Sender:
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
             can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
-            self.accumulator.update_node_latency_stats(node_id, now_ms, can_drain=can_send)
+            self.accumulator.record_node_availability(node_id, now_ms, is_accepting=can_send)
             if can_send:
                 node_ids.append(node_id)
             else:
