@@ -208,24 +208,25 @@ class RecordAccumulator:
         self,
         topic: str,
         record: SingleRecord,
-        size: int,
+        encoded_bytes: int,
         snapshot: ClusterSnapshot,
         callbacks: tuple[Callback, ...] = (),
         *,
         get_max_block_ms: Callable[[], float] | None = None,
         check_open: Callable[[], None] | None = None,
     ) -> SendFuture:
-        """Stage a single record of at most `size` bytes and return its future.
+        """Stage a single record and return its future.
 
         The record is assigned to a partition later, based on `snapshot` or newer metadata.
 
+        `encoded_bytes`: upper bound of the record's encoded size.
         `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait.
         `check_open`: as for append_columns, except that this method raises its error.
 
         Raise BufferExhaustedError if the memory does not become available in time, RecordTooLargeError if the record
         does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
         """
-        reserved_bytes = self._compute_reserved_bytes(size, size, FUTURE_BYTES)
+        reserved_bytes = self._compute_reserved_bytes(encoded_bytes, encoded_bytes, FUTURE_BYTES)
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, None if get_max_block_ms is None else get_max_block_ms())
         with self._lock:
@@ -236,10 +237,10 @@ class RecordAccumulator:
             is_new_stage = stage is None
             if stage is None:
                 stage = self._batch_filler.create_stage(topic, self._clock())
-            future = stage.add_record(record, size, reserved_bytes, snapshot, callbacks)
+            future = stage.add_record(record, encoded_bytes, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # A full stage is emptied now, and a new stage wakes the sender anyway, so neither is scheduled.
+            # Batches are filled from a full stage now, and a new stage wakes the sender anyway, so neither is scheduled.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
@@ -341,6 +342,8 @@ class RecordAccumulator:
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return how many bytes to reserve for rows: the larger of their staged and encoded sizes, plus the overhead.
 
+        `encoded_bytes`: upper bound of the rows' encoded size.
+        `staged_bytes`: size of the rows while they are staged.
         `overhead_bytes`: size of the row indices and futures, which are kept until the rows' results are known.
 
         The result is at most the size of the pool, because a larger reservation could never succeed. Raise

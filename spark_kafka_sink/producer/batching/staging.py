@@ -211,14 +211,14 @@ class Stage:
     def add_record(
         self,
         record: SingleRecord,
-        size: int,
+        encoded_bytes: int,
         reserved_bytes: int,
         snapshot: ClusterSnapshot,
         callbacks: tuple[Callback, ...],
     ) -> SendFuture:
         """Append a single record for which the caller has reserved `reserved_bytes`, and return its future.
 
-        `size`: upper bound of the record's encoded size, in bytes.
+        `encoded_bytes`: upper bound of the record's encoded size.
         `snapshot`: the current metadata.
         """
         last_entry = self.entries[-1] if self.entries else None
@@ -226,7 +226,7 @@ class Stage:
             last_entry = StagedRecords(self.topic, snapshot)
             self.entries.append(last_entry)
         last_entry.snapshot = snapshot
-        self.unassigned_bytes += size
+        self.unassigned_bytes += encoded_bytes
         self.reserved_bytes += reserved_bytes
         return last_entry.add(record, callbacks)
 

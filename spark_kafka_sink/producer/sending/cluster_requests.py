@@ -1,7 +1,8 @@
 """ClusterRequests: sends, on the sender thread, all requests of a producer that carry no records.
 
 These requests obtain producer ids, add to and end transactions, and describe transactions. A caller's requests form a
-Call. The request engine in requests/pending.py routes and retries the requests of all calls.
+Call. The request engine in requests/pending.py routes and retries the requests of all calls. It does so for each key of
+a request, such as a transactional id.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class BlockingCall(Call[ResponseT]):
             self.done_event.set()
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
+        """Fail the whole call because one of its keys has failed."""
         self.fail(error)
 
     def fail(self, error: KafkaSinkError) -> None:

@@ -28,7 +28,6 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -55,6 +54,7 @@ from spark_kafka_sink.producer.sending.outcome import (
     Split,
     decide_outcome,
 )
+from spark_kafka_sink.producer.sending.partition_states import ConnectionIdentity
 from spark_kafka_sink.producer.sending.produce_exchange import (
     PartitionResponse,
     SentBatches,
@@ -159,7 +159,7 @@ class Deliveries:
         connection = self._idempotence.get_connection_identity(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
         for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
-            outcome = self._handle_attempt(batch, partition_response, connection, now_ms)
+            outcome = self._end_attempt(batch, partition_response, connection, now_ms)
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
@@ -180,10 +180,13 @@ class Deliveries:
                     fatal_error = error
         return fatal_error
 
-    def _handle_attempt(
-        self, batch: ProducerBatch, response: PartitionResponse, connection: NodeApiVersions | None, now_ms: float
+    def _end_attempt(
+        self, batch: ProducerBatch, response: PartitionResponse, connection: ConnectionIdentity | None, now_ms: float
     ) -> Outcome:
-        """Return the outcome of an attempt, after recording its end in the batch and in its partition's state."""
+        """Record the end of an attempt in the batch and in its partition's state, and return the outcome.
+
+        `connection`: the current connection to the node; None if the connection was closed.
+        """
         batch.mark_request_ended()
         success = SUCCESS_OUTCOMES.get(response.code)
         if success is not None:
@@ -193,6 +196,7 @@ class Deliveries:
         return decide_outcome(self._build_facts(batch, now_ms), response.code, response.log_start_offset)
 
     def _build_facts(self, batch: ProducerBatch, now_ms: float) -> BatchFacts:
+        """Collect the facts about a batch from which `decide_outcome` decides what to do."""
         return BatchFacts(
             record_count=batch.record_count,
             failed_attempts=batch.failed_attempts,
@@ -224,6 +228,7 @@ class Deliveries:
         self._accumulator.reenqueue(batch, now_ms, error)
 
     def _split(self, batch: ProducerBatch, now_ms: float) -> None:
+        """Replace a batch that was too large with smaller batches. If that raises an error, fail the batch."""
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError from decoding and re-encoding the records

@@ -150,6 +150,7 @@ class Idempotence:
 
     @property
     def needs_producer_id(self) -> bool:
+        """Whether batches need a producer id before they can be sent, and none was assigned yet."""
         return self.enabled and self.id_and_epoch == NO_PRODUCER_ID
 
     def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
@@ -218,6 +219,7 @@ class Idempotence:
             if partition_state.pending_batches or partition_state.in_flight_batches:
                 return False  # all batches of the previous identity must end first
             partition_state.start_sequences(self.id_and_epoch)
+        # A pending batch that is not in flight waits for a retry, and must be sent before any new batch.
         has_batch_to_retry = len(partition_state.pending_batches) > len(partition_state.in_flight_batches)
         if partition_state.phase not in _PHASES_FOR_NEW_BATCHES or has_batch_to_retry:
             return False
@@ -227,9 +229,11 @@ class Idempotence:
     # --- results of batches
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return the state of a topic-partition. Create the state if there is none."""
         return self._partitions[topic_partition]
 
     def __iter__(self) -> Iterator[PartitionState]:
+        """Iterate over the states of all topic-partitions."""
         return iter(self._partitions.values())
 
     def handle_failed_attempt(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
@@ -242,6 +246,7 @@ class Idempotence:
         """
         partition_state = self._partitions[batch.topic_partition]
         partition_state.in_flight_batches.pop(batch, None)
+        # A batch that is no longer pending has already failed. Without idempotence, no batch is ever pending.
         if in_doubt and (batch in partition_state.pending_batches or not self.enabled):
             partition_state.in_doubt_batches |= {batch}
 

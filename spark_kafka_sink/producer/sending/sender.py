@@ -61,7 +61,7 @@ class Sender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         metrics: ProducerMetrics,
-        requests: ClusterRequests,
+        cluster_requests: ClusterRequests,
         *,
         system: System,
         transactions: TransactionManager | None = None,
@@ -79,7 +79,7 @@ class Sender:
             transactions=transactions,
         )
         self._transactions = transactions
-        self._requests = requests
+        self._cluster_requests = cluster_requests
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._add_producer_id_or_transaction_call()
         # Other threads set these flags without a lock. Each flag only ever changes from False to True, so that no
@@ -155,6 +155,7 @@ class Sender:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the loop must end: the producer is closing, and does not wait for any more acknowledgements."""
         return self._is_closing and (self._is_close_forced or not self.has_incomplete_rows)
 
     @property
@@ -173,7 +174,7 @@ class Sender:
         )
         self._stop_accepting_records()
         now_ms = self._system.now()
-        self._requests.fail(error)
+        self._cluster_requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
         # Fail the stored batches before all later ones, so that the futures of a partition fail in order.
@@ -187,7 +188,12 @@ class Sender:
         self.idempotence.end_in_flight_requests()
         # Complete the flushes last, so that no flush() returns before all batches were removed.
         self.accumulator.complete_flushes()
-        if (failures := self._deliveries.unobserved_failures) is not None:
+        self._log_unobserved_failures()
+
+    def _log_unobserved_failures(self) -> None:
+        """Log how many records failed after the producer was abandoned, because nobody may read their futures."""
+        failures = self._deliveries.unobserved_failures
+        if failures is not None:
             _log.warning(
                 "KafkaProducer %s was dropped, or the program exited, without close(). No acknowledgement was received "
                 "for %s. First error: %s",
@@ -220,14 +226,14 @@ class Sender:
             # Send requests about the transaction before draining. Otherwise batches of other partitions would use up
             # the free request slots of the coordinator's connection, and a new partition could only be added to the
             # transaction once all of them were sent.
-            request_delay_ms = self._send_requests(now_ms)
+            request_delay_ms = self._send_cluster_requests(now_ms)
         node_ids, node_delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
             self._send_produce_request(node_id, batches, snapshot, now_ms)
-        request_delay_ms = min(request_delay_ms, self._send_requests(now_ms))
+        request_delay_ms = min(request_delay_ms, self._send_cluster_requests(now_ms))
         # Read the due time again, because `ready_check` is stale: each batch that expired or was drained has exposed
         # the next batch of its queue, which may be backing off. Other queues may have become ready just after `now_ms`.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
@@ -264,10 +270,11 @@ class Sender:
                 if self._transactions is not None:
                     self._transactions.transition_to_fatal_error(error)
         if error is not None:
-            self._requests.fail(error)
+            self._cluster_requests.fail(error)
             self._fail_unsent_batches(error, now_ms)
 
     def _fail_unsent_batches(self, error: KafkaSinkError, now_ms: float) -> None:
+        """Fail all staged and queued rows. Batches in flight are not affected."""
         self._deliveries.fail_batches(
             self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now_ms
         )
@@ -280,6 +287,7 @@ class Sender:
             self._fail_unsent_batches(build_not_sent_error(self._transactions), now_ms)
 
     def _fail_unencoded_batches(self, now_ms: float) -> None:
+        """Fail the futures of rows that could not be encoded."""
         for batch in self.accumulator.take_failed_batches():
             self._deliveries.fail_batches([batch], build_encoding_error(batch), now_ms)
 
@@ -289,18 +297,18 @@ class Sender:
         The call has requests whenever one is needed, and ends only with the producer.
         """
         if self._transactions is None:
-            self._requests.add(
+            self._cluster_requests.add(
                 ProducerIdCall(
                     is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained_rows(),
                     set_producer_id_and_epoch=self._set_producer_id_and_epoch,
                     on_failure=self._handle_producer_id_failure,
-                    compute_backoff_ms=self._requests.compute_backoff_ms,
+                    compute_backoff_ms=self._cluster_requests.compute_backoff_ms,
                 )
             )
             return
         from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall  # only for transactions
 
-        self._requests.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
+        self._cluster_requests.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
 
     def _set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.idempotence.set_producer_id_and_epoch(id_and_epoch)
@@ -334,22 +342,24 @@ class Sender:
             return False
         return not any(partition_state.in_flight_batches for partition_state in self.idempotence)
 
-    def _send_requests(self, now_ms: float) -> float:
+    def _send_cluster_requests(self, now_ms: float) -> float:
         """Send all due requests for producer ids, transactions and their descriptions.
 
         Return the delay until the next request is due, or 0 if this call has found a fatal error.
         """
         if self.fatal_error is not None:
             return _MAX_POLL_MS
-        delay_ms = self._requests.send_due(now_ms)
+        delay_ms = self._cluster_requests.send_due(now_ms)
         self._set_fatal_error(self._find_transaction_error())
         return 0.0 if self.fatal_error is not None else delay_ms
 
     def _find_transaction_error(self) -> KafkaSinkError | None:
+        """Return the error that ends the producer because of its transactions, or None if there is none."""
         manager = self._transactions
         return None if manager is None else manager.fatal_error
 
     def _request_leaders(self, topics: Collection[str], now_ms: float) -> None:
+        """Request new metadata if there are any topics with partitions whose leader is unknown."""
         for topic in topics:
             self.metadata.add_topic(topic, now_ms)
         if topics:
@@ -376,6 +386,7 @@ class Sender:
         return node_ids, delay_ms
 
     def _fail_expired_batches(self, now_ms: float) -> None:
+        """Fail the batches whose delivery.timeout.ms has passed, even those in flight, and request new metadata."""
         for batch in self.accumulator.take_expired_batches(now_ms):
             in_doubt = self._deliveries.may_be_stored(batch)
             cause = find_timeout_cause(batch, self.metadata, self.client)
@@ -384,6 +395,7 @@ class Sender:
             self.metadata.request_update()
 
     def _fail_abandoned_batches(self, now_ms: float) -> None:
+        """Fail the batches that may be stored but cannot keep their sequences (see idempotence.py)."""
         for batch in self.idempotence.take_abandoned_batches():
             if not batch.is_done:
                 self.accumulator.remove_from_queue(batch)
@@ -413,13 +425,15 @@ class Sender:
             if fatal_error is not None and self._transactions is not None:
                 self._transactions.transition_to_fatal_error(fatal_error)
         else:
-            self._requests.handle_response(response)
+            self._cluster_requests.handle_response(response)
             fatal_error = self._find_transaction_error()
         self._set_fatal_error(fatal_error)
 
     def _set_fatal_error(self, error: KafkaSinkError | None) -> None:
-        """Set the error that ends the producer, unless one is set already (see handle_interrupted_append).
+        """Set the error that ends the producer, unless it is set already (see handle_interrupted_append).
 
         The next round, or the end of the sender, fails the unsent batches and all blocking calls.
+
+        `error`: the error; None changes nothing.
         """
         self.fatal_error = self.fatal_error or error

@@ -51,6 +51,7 @@ from spark_kafka_sink.producer.transactions.states import (
     ENDING_STATES,
     INIT,
     PREPARE,
+    SEND,
     SEND_OFFSETS,
     WRITABLE_STATES,
     Operation,
@@ -90,8 +91,8 @@ class TransactionManager:
         self._timeout_ms = timeout_ms
         self._version: int  # protocol version of the last transaction under this epoch; 0 until there is one
         self._lock = threading.RLock()
-        self._transaction: OpenTransaction | None = None
-        self._needs_producer_id = False
+        self._transaction: OpenTransaction | None = None  # None if no transaction is open
+        self._needs_producer_id = False  # whether InitProducerId must be sent before any other request
         self._id_and_epoch_to_send: ProducerIdAndEpoch
         """Sent with InitProducerId: the current identity to get its next epoch (KIP-360), or NO_PRODUCER_ID."""
         self._transaction_count = 0  # number of transactions that `begin` has begun
@@ -112,6 +113,7 @@ class TransactionManager:
 
     @property
     def fatal_error(self) -> KafkaSinkError | None:
+        """The error that has ended the producer; None if there is none."""
         return self.error if self.state is _State.FATAL_ERROR else None
 
     def __repr__(self) -> str:
@@ -136,7 +138,8 @@ class TransactionManager:
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
-            # Check the transition first: if the state does not allow it, this raises before anything has changed.
+            # Change the state first: if the state does not allow it, this raises before anything else has changed. The
+            # state passes through INITIALIZING, from which it may become PREPARED.
             self._lifecycle.transition_to(_State.INITIALIZING)
             self._needs_producer_id = False
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
@@ -179,7 +182,7 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if self.state is _State.COMMITTING and transaction is not None and not transaction.is_end_sent:
-                # The commit fails before it is discarded, because another thread may be waiting for its outcome.
+                # Fail the commit before discarding it, because another thread may be waiting for its outcome.
                 self._transition_to_abortable_error(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
@@ -245,11 +248,11 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if expected_number is not None and (transaction is None or transaction.number != expected_number):
-                raise self._lifecycle.build_ended_error("send")
-            self._lifecycle.ensure_in_transaction("send")
+                raise self._lifecycle.build_ended_error(SEND)
+            self._lifecycle.ensure_in_transaction(SEND)
             assert transaction is not None
             if not transaction.accepts_records:
-                raise self._lifecycle.build_ended_error("send")
+                raise self._lifecycle.build_ended_error(SEND)
             return transaction.number
 
     def abort_or_get_pending(self) -> Operation | None:
@@ -473,12 +476,14 @@ class TransactionManager:
             )
 
     def _begin_init(self, transactional_id: str) -> None:
+        """Begin to initialize the producer under a transactional id, without any transaction."""
         self._lifecycle.transition_to(_State.INITIALIZING)
         self._lifecycle.transactional_id = transactional_id
         self._transaction = None
         self._require_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
+        """Begin to abort the transaction. Its offsets that are not written yet fail."""
         self._lifecycle.transition_to(_State.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
@@ -486,6 +491,7 @@ class TransactionManager:
     # --- the next request
 
     def _is_transaction_empty(self) -> bool:
+        """Return whether the transaction can end without a request to the coordinator."""
         is_aborting = self.state is _State.ABORTING
         return self._transaction is None or self._transaction.can_end_without_request(is_aborting=is_aborting)
 
