@@ -240,7 +240,7 @@ class RecordAccumulator:
             future = stage.add_record(record, encoded_bytes, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # Batches are filled from a full stage now, and a new stage wakes the sender anyway, so neither is scheduled.
+            # Do not schedule a full stage, which is used now, or a new stage, which wakes the sender in any case.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
@@ -309,7 +309,7 @@ class RecordAccumulator:
             stage.add(rows, reserved_bytes)
             max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # As in append_record, neither a full stage nor a new stage is scheduled.
+            # Do not schedule a full stage or a new stage, for the same reason as in append_record.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )

@@ -150,7 +150,7 @@ class ProducerBatch:
         self.body_bytes = self.uncompressed_bytes = 0  # without the header; equal until the batch is compressed
         self.base_timestamp = self.max_timestamp = -1  # -1 until the first record is appended
         self.codec = Codec.NONE
-        self.is_split_batch = False  # whether it was split off from an oversized batch
+        self.is_split_batch = False  # whether the batch was split off from one that was too large
         self._header = b""  # empty until it is encoded, and after set_producer_state()
         # Producer state, set by set_producer_state().
         self.producer_id = -1
@@ -161,12 +161,12 @@ class ProducerBatch:
         self.failed_attempts = 0
         self._failed_attempts_at_last_skip = -1  # `failed_attempts` when skip_backoff() was last called
         self.backoff_until_ms = 0.0
-        self.leader_epoch: int | None = None  # leader epoch at the last drain
+        self.leader_epoch: int | None = None  # the leader's epoch when the batch last left its queue
         self.last_sent_ms = -1.0  # -1 until the first attempt
         self.has_request_in_flight = False
         # Result.
         self.base_offset = -1  # -1 until a broker reports it
-        self.log_append_time = -1  # remains -1 unless the topic uses LogAppendTime
+        self.log_append_time = -1  # in milliseconds; remains -1 unless the topic uses LogAppendTime
         self.error: Exception | None = None  # error of the last attempt, or the error that failed the batch
 
     def __repr__(self) -> str:
@@ -247,7 +247,7 @@ class ProducerBatch:
     def is_full(self, max_bytes: int) -> bool:
         """Return whether one more record of average size would make the batch larger than `max_bytes`.
 
-        The batch must have at least one record.
+        The batch must have at least one record, because an empty batch has no average.
         """
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 

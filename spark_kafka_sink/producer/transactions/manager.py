@@ -164,7 +164,7 @@ class TransactionManager:
             # A new epoch is needed in two cases. Brokers expect one for the first transaction of version 2. And if a
             # request of an earlier transaction runs late, it would affect this transaction under the same epoch.
             if self._version == 1 and (version >= 2 or self._has_delayable_request):
-                self._require_producer_id(self.id_and_epoch)
+                self._request_producer_id(self.id_and_epoch)
             self._version = version
             self._transaction_count += 1
             self._transaction = OpenTransaction(version, number=self._transaction_count)
@@ -345,8 +345,9 @@ class TransactionManager:
 
         The earlier records were deleted with the old topic, so a commit would expose only part of the transaction.
 
-        Call this for each batch that a broker has stored. `topic_id`: the topic's id when the batch was sent; None if
-        the cluster has no topic ids.
+        Call this for each batch that a broker has stored.
+
+        `topic_id`: the topic's id when the batch was sent; None if the cluster has no topic ids.
         """
         with self._lock:
             transaction = self._transaction
@@ -416,7 +417,7 @@ class TransactionManager:
         """Handle the final response to a request, after which the request is not retried."""
         with self._lock:
             if isinstance(request, InitProducerId) and not self._can_use_response(request):
-                return
+                return  # the response is stale
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
                 request.notify_listener(response, self)
@@ -480,7 +481,7 @@ class TransactionManager:
         self._lifecycle.transition_to(_State.INITIALIZING)
         self._lifecycle.transactional_id = transactional_id
         self._transaction = None
-        self._require_producer_id(NO_PRODUCER_ID)
+        self._request_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
         """Begin to abort the transaction. Its offsets that are not written yet fail."""
@@ -573,7 +574,7 @@ class TransactionManager:
         """
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
-            self._require_producer_id(self.id_and_epoch)
+            self._request_producer_id(self.id_and_epoch)
             self._lifecycle.transition_to(_State.INITIALIZING)
         else:
             self._lifecycle.transition_to(_State.READY)
@@ -606,13 +607,13 @@ class TransactionManager:
 
     # --- helpers
 
-    def _require_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
-        """Make InitProducerId, with this id and epoch, the next request."""
+    def _request_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
+        """Let InitProducerId, with this id and epoch, be the next request. Other requests wait for its response."""
         self._needs_producer_id = True
         self._id_and_epoch_to_send = id_and_epoch_to_send
 
     def _mark_in_doubt(self, request: Request) -> None:
-        """Mark the transaction as in doubt if the request adds partitions or a group to it."""
+        """Record that the coordinator may have executed a request, if the request adds to the transaction."""
         if self._transaction is not None:
             self._transaction.is_in_doubt |= request.adds_to_transaction
 
