@@ -45,6 +45,7 @@ from spark_kafka_sink.records.encoder import EncodedSlices
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_header
 
 Segment = bytes | bytearray | memoryview
+"""Encoded bytes that a request refers to instead of copying them."""
 _MAX_JOINED_BYTES = 16 << 10
 """Maximum size of a batch's body whose slices are joined for a request. Copying a small batch is cheaper than iterating
 over its slices, and the garbage collector tracks memoryviews but not bytes objects."""
@@ -245,10 +246,7 @@ class ProducerBatch:
         return [call_rows for rows in self.rows for call_rows in rows.split_by_call()]
 
     def is_full(self, max_bytes: int) -> bool:
-        """Return whether one more record of average size would make the batch larger than `max_bytes`.
-
-        The batch must have at least one record, because an empty batch has no average.
-        """
+        """Return whether one more record of average size would exceed `max_bytes`. The batch must not be empty."""
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
@@ -263,6 +261,8 @@ class ProducerBatch:
         """Let the batch accept no more records, and compress its records unless the codec is NONE.
 
         PINNED, AWAITING_CLOSE or OPEN -> CLOSED. If compression raises an error, the batch has not changed.
+
+        `level`: the compression level; None for the codec's default.
         """
         if codec is not Codec.NONE:
             compressed_segment = memoryview(compress(codec, self.segments, level))

@@ -40,6 +40,7 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 INFINITE_MS = float("inf")
+"""The due time of something that only an event can make due."""
 _NO_TOPICS: frozenset[str] = frozenset()
 _MAX_EXTRA_LINGER_MS = 100.0
 """The extra linger (see `extra_linger_ms`), and the maximum duration of a fill pause. With a thousand partitions, the

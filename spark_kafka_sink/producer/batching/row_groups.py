@@ -36,7 +36,7 @@ from spark_kafka_sink.producer.calls import SendCall, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
 """Minimum number of stored ranges that are split as one array. Fewer ranges are split faster one by one."""
-_STORED_RANGE_FIELDS = len(StoredRange._fields)
+_STORED_RANGE_FIELD_COUNT = len(StoredRange._fields)
 _group_numbers = count()  # the numbers of row groups, in the order of their creation
 
 
@@ -164,9 +164,9 @@ class RowGroup:
     def _split_as_array(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
         """Do the work of `split_stored_ranges` with one array that holds all ranges, which is faster for many."""
         flat_ranges = np.fromiter(
-            chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELDS * len(stored_ranges)
+            chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELD_COUNT * len(stored_ranges)
         )
-        call_indices, split_ranges = self._split_at_runs(flat_ranges.reshape(-1, _STORED_RANGE_FIELDS))
+        call_indices, split_ranges = self._split_at_runs(flat_ranges.reshape(-1, _STORED_RANGE_FIELD_COUNT))
         starts, stops = split_ranges.T[:2]
         row_counts = np.bincount(call_indices, stops - starts).astype(np.int64).tolist()
         # Once the array is sorted by call, the ranges of each call are a view of it.

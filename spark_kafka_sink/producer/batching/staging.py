@@ -108,7 +108,7 @@ class StagedRecords:
 
 
 StageEntry = StagedRecords | Rows
-"""Consecutive rows of one call. Only Rows are already assigned to partitions."""
+"""Consecutive rows of one call. Rows are assigned to partitions, StagedRecords are not yet."""
 
 
 class BatchAppends(NamedTuple):

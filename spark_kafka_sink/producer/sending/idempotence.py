@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
+"""The phases of a partition in which new batches may get sequences."""
 
 
 # --- rules 1 to 3; the first two functions are only called while the partition has requests in flight
