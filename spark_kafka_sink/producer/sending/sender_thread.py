@@ -30,6 +30,10 @@ class SenderThread:
     """Runs one sender on a thread of its own. Methods without a docstring are documented in SenderLoop."""
 
     def __init__(self, system: System, flush_at_exit: float) -> None:
+        """`flush_at_exit`: how many seconds the interpreter's exit waits for the remaining records.
+
+        Raise ConfigurationError if it is not a number of seconds.
+        """
         if not isinstance(flush_at_exit, int | float) or not flush_at_exit >= 0:
             raise ConfigurationError(f"flush_at_exit must be a number of seconds, 0 or more, not {flush_at_exit!r}.")
         self._system = system
@@ -39,7 +43,7 @@ class SenderThread:
         self._thread: threading.Thread | None = None
         self._running_lock = threading.Lock()
         """Held from `start` until the sender has ended. `join` waits for this lock."""
-        self._has_ended = False  # set before `_running_lock` is released, because `join` then reads it
+        self._has_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
         """Start the thread under this name. Call this once."""
@@ -85,6 +89,7 @@ class SenderThread:
             self._sender.run()
         finally:
             _running_threads.discard(self)
+            # Set the flag before releasing the lock, because `join` reads the flag once it has acquired the lock.
             self._has_ended = True
             self._release_running_lock()
 
