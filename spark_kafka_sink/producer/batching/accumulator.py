@@ -403,7 +403,7 @@ class RecordAccumulator:
             is_flushing = self._is_closed or self._incomplete_batches.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
             is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
-            # Update the queues first, because it depends on the leaders and on the ready batches how long rows linger.
+            # Update the queues first, because how long rows linger depends on the leaders and on the ready batches.
             self._update_queues(snapshot, now_ms, is_linger_suspended=is_linger_suspended)
             # A flush or the close sends all batches anyway, so copying them out of sparse leases would be wasted.
             if is_memory_short and not is_flushing:
@@ -607,7 +607,7 @@ class RecordAccumulator:
             self._queues.remove(batch, self._clock())
 
     def next_due_ms(self) -> float:
-        """Return the time at which the next queued batch may be sent, or inf if no batch waits for a time."""
+        """Return the time at which the next queued batch may be sent, or inf if none is lingering or backing off."""
         with self._lock:
             return self._queues.find_next_due_ms()
 

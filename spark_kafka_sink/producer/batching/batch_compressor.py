@@ -19,7 +19,10 @@ _RATIO_ESTIMATION_FACTOR = 1.05
 
 
 class BatchCompressor:
-    """Compresses batches with the codec of the configuration, which may be Codec.NONE. Thread-safe."""
+    """Compresses batches with the codec of the configuration, which may be Codec.NONE.
+
+    Any thread may call the methods.
+    """
 
     def __init__(self, config: ProducerConfig) -> None:
         # Check the codec again: a pickled configuration was validated in another process, which may have more codecs.

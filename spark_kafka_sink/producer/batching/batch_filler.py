@@ -19,8 +19,8 @@ An Exception in steps 2 to 4 fails the rows of the stage. They become failed bat
 KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, so no thread fills batches for its
 topic anymore, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`).
 
-For this reason, rows move from one container to the next in a single statement: after an interrupt, they are in exactly
-one of the containers. Each of these statements has a comment that says so. Do not divide them.
+Therefore, rows move from one container to the next in a single statement, so that an interrupt can neither lose them
+nor fail them twice. Each of these statements has a comment that says so. Do not divide them.
 """
 
 from __future__ import annotations

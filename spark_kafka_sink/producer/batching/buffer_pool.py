@@ -167,7 +167,7 @@ class _Waiter:
 
 
 class MemoryLease:
-    """Reserved bytes that several holders share. They return to the pool with the last holder. Thread-safe.
+    """Reserved bytes that several holders share. They return to the pool when the last one is removed. Thread-safe.
 
     A holder is a batch, or a stage (a topic's staging buffer) from which batches are being filled.
     """

@@ -63,7 +63,7 @@ class RowGroup:
     """Rows that are encoded together, in the order in which they are encoded. Immutable.
 
     For each row, the group knows the call that passed it to the producer, and the row's index in that call. A run is
-    the longest range of consecutive rows of one call.
+    a range of consecutive rows of one call that is as long as possible.
     """
 
     __slots__ = ("_call_indices_by_run", "_calls", "_reserves_futures", "_run_starts", "group_number", "row_indices")

@@ -56,8 +56,8 @@ MAX_GROUPED_BYTES = MAX_JOINED_BYTES // 2
 """Maximum total size of rows that are grouped together. It is limited because their bytes become one array with 32-bit
 offsets. The other half of MAX_JOINED_BYTES is headroom for rows that other threads add concurrently."""
 _FULL_STAGE_BYTES = 4 << 20
-"""A stage is full if it has this many bytes, and also _FULL_STAGE_BYTES_PER_PARTITION for each partition with rows. A
-larger number would not reduce the cost per row."""
+"""A stage is full if it has at least this many bytes, and at least _FULL_STAGE_BYTES_PER_PARTITION times the number of
+partitions with rows. A larger number would not reduce the cost per row."""
 _FULL_STAGE_BYTES_PER_PARTITION = 64 << 10
 """See _FULL_STAGE_BYTES. This limit is needed because a partition costs as much as a few hundred rows."""
 _MAX_SPLITS = 64

@@ -1,8 +1,8 @@
-"""ClusterRequests: sends, on the sender thread, all requests of a producer that carry no records.
+"""ClusterRequests: sends a producer's requests for producer ids, transactions and their descriptions.
 
-These requests obtain producer ids, add to and end transactions, and describe transactions. A caller's requests form a
-Call. The request engine in requests/pending.py routes and retries the requests of all calls. It does so for each key of
-a request, such as a transactional id.
+The requests are sent on the sender thread. Requests that belong together form a Call. The request engine in
+requests/pending.py routes and retries the requests of all calls. It does so for each key of a request, such as a
+transactional id.
 """
 
 from __future__ import annotations

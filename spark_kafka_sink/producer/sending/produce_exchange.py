@@ -80,7 +80,7 @@ def build_produce_request(
         partition_data = [
             PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in topic_batches.items()
         ]
-        # Set both, because it depends on the version whether the request contains the name or the id.
+        # Set both, because the version determines whether the request contains the name or the id.
         topic_data.append(TopicProduceData(name=topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=partition_data))
     message = ProduceRequest(
         transactional_id=None if transaction is None else transaction.transactional_id,

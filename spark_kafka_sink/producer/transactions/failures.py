@@ -1,4 +1,4 @@
-"""Errors that commit_transaction() raises because records have failed, and that records get if they are not sent.
+"""Build the errors of transactions with failed records, and of records that are not sent.
 
 The error of a commit states how many records of the batch failed, and the key of the first one, so that a user can find
 the records.

@@ -18,10 +18,10 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class TransactionCall(Call[Any]):
-    """All requests of a transactional producer about its transactions.
+    """The requests that a TransactionManager derives from its state.
 
     Unlike other calls, this call remains in the request engine for the producer's lifetime. It has at most one request
-    at a time, which the manager derives from its state before each attempt to send one.
+    at a time, which it gets from the manager before each attempt to send one.
 
     Only the sender thread may call the methods.
     """
