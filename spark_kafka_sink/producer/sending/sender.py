@@ -82,8 +82,8 @@ class Sender:
         self._cluster_requests = cluster_requests
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._add_producer_id_or_transaction_call()
-        # Other threads set these flags without a lock. Each flag only ever changes from False to True, so that no
-        # update is lost. A single state would have to be read and then written.
+        # Other threads set these flags without a lock, because `initiate_close` and `abandon` may be called while their
+        # thread holds any of the producer's locks.
         self._is_closing = False
         self._is_close_forced = False  # whether a close, now or later, does not wait for incomplete batches
         self._is_abandoned = False  # whether the producer ended without close()
