@@ -84,7 +84,7 @@ GUARDS = [
     Guard(
         RecordAccumulator,
         "_lock",
-        _names("_queues _incomplete_batches _node_latency_stats"),
+        _names("_queues _incomplete_batches _node_availability"),
         _names("_is_closed"),
         _names("next_expiry_ms"),
     ),

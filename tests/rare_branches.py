@@ -290,15 +290,15 @@ TRANSACTION_BRANCHES = (
         "producer.transactions.states:TransactionLifecycle.start_or_join",
         "if pending_operation is not None and pending_operation.name == name:",
     ),
-    Branch("close() aborts an open transaction", f"{_MANAGER}.abort_if_open", "return self.abort()"),
+    Branch("close() aborts an open transaction", f"{_MANAGER}.abort_or_get_pending", "return self.abort()"),
     Branch(
         "a transaction ends while send() waits",
-        f"{_MANAGER}.ensure_can_send",
-        "if transaction_number is not None and (transaction is None or transaction.number != transaction_number):",
+        f"{_MANAGER}.require_transaction_number",
+        "if expected_number is not None and (transaction is None or transaction.number != expected_number):",
     ),
     Branch(
         "a record comes too late for a prepared transaction",
-        f"{_MANAGER}.ensure_can_send",
+        f"{_MANAGER}.require_transaction_number",
         "if not transaction.accepts_records:",
     ),
     Branch(

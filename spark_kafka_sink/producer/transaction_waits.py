@@ -137,7 +137,7 @@ class ProducerTransactions:
         self._cluster_requests.submit(call)
         try:
             self._client.wakeup()
-            has_ended = self._loop.wait(call.end_event, self._max_block_ms)
+            has_ended = self._loop.wait(call.done_event, self._max_block_ms)
         finally:
             self._cluster_requests.cancel(call)
         if not has_ended:
@@ -182,7 +182,7 @@ class ProducerTransactions:
         if has_sender_ended:  # no thread is left that could abort the transaction
             return timeout_seconds
         started_ms = self._system.now()
-        operation = self.manager.abort_if_open()
+        operation = self.manager.abort_or_get_pending()
         if operation is not None:
             timeout_ms = self._max_block_ms
             if timeout_seconds is not None:
@@ -198,7 +198,7 @@ class ProducerTransactions:
 
         If the abort fails, its error is only logged, because the caller is about to raise the original error.
         """
-        if not self.manager.is_open:
+        if not self.manager.has_abortable_transaction:
             return False
         try:
             self.abort()

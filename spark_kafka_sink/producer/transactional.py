@@ -42,7 +42,7 @@ class OpenTransactionCheck:
 
     def __call__(self) -> None:
         """Raise if the transaction has ended or accepts no more records."""
-        self.manager.ensure_can_send(self.transaction_number)
+        self.manager.require_transaction_number(self.transaction_number)
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
         """Prevent the commit of the transaction, because `error` kept records out of it.
@@ -262,7 +262,7 @@ class TransactionalProducer:
         if self._transactions is not None and not self._is_closed:
             self._ensure_same_process()
             manager = self._transactions.manager
-            transaction_check = OpenTransactionCheck(manager, manager.ensure_can_send(transaction_number))
+            transaction_check = OpenTransactionCheck(manager, manager.require_transaction_number(transaction_number))
         self._ensure_usable()
         return transaction_check
 

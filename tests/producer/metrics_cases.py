@@ -13,7 +13,7 @@ from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.encoder import EncodedSlices
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
-from tests.producer.batching.one_piece import append_rows
+from tests.producer.batching.single_slice import append_rows
 
 WINDOW_MS = 30_000
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
 from spark_kafka_sink.producer.sending.deliveries import collect_stored_rows, complete_futures
-from tests.producer.batching.one_piece import append_rows
+from tests.producer.batching.single_slice import append_rows
 
 
 @pytest.mark.parametrize(

@@ -427,10 +427,10 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     since = cluster.system.now()
     of_one, of_other = BlockingCall([DescribeTransactions(["a"])]), BlockingCall([DescribeTransactions(["b"])])
     for call in (of_one, of_other):
-        get_sender(producer)._requests.submit(call)
-    assert get_loop(producer).run_until(of_other.end_event.is_set, 60_000)
+        get_sender(producer)._cluster_requests.submit(call)
+    assert get_loop(producer).run_until(of_other.done_event.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
-    assert not of_one.end_event.is_set()
+    assert not of_one.done_event.is_set()
 
 
 @BOTH

@@ -6,14 +6,15 @@
     reenqueue, split_and_reenqueue     return batches to their queues
     remove_completed                   removes batches that were acknowledged or have failed
 
-batch_filler.py groups staged rows by partition, encodes them and appends them to batches. It runs on the caller's
-thread when the topic's stage is full, so that encoding and sending overlap (Arrow and numpy release the GIL). It runs
-on the sender thread when linger.ms has passed, when memory is short, and while a flush or the close is in progress.
+The rows of a topic are staged in its stage, the topic's staging buffer. batch_filler.py groups staged rows by
+partition, encodes them and appends them to batches. It runs on the caller's thread when the topic's stage is full, so
+that encoding and sending overlap (Arrow and numpy release the GIL). It runs on the sender thread when linger.ms has
+passed, when memory is short, and while a flush or the close is in progress.
 
-Memory. The memory reserved for staged rows is enough for the larger of their Arrow form and their encoded form. The
-encoded form is counted at its upper bound, and twice if compression is enabled, because the compressed records are
-allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they did, a
-thread could wait for memory that is released only after its own rows have been sent.
+Memory. The memory reserved for staged rows is enough for their Arrow form and for their encoded form, but not for both
+at once. The encoded form is counted at its upper bound, and twice if compression is enabled, because the compressed
+records are allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they
+did, a thread could wait for memory that is released only after its own rows have been sent.
 
 While a thread encodes a stage, the stage's rows exist in both forms, but only one form is counted against
 buffer.memory. The uncounted form takes
@@ -23,7 +24,7 @@ buffer.memory. The uncounted form takes
     at most all of buffer.memory    if the stages of several topics are encoded concurrently
 
 The encoded rows of one buffer share a lease (buffer_pool.py). When memory is short and only a small part of a buffer is
-still needed, the batches that need it are copied out, so that the buffer can be freed.
+still needed, the batches in it are copied out, so that the buffer can be freed.
 
 The rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a
 large call to slow brokers does not fail while it makes progress. Each record passed to send() also reserves memory for
@@ -57,22 +58,22 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import AWAITING_CLOSE, IN_FLIGHT, ProducerBatch
+from spark_kafka_sink.producer.batching.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, WaitForEvent
 from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
-from spark_kafka_sink.producer.batching.node_latency_stats import NodeLatencyStats
+from spark_kafka_sink.producer.batching.node_availability import NodeAvailability
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, AdmitBatch, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, SingleRecord, Stage, split_into_chunks
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
 from spark_kafka_sink.producer.rows import Rows
-from spark_kafka_sink.records.compression import Codec
 
 _MAX_CHUNK_ROWS = 16_384
-"""Maximum number of rows in a chunk of a call. A larger call is staged chunk by chunk."""
+"""Maximum number of rows in a chunk of a send_columns() call. A larger call is staged chunk by chunk."""
 _CHUNK_DIVISOR = 16
-"""The encoded rows of a chunk may fill buffer.memory divided by this number. A single row may be larger."""
+"""The encoded rows of a chunk fill at most buffer.memory divided by this number, unless a single row is larger."""
 
 
 class CountRows(Protocol):
@@ -82,41 +83,50 @@ class CountRows(Protocol):
 
 
 class _LingerSuspension:
-    """A running `without_linger` block.
+    """Marks a running `without_linger` block.
 
-    Only the block holds a strong reference to this object. So the suspension ends with the block even if an interrupt
-    prevents its removal from the accumulator's weak set.
+    Only the block holds a strong reference to this object. So the suspension ends with the block, even if an interrupt
+    prevents the block from removing the object from the accumulator's weak set.
     """
 
 
+class AppendResult(NamedTuple):
+    """How many of a call's rows were staged."""
+
+    staged_row_count: int
+    error: KafkaSinkError | None
+    """The error that kept the remaining rows from being staged; None if all rows were staged."""
+
+
 class ReadyCheckResult(NamedTuple):
-    """The nodes that have batches to send, and the delay until the sender's next check if nothing else happens."""
+    """The nodes that have batches to send, and the time of the sender's next check."""
 
     ready_node_ids: frozenset[int]
+    """The nodes that lead a partition with a batch that can be sent now."""
     next_ready_check_delay_ms: float
-    """inf if only an event can make another batch ready."""
+    """Delay until the next check if no event makes a batch ready earlier; inf if only an event can do so."""
     unknown_leader_topics: frozenset[str]
     """Topics with ready batches whose leader is not known."""
 
 
 class _FillPlan(NamedTuple):
-    """Batches that the sender thread fills before it looks for ready nodes."""
+    """What the sender thread does with staged rows before it looks for ready nodes."""
 
-    full_only_flags_by_topic: dict[str, bool]
+    full_batches_only_by_topic: dict[str, bool]
     """The topics to fill batches for, each with the `full_batches_only` argument for BatchFiller.fill_batches.
 
-    The flag is True if the topic's stage is not due yet and only its single records must be assigned to partitions. The
-    assignment may complete full batches.
+    The argument is True if the topic's stage is not due yet and only its single records must be assigned to partitions,
+    which may complete batches.
     """
     next_due_ms: float
-    """Time of the next fill or assignment after this plan; inf if no stage is waiting for one."""
+    """Time at which, after this plan, staged rows next need work; inf if there is no such time."""
     flushes: list[Flush]
     """Flushes whose rows will all be in batches once the plan has been carried out. `assign_batches_to_flushes` then
     decides which batches they wait for."""
 
 
 class RecordAccumulator:
-    """The staged rows and batches of one producer, and the memory reserved for them."""
+    """The staged rows and batches of one producer, and the memory reserved for them (see the module's docstring)."""
 
     def __init__(  # noqa: PLR0913 - one parameter per component; most are keyword-only
         self,
@@ -151,9 +161,12 @@ class RecordAccumulator:
         )
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
         self._incomplete_batches = IncompleteBatches()
+        self._compressor = BatchCompressor(config)
+        self._encoded_copy_count = self._compressor.encoded_copy_count
         self._batch_filler = BatchFiller(
             config,
             pool=pool,
+            compressor=self._compressor,
             lock=self._lock,
             queues=self._queues,
             incomplete_batches=self._incomplete_batches,
@@ -161,8 +174,7 @@ class RecordAccumulator:
             wall_clock_ms=wall_clock_ms,
             assign_partitions=self._assign_partitions,
         )
-        self._node_latency_stats = NodeLatencyStats(config.partitioner_availability_timeout_ms)
-        self._encoded_copy_count = 1 if config.codec is Codec.NONE else 2  # compression needs memory for a second copy
+        self._node_availability = NodeAvailability(config.partitioner_availability_timeout_ms)
         self._is_closed = False
         self._linger_suspensions: WeakSet[_LingerSuspension] = WeakSet()
 
@@ -175,59 +187,60 @@ class RecordAccumulator:
         *,
         max_block_ms: float | None = None,
         check_open: Callable[[], None] | None = None,
-    ) -> tuple[int, KafkaSinkError | None]:
+    ) -> AppendResult:
         """Stage rows that have already been assigned to partitions.
 
-        `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms.
-        `check_open`: raises KafkaSinkError if rows may no longer be staged. It is called under the lock, after memory
-        has been reserved.
+        Errors are returned instead of raised, because some of the rows may have been staged before.
 
-        Return the number of staged rows, and the error that kept the remaining rows from being staged, or None.
+        `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms.
+        `check_open`: raises KafkaSinkError if rows may no longer be staged, for example because their transaction has
+        ended. It is called under the lock, after memory has been reserved.
         """
         for start, stop, nbytes in split_into_chunks(rows.sizes, _MAX_CHUNK_ROWS, self._max_chunk_bytes):
             chunk = rows.slice(start, stop)
             try:
                 self._stage_chunk(topic, chunk, nbytes, max_block_ms, check_open)
             except KafkaSinkError as error:
-                return start, error
-        return len(rows), None
+                return AppendResult(staged_row_count=start, error=error)
+        return AppendResult(staged_row_count=len(rows), error=None)
 
     def append_record(  # noqa: PLR0913 - the properties of a record; an object for them would make send() 10% slower
         self,
         topic: str,
         record: SingleRecord,
-        size: int,
+        encoded_bytes: int,
         snapshot: ClusterSnapshot,
         callbacks: tuple[Callback, ...] = (),
         *,
         get_max_block_ms: Callable[[], float] | None = None,
         check_open: Callable[[], None] | None = None,
     ) -> SendFuture:
-        """Stage a single record of at most `size` bytes and return its future.
+        """Stage a single record and return its future.
 
         The record is assigned to a partition later, based on `snapshot` or newer metadata.
 
+        `encoded_bytes`: upper bound of the record's encoded size.
         `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait.
         `check_open`: as for append_columns, except that this method raises its error.
 
-        Raise BufferExhaustedError if the memory does not become available in that time, RecordTooLargeError if the
-        record does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
+        Raise BufferExhaustedError if the memory does not become available in time, RecordTooLargeError if the record
+        does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
         """
-        reserved_bytes = self._compute_reserved_bytes(size, size, FUTURE_BYTES)
+        reserved_bytes = self._compute_reserved_bytes(encoded_bytes, encoded_bytes, FUTURE_BYTES)
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, None if get_max_block_ms is None else get_max_block_ms())
         with self._lock:
-            # This condition saves the call for most records.
+            # Most records need no check, and then the condition saves a call.
             if self._is_closed or check_open is not None:
                 self._ensure_open_or_release(reserved_bytes, check_open)
             stage = self._batch_filler.stages.get(topic)
             is_new_stage = stage is None
             if stage is None:
                 stage = self._batch_filler.create_stage(topic, self._clock())
-            future = stage.add_record(record, size, reserved_bytes, snapshot, callbacks)
-            max_body_bytes = self._batch_filler.compute_max_batch_body_bytes(topic)
+            future = stage.add_record(record, encoded_bytes, reserved_bytes, snapshot, callbacks)
+            max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # A full stage is filled now, and a new stage wakes the sender anyway, so neither is scheduled.
+            # Do not schedule a full stage, which is used now, or a new stage, which wakes the sender in any case.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
@@ -238,7 +251,7 @@ class RecordAccumulator:
     def find_partition_loads(
         self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
     ) -> PartitionLoads | None:
-        """Return the queue lengths of the candidate partitions whose leader is available.
+        """Return the queue lengths of the candidate partitions whose leader accepts batches.
 
         Return None if the topic is unknown, or if any candidate has never been written to.
         """
@@ -250,7 +263,7 @@ class RecordAccumulator:
             if queue_lengths is None:
                 return None
             partitions = [topic_info.partition(index) for index in candidates]
-            return self._node_latency_stats.find_available_partition_loads(partitions, queue_lengths, snapshot)
+            return self._node_availability.filter_available_partitions(partitions, queue_lengths, snapshot)
 
     def _assign_partitions(
         self,
@@ -260,7 +273,8 @@ class RecordAccumulator:
     ) -> NDArray[np.int32]:
         """Return the partitions of single records, and count the records for the metrics.
 
-        The records are counted here because counting each in append_record would cost as much as staging it.
+        The records are counted here, all at once, because counting a record in append_record would cost as much as
+        staging it.
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         find_partition_loads = partial(self.find_partition_loads, topic, snapshot)
@@ -279,6 +293,7 @@ class RecordAccumulator:
         """Reserve memory for rows and stage them. If their topic's stage is then full, fill batches on this thread.
 
         `encoded_bytes`: upper bound of the rows' encoded size.
+        `max_block_ms`, `check_open`: as for append_columns.
 
         Raise KafkaSinkError if the rows cannot be staged.
         """
@@ -292,19 +307,19 @@ class RecordAccumulator:
             if stage is None:
                 stage = self._batch_filler.create_stage(topic, self._clock())
             stage.add(rows, reserved_bytes)
-            max_body_bytes = self._batch_filler.compute_max_batch_body_bytes(topic)
+            max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # As in append_record, neither a full stage nor a new stage is scheduled.
+            # Do not schedule a full stage or a new stage, for the same reason as in append_record.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
         self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
 
     def _ensure_open_or_release(self, reserved_bytes: int, check_open: Callable[[], None] | None) -> None:
-        """Raise if rows may no longer be staged, after releasing the memory reserved for them.
+        """Release the memory reserved for rows and raise KafkaSinkError if the rows may no longer be staged.
 
         The caller must hold the lock until the rows are staged. Then `has_incomplete_rows` covers all rows that
-        `check_open` has admitted, and no transaction ends before these rows are staged.
+        `check_open` has admitted, so that no transaction ends before these rows are staged.
         """
         try:
             if self._is_closed:
@@ -316,7 +331,7 @@ class RecordAccumulator:
             raise
 
     def _fill_or_wake_sender(self, topic: str, *, is_full: bool, has_new_due_time: bool) -> None:
-        """Fill batches if the stage is full, and wake the sender if it must look for ready nodes again.
+        """Fill batches if a topic's stage is full. Wake the sender if it must look for ready nodes again.
 
         `has_new_due_time`: whether the stage has a due time that the sender does not know yet.
         """
@@ -325,11 +340,13 @@ class RecordAccumulator:
             self._wakeup()
 
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
-        """Return the number of bytes to reserve for rows: the larger of their staged and encoded sizes, plus overhead.
+        """Return how many bytes to reserve for rows: the larger of their staged and encoded sizes, plus the overhead.
 
+        `encoded_bytes`: upper bound of the rows' encoded size.
+        `staged_bytes`: size of the rows while they are staged.
         `overhead_bytes`: size of the row indices and futures, which are kept until the rows' results are known.
 
-        The result is limited to the size of the pool, because a larger reservation could never succeed. Raise
+        The result is at most the size of the pool, because a larger reservation could never succeed. Raise
         RecordTooLargeError if the encoded rows alone are larger than the pool.
         """
         reserved_bytes = overhead_bytes + max(staged_bytes, self._encoded_copy_count * encoded_bytes)
@@ -342,11 +359,13 @@ class RecordAccumulator:
         return self.pool.total_bytes
 
     def _wait_and_reserve(self, reserved_bytes: int, max_block_ms: float | None) -> None:
-        """Free the buffers of sparse leases, then reserve memory, waiting for it if necessary.
+        """Reserve memory, waiting for it if necessary.
 
-        `max_block_ms`: how long to wait; max.block.ms if it is None.
+        First free buffers of which only a small part is still needed.
 
-        Raise any error that BufferPool.reserve raises.
+        `max_block_ms`: how long to wait; None for max.block.ms.
+
+        Raise the errors of BufferPool.reserve.
         """
         with self._lock:
             self._batch_filler.free_sparse_leases()
@@ -354,10 +373,8 @@ class RecordAccumulator:
         self.pool.reserve(reserved_bytes, max_block_ms, self._wait_for_memory)
 
     def _wait_for_memory(self, wake_event: threading.Event, timeout_ms: float | None) -> bool:
-        """Wake the sender, which does not wait for linger.ms while memory is short, and wait for the event.
-
-        Return whether the event is set.
-        """
+        """Wait for an event that is set when memory has become free. Return whether it was set in time."""
+        # Wake the sender, because it sends batches without lingering while a thread waits for memory.
         self._wakeup()
         return self._wait_for_event(wake_event, timeout_ms)
 
@@ -379,21 +396,20 @@ class RecordAccumulator:
 
         The lock is released while batches are filled, because encoding and compression take a long time. Meanwhile,
         other threads may stage rows, fill batches from full stages and begin flushes. Each of these events wakes the
-        sender, so the next call handles them. It is harmless if a flush in the plan ends because its caller has stopped
-        waiting.
+        sender, so the next call handles them. A flush may also end because its caller has stopped waiting. Assigning
+        batches to such a flush is harmless.
         """
         with self._lock:
             is_flushing = self._is_closed or self._incomplete_batches.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
             is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
-            # The queues are updated first, because the extra linger of the stages depends on the leaders and on the
-            # batches that are ready.
+            # Update the queues first, because how long rows linger depends on the leaders and on the ready batches.
             self._update_queues(snapshot, now_ms, is_linger_suspended=is_linger_suspended)
             # A flush or the close sends all batches anyway, so copying them out of sparse leases would be wasted.
             if is_memory_short and not is_flushing:
                 self._batch_filler.free_sparse_leases()
             plan = self._plan_fill(now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended)
-            if not plan.full_only_flags_by_topic and not plan.flushes:
+            if not plan.full_batches_only_by_topic and not plan.flushes:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
@@ -409,44 +425,43 @@ class RecordAccumulator:
     def _plan_fill(self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool) -> _FillPlan:
         """Decide which batches to fill. The caller must hold the lock.
 
-        The only side effect is that of `_find_due_topics`, which marks the due stages of other threads.
+        This changes nothing, except that `_find_due_topics` marks the due stages that other threads are using.
         """
-        full_only_flags_by_topic, next_due_ms = self._find_due_topics(
+        full_batches_only_by_topic, next_due_ms = self._find_due_topics(
             now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
         )
         flushes = self._incomplete_batches.find_flushes_without_batches()
         if flushes:
             # A flush must wait until every row is in a batch, even the rows of a stage from which another thread is
-            # filling batches. Filling all topics covers those rows, because fill_batches waits for that thread.
+            # filling batches. Fill all topics, because fill_batches waits for such a thread.
             full_batches_only = False
-            full_only_flags_by_topic = dict.fromkeys(self._batch_filler.list_topics(), full_batches_only)
-        return _FillPlan(full_only_flags_by_topic, next_due_ms, flushes)
+            full_batches_only_by_topic = dict.fromkeys(self._batch_filler.list_topics(), full_batches_only)
+        return _FillPlan(full_batches_only_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
-        """Fill the planned batches without the lock. Return the time of the next fill or assignment."""
+        """Fill the planned batches without the lock. Return the time at which staged rows next need work."""
         next_due_ms = plan.next_due_ms
-        for topic, full_batches_only in plan.full_only_flags_by_topic.items():
+        for topic, full_batches_only in plan.full_batches_only_by_topic.items():
             started_ms = self._clock()
             should_recheck = self._batch_filler.fill_batches(topic, full_batches_only=full_batches_only)
             if not full_batches_only:
                 with self._lock:
                     self._queues.begin_fill_pause(topic, started_ms, self._clock())
             elif should_recheck:
-                # Single records that were staged in the meantime may have to be assigned to partitions.
+                # Check again soon: single records that were staged in the meantime may need to be assigned.
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 
     def _find_due_topics(
         self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Find the topics whose staged rows need work now. Return them, and the time of the next fill or assignment.
+        """Find the topics whose staged rows need work now, and the time at which other rows next need work.
 
-        The result maps each topic to the `full_batches_only` argument for BatchFiller.fill_batches: False if the stage
-        is due, True if only the assignment of its single records is due, which may complete full batches. A stage from
-        which another thread is filling batches is left out of the result. It is marked, and that thread wakes the
-        sender afterwards.
+        The first result maps each topic to the `full_batches_only` argument for BatchFiller.fill_batches: False if the
+        stage is due, True if only the assignment of its single records to partitions is due, which may complete
+        batches. Omit and mark a stage from which another thread is filling batches. That thread then wakes the sender.
         """
-        full_only_flags_by_topic: dict[str, bool] = {}
+        full_batches_only_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._batch_filler.list_stages():
             # A flush and the close make every stage due, regardless of linger and fill pauses.
@@ -463,26 +478,27 @@ class RecordAccumulator:
             if self._batch_filler.is_in_use(stage):
                 stage.should_recheck = True
             else:
-                full_only_flags_by_topic[stage.topic] = not is_due
-        return full_only_flags_by_topic, next_due_ms
+                full_batches_only_by_topic[stage.topic] = not is_due
+        return full_batches_only_by_topic, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
-        """Return the time at which a stage's rows must become batches unless the stage fills up earlier.
+        """Return the time at which a stage's rows must become batches unless the stage is full earlier.
 
         While linger is suspended, rows are due immediately unless each of the topic's leaders already has enough
-        batches to fill a request. A fill pause and the extra linger (partition_queues.py) postpone the time.
+        batches to fill a request. Otherwise they are due after linger.ms. A fill pause and the extra linger, which
+        partition_queues.py defines, postpone this time.
         """
         if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
             return stage.oldest_row_ms
         due_ms = stage.oldest_row_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
-        # The extra linger depends on what is queued, so it is determined only when the rows would otherwise be due.
+        # Compute the extra linger only when the rows would otherwise be due, because it depends on what is queued then.
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
         """Return the ready nodes and the delay until the next check. The caller must hold the lock.
 
-        `next_due_ms`: time of the next fill or assignment.
+        `next_due_ms`: time at which staged rows next need work.
         """
         delay_ms = max(0.0, min(next_due_ms, self._queues.find_next_due_ms()) - now_ms)
         return ReadyCheckResult(self._queues.ready_node_ids(), delay_ms, self._queues.unknown_leader_topics())
@@ -511,19 +527,21 @@ class RecordAccumulator:
                     drained_by_node[node_id] = batches
         drained_batches = list(itertools.chain.from_iterable(drained_by_node.values()))
         for batch in drained_batches:
-            # Batches that were open when they left their queues are closed here, without the lock, because compression
-            # is slow.
+            # Close batches that were open when they left their queues. This is done without the lock, because
+            # compression is slow.
             if batch.state is AWAITING_CLOSE:
-                self._batch_filler.close_batch(batch)
+                self._compressor.close_batch(batch)
         for batch in drained_batches:
             batch.mark_in_flight(now_ms)
         return drained_by_node
 
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
-        """Unmute a topic-partition's queue, or all queues if it is None, so that `drain` submits their heads again.
+        """Let `drain` try again to send the oldest batches of muted queues.
 
-        Call this when a rejected head may be admitted now. `reenqueue`, `split_and_reenqueue` and `remove_completed`
-        unmute the queues of their batches themselves.
+        `drain` mutes a queue whose oldest batch may not be sent. Call this when it may be sent now. `reenqueue`,
+        `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
+
+        `topic_partition`: whose queue to unmute; None for all queues.
         """
         with self._lock:
             now_ms = self._clock()
@@ -534,7 +552,7 @@ class RecordAccumulator:
                 self._queues.unmute(queue, now_ms)
 
     def reenqueue(self, batch: ProducerBatch, now_ms: float, error: Exception) -> None:
-        """Put a batch back into its queue, in sequence order, so that it is sent again after its backoff.
+        """Put a batch back into its queue, in sequence order, so that it is sent again after a backoff.
 
         The batch's request must have ended.
 
@@ -550,16 +568,16 @@ class RecordAccumulator:
 
         The smaller batches complete the rows' futures.
         """
-        self._batch_filler.reset_compression_ratio(batch)
+        self._compressor.reset_ratio(batch)
         # Imported here because batches are rarely split, and the import loads the decoder.
         from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 
-        # A batch that is still too large after a split is halved, because the broker's limit is below batch.size.
+        # Halve a batch that is still too large after a split, because the broker's limit must be below batch.size.
         max_bytes = batch.uncompressed_bytes // 2 if batch.is_split_batch else self._config.batch_size
         children = split_batch(batch, max_bytes)
         for child in children:
-            self._batch_filler.close_batch(child)
-            # If the children shared the parent's memory, it could not be freed before all of them are done.
+            self._compressor.close_batch(child)
+            # Otherwise, the memory of the split batch could not be freed before all of its children are done.
             child.copy_to_own_memory()
         with self._lock:
             for child in children:
@@ -570,7 +588,7 @@ class RecordAccumulator:
         return children
 
     def take_expired_batches(self, now_ms: float) -> list[ProducerBatch]:
-        """Return the batches whose delivery.timeout.ms has passed, each only once.
+        """Return the batches whose delivery.timeout.ms has passed. Each batch is returned only once.
 
         Queued batches are removed from their queues. Batches in flight remain in flight. The caller must fail the
         batches and then call remove_completed.
@@ -589,7 +607,7 @@ class RecordAccumulator:
             self._queues.remove(batch, self._clock())
 
     def next_due_ms(self) -> float:
-        """Return the time at which the next queued batch has lingered or backed off, or inf if none is waiting."""
+        """Return the time at which the next queued batch may be sent, or inf if none is lingering or backing off."""
         with self._lock:
             return self._queues.find_next_due_ms()
 
@@ -602,18 +620,18 @@ class RecordAccumulator:
         return self._incomplete_batches.next_deadline_ms
 
     def take_failed_batches(self) -> list[ProducerBatch]:
-        """Return the batches whose rows could not be encoded, each only once. The batches are DONE and have an error.
+        """Return the batches whose rows could not be encoded. Each batch is returned only once.
 
-        The caller must fail the futures and then call remove_completed.
+        The batches are DONE and have an error. The caller must fail their futures and then call remove_completed.
         """
-        # This is read without the lock, because a fill that fails wakes the sender afterwards.
+        # No lock is needed to read this: a thread that adds a failed batch wakes the sender afterwards.
         if not self._batch_filler.has_failed_batches:
             return []
         with self._lock:
             return self._batch_filler.take_failed_batches()
 
     def remove_completed(self, *batches: ProducerBatch) -> None:
-        """Remove DONE batches whose futures are completed, and complete the flushes that were waiting only for them.
+        """Remove DONE batches whose futures are completed, and complete the flushes that waited only for these batches.
 
         Call this once for each batch.
         """
@@ -623,24 +641,25 @@ class RecordAccumulator:
                 for batch in batches:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
-    def update_node_latency_stats(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
-        """Record that a node has ready batches, and whether these can be drained now.
+    def record_node_availability(self, node_id: int, now_ms: float, *, is_accepting: bool) -> None:
+        """Record that there are batches for a node, and whether the node can accept them now.
 
-        The partitioner avoids a node if its batches could not be drained for partitioner.availability.timeout.ms.
+        The partitioner avoids a node that has accepted none for partitioner.availability.timeout.ms.
         """
         with self._lock:
-            self._node_latency_stats.update(node_id, now_ms, can_drain=can_drain)
+            self._node_availability.record_ready_batches(node_id, now_ms, is_accepting=is_accepting)
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 
     def flush(self, wait_for_event: Callable[[threading.Event], bool]) -> bool:
         """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
-        Return the result of `wait_for_event`, which waits for an event and returns whether it is set. Rows that are
-        appended during the flush are not necessarily included.
+        `wait_for_event`: waits for an event, and returns whether the event was set in time.
+
+        Return the result of `wait_for_event`. Rows that are appended during the flush are not necessarily included.
 
         The event is set when the flush has no batch left to wait for: immediately, or when the sender removes the last
-        one (`remove_completed`). When the sender ends, it sets the event of every flush (`complete_flushes`).
+        batch (`remove_completed`). When the sender ends, it sets the events of all flushes (`complete_flushes`).
         """
         flush = Flush()
         try:
@@ -657,7 +676,7 @@ class RecordAccumulator:
                 self._incomplete_batches.end_flush(flush)
 
     def has_incomplete_rows(self) -> bool:
-        """Return whether any rows are staged, queued or in flight, or have failed but are not removed yet."""
+        """Return whether any rows are staged or in batches that were not removed by `remove_completed` yet."""
         with self._lock:
             return self._batch_filler.has_rows or len(self._incomplete_batches) > 0
 

@@ -1,11 +1,11 @@
 """ProducerBatch: records of one topic-partition that are sent and acknowledged together.
 
-A batch consists of a 61-byte header and pieces of the buffers that the encoder has filled (encoded_pieces.py). A
-segment is the bytes of one piece, or of all records once the batch has memory of its own.
+A batch consists of a 61-byte header and slices of the buffers that the encoder has filled (encoded_buffer.py). A
+segment is the bytes of one slice, or of all records once the batch has memory of its own.
 
-Appending records only adds a reference to another piece. No bytes are copied until the batch is sent, and then only the
-pieces of a small batch are joined. If compression is enabled, closing the batch replaces all pieces with one compressed
-segment. The header is encoded as late as possible because the base sequence is not known before the batch is drained.
+Appending records only adds a reference to another slice. No bytes are copied until the batch is sent, and then only the
+slices of a small batch are joined. If compression is enabled, closing the batch replaces all slices with one compressed
+segment. The header is encoded as late as possible, because the base sequence is not known before the batch is drained.
 Once encoded, the header is byte-for-byte the same in every retry, unless the sequence is set again.
 
     state            meaning                                                    next states
@@ -16,11 +16,11 @@ Once encoded, the header is byte-for-byte the same in every retry, unless the se
     IN_FLIGHT        is part of a produce request                               CLOSED, DONE
     DONE             was acknowledged, has failed or was split                  -
 
-`TRANSITIONS` encodes this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
+`TRANSITIONS` holds this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
 even though a socket may still be reading its bytes. So the batch's memory is released only when the batch is DONE and
 its request has ended.
 
-Only the methods of this class change its fields. They may be called by
+Only the methods of this class change the fields of a batch. They may be called by
     the holder of the accumulator's lock    while the batch is in its queue, OPEN or CLOSED
     the thread that pinned the batch        while it is PINNED
     the sender thread                       after the batch has left its queue
@@ -36,7 +36,7 @@ from typing import NamedTuple
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
+from spark_kafka_sink.producer.batching.encoded_buffer import EncodedBuffer
 from spark_kafka_sink.producer.batching.row_groups import BatchRows, CallRows, RowGroup, detach_rows, select_rows
 from spark_kafka_sink.producer.calls import StoredRange, make_stored_range
 from spark_kafka_sink.records import sequences
@@ -45,9 +45,10 @@ from spark_kafka_sink.records.encoder import EncodedSlices
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_header
 
 Segment = bytes | bytearray | memoryview
+"""Encoded bytes that a request refers to instead of copying them."""
 _MAX_JOINED_BYTES = 16 << 10
-"""Maximum size of a batch's body whose pieces are joined for a request. Copying a small batch is cheaper than iterating
-over its pieces, and the garbage collector tracks memoryviews but not bytes objects."""
+"""Maximum size of a batch's body whose slices are joined for a request. Copying a small batch is cheaper than iterating
+over its slices, and the garbage collector tracks memoryviews but not bytes objects."""
 
 
 class BatchState(Enum):
@@ -64,7 +65,7 @@ class BatchState(Enum):
     """This state's row of TRANSITIONS, stored here because reading an attribute is faster than looking up a key."""
 
 
-# A global is read ten times as fast as an enum member.
+# Globals, because a global is read ten times as fast as an enum member.
 OPEN, PINNED, AWAITING_CLOSE, CLOSED, IN_FLIGHT, DONE = BatchState
 TRANSITIONS: dict[BatchState, tuple[BatchState, ...]] = {
     OPEN: (PINNED, AWAITING_CLOSE, CLOSED, DONE),
@@ -79,14 +80,14 @@ for _state, _targets in TRANSITIONS.items():
 
 
 class OwnedRecords(NamedTuple):
-    """Records of a batch that are not stored as EncodedPieces.
-
-    `segments` holds the bytes of the records, compressed if the batch is compressed. `leases` reserve their memory.
-    """
+    """Records of a batch that are not slices of an EncodedBuffer."""
 
     segments: tuple[Segment, ...] = ()
+    """The bytes of the records; compressed if the batch is compressed."""
     rows: tuple[BatchRows, ...] = ()
+    """The rows that the records encode."""
     leases: tuple[MemoryLease, ...] = ()
+    """The leases that reserve the memory of the records."""
 
 
 _NO_OWNED_RECORDS = OwnedRecords()
@@ -95,16 +96,16 @@ _NO_OWNED_RECORDS = OwnedRecords()
 class ProducerBatch:
     """A batch of records of one topic-partition.
 
-    Its records are the owned records, followed, for each i, by the piece at index _piece_indices[i] of
-    _encoded_pieces[i].
+    Its records are the owned records, followed by slices of buffers: for each i, slice _slice_indices[i] of
+    _encoded_buffers[i].
     """
 
     __slots__ = (
-        "_encoded_pieces",
+        "_encoded_buffers",
         "_failed_attempts_at_last_skip",
         "_header",
         "_owned_records",
-        "_piece_indices",
+        "_slice_indices",
         "backoff_until_ms",
         "base_offset",
         "base_sequence",
@@ -144,13 +145,13 @@ class ProducerBatch:
         self.state = OPEN
         # Records, and the header fields that describe them.
         self._owned_records = _NO_OWNED_RECORDS
-        self._encoded_pieces: tuple[EncodedPieces, ...] = ()
-        self._piece_indices: tuple[int, ...] = ()
+        self._encoded_buffers: tuple[EncodedBuffer, ...] = ()
+        self._slice_indices: tuple[int, ...] = ()
         self.record_count = 0
         self.body_bytes = self.uncompressed_bytes = 0  # without the header; equal until the batch is compressed
         self.base_timestamp = self.max_timestamp = -1  # -1 until the first record is appended
         self.codec = Codec.NONE
-        self.is_split_batch = False  # whether it was split off from an oversized batch
+        self.is_split_batch = False  # whether the batch was split off from one that was too large
         self._header = b""  # empty until it is encoded, and after set_producer_state()
         # Producer state, set by set_producer_state().
         self.producer_id = -1
@@ -161,12 +162,12 @@ class ProducerBatch:
         self.failed_attempts = 0
         self._failed_attempts_at_last_skip = -1  # `failed_attempts` when skip_backoff() was last called
         self.backoff_until_ms = 0.0
-        self.leader_epoch: int | None = None  # leader epoch at the last drain
+        self.leader_epoch: int | None = None  # the leader's epoch when the batch last left its queue
         self.last_sent_ms = -1.0  # -1 until the first attempt
         self.has_request_in_flight = False
         # Result.
         self.base_offset = -1  # -1 until a broker reports it
-        self.log_append_time = -1  # remains -1 unless the topic uses LogAppendTime
+        self.log_append_time = -1  # in milliseconds; remains -1 unless the topic uses LogAppendTime
         self.error: Exception | None = None  # error of the last attempt, or the error that failed the batch
 
     def __repr__(self) -> str:
@@ -179,46 +180,46 @@ class ProducerBatch:
 
     @classmethod
     def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
-        """Create a failed batch for rows that are in no batch, so that the error is set on their futures."""
+        """Create a failed batch without bytes, through which the futures of rows that are in no batch get an error."""
         batch = cls(topic_partition, oldest_row_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch._owned_records = OwnedRecords(rows=(rows,))
         batch.fail(error)
         return batch
 
-    def append(self, pieces: EncodedPieces, piece_index: int) -> None:
-        """Append a piece's records. Their offset deltas must continue those of the batch.
+    def append(self, encoded_buffer: EncodedBuffer, slice_index: int) -> None:
+        """Append the records of a slice. Their offset deltas must continue those of the batch.
 
-        The caller must have added the batch to the holders of `pieces.lease`. Raise IllegalStateError unless the batch
-        is OPEN or PINNED.
+        The caller must have added the batch to the holders of the buffer's lease. Raise IllegalStateError unless the
+        batch is OPEN or PINNED.
         """
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be appended to {self!r}.")
         if not self.record_count:
-            self.base_timestamp = pieces.base_timestamps[piece_index]
-        self.max_timestamp = max(pieces.max_timestamps[piece_index], self.max_timestamp)
-        self._encoded_pieces += (pieces,)
-        self._piece_indices += (piece_index,)
-        self.body_bytes += pieces.sizes[piece_index]
+            self.base_timestamp = encoded_buffer.base_timestamps[slice_index]
+        self.max_timestamp = max(encoded_buffer.max_timestamps[slice_index], self.max_timestamp)
+        self._encoded_buffers += (encoded_buffer,)
+        self._slice_indices += (slice_index,)
+        self.body_bytes += encoded_buffer.sizes[slice_index]
         self.uncompressed_bytes = self.body_bytes
-        self.record_count += pieces.record_counts[piece_index]
+        self.record_count += encoded_buffer.record_counts[slice_index]
 
     @property
     def segments(self) -> list[Segment]:
         """The batch's bytes without the header. They are compressed if the batch is compressed."""
         return [
             *self._owned_records.segments,
-            *map(EncodedPieces.get_segment, self._encoded_pieces, self._piece_indices),
+            *map(EncodedBuffer.get_segment, self._encoded_buffers, self._slice_indices),
         ]
 
     @property
     def rows(self) -> list[BatchRows]:
         """The rows that the records encode, in the order of the records."""
-        return [*self._owned_records.rows, *map(EncodedPieces.build_rows, self._encoded_pieces, self._piece_indices)]
+        return [*self._owned_records.rows, *map(EncodedBuffer.build_rows, self._encoded_buffers, self._slice_indices)]
 
     @staticmethod
     def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowGroup, list[StoredRange]]:
-        """Return the ranges of rows that acknowledged batches have stored, by row group."""
+        """Return the ranges of rows that brokers have stored with acknowledged batches, by row group."""
         stored_ranges: defaultdict[RowGroup, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, base_offset = batch.topic_partition.partition, batch.base_offset
@@ -226,33 +227,30 @@ class ProducerBatch:
             for row_group, start, stop, first_offset_delta in batch._owned_records.rows:
                 offset = batch.compute_record_offset(first_offset_delta)
                 stored_ranges[row_group].append(make_stored_range((start, stop, partition, offset, log_append_time)))
-            # A batch that is not compressed may have many pieces, so this loop avoids a BatchRows object and a call of
-            # compute_record_offset for each piece.
-            for pieces, piece_index in zip(batch._encoded_pieces, batch._piece_indices, strict=True):
-                start, stop = pieces.row_starts[piece_index], pieces.row_stops[piece_index]
-                offset = base_offset + pieces.first_offset_deltas[piece_index] if base_offset >= 0 else -1
+            # A batch that is not compressed may have many slices, so this loop avoids a BatchRows object and a call of
+            # compute_record_offset for each slice.
+            for encoded_buffer, slice_index in zip(batch._encoded_buffers, batch._slice_indices, strict=True):
+                start, stop = encoded_buffer.row_starts[slice_index], encoded_buffer.row_stops[slice_index]
+                offset = base_offset + encoded_buffer.first_offset_deltas[slice_index] if base_offset >= 0 else -1
                 stored_range = make_stored_range((start, stop, partition, offset, log_append_time))
-                stored_ranges[pieces.row_group].append(stored_range)
+                stored_ranges[encoded_buffer.row_group].append(stored_range)
         return stored_ranges
 
     @property
     def leases(self) -> list[MemoryLease]:
         """The leases that reserve the batch's memory."""
-        return [*self._owned_records.leases, *[pieces.lease for pieces in self._encoded_pieces]]
+        return [*self._owned_records.leases, *[encoded_buffer.lease for encoded_buffer in self._encoded_buffers]]
 
     def split_rows_by_call(self) -> list[CallRows]:
-        """Return the rows that the records encode, split by the call they came with."""
+        """Return the rows that the records encode, split by the call that passed them to the producer."""
         return [call_rows for rows in self.rows for call_rows in rows.split_by_call()]
 
     def is_full(self, max_bytes: int) -> bool:
-        """Return whether one more record of average size would make the batch larger than `max_bytes`.
-
-        The batch must have at least one record.
-        """
+        """Return whether one more record of average size would exceed `max_bytes`. The batch must not be empty."""
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
-        """Reserve the batch for the calling thread, which works on it without the lock. OPEN -> PINNED."""
+        """Reserve the batch for the calling thread, so that the thread can use it without the lock. OPEN -> PINNED."""
         self._transition_to(PINNED)
 
     def unpin(self) -> None:
@@ -260,9 +258,11 @@ class ProducerBatch:
         self._transition_to(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """Compress the records unless the codec is NONE. PINNED, AWAITING_CLOSE or OPEN -> CLOSED.
+        """Let the batch accept no more records, and compress its records unless the codec is NONE.
 
-        If compression raises, nothing has changed.
+        PINNED, AWAITING_CLOSE or OPEN -> CLOSED. If compression raises an error, the batch has not changed.
+
+        `level`: the compression level; None for the codec's default.
         """
         if codec is not Codec.NONE:
             compressed_segment = memoryview(compress(codec, self.segments, level))
@@ -272,15 +272,15 @@ class ProducerBatch:
         self._transition_to(CLOSED)
 
     def copy_to_own_memory(self) -> None:
-        """Copy the records out of the buffers they share with other batches, so that the buffers can be freed."""
+        """Copy the records out of the buffers that the batch shares with others, so that the buffers can be freed."""
         self._move_to_own_segment(memoryview(b"".join(self.segments)))
 
     def _move_to_own_segment(self, segment: memoryview) -> None:
         """Replace all segments with one that is not shared with other batches, and give it its own lease.
 
-        The memory that the new segment needs is transferred from the shared leases, which then lose this holder. They
-        normally reserve enough: the encoded size of the records or, with compression, twice that. If they reserve
-        less, the new lease gets all reserved bytes.
+        The memory that the new segment needs is transferred from the shared leases, which then lose this holder. These
+        leases normally reserve enough: the encoded size of the records or, with compression, twice that size. If they
+        reserve less, the new lease gets all reserved bytes.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
@@ -288,20 +288,19 @@ class ProducerBatch:
         own_lease.add_holder(self, needed_bytes)
         owned_records = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
         # From here on, `segments`, `rows` and `leases` return only what the batch owns.
-        self._owned_records, self._encoded_pieces, self._piece_indices = owned_records, (), ()
-        # Take from the largest lease first, which usually has all the bytes that are needed.
+        self._owned_records, self._encoded_buffers, self._slice_indices = owned_records, (), ()
+        # Take from the largest lease first, because it usually has all the bytes that are needed.
         for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
-        # Remove the holder last: once a lease has no holders, its bytes return to the pool and can no longer be
-        # transferred.
+        # Remove the holder last: once a lease has no holders, its bytes return to the pool and cannot be transferred.
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 
     def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record_index: int) -> ProducerBatch:
-        """Create a smaller batch from some of this batch's records.
+        """Create a smaller batch from some of this batch's records, for a batch that is being split.
 
-        The records have been encoded again as slice `slice_index` of `encoded_slices`. The child has the same age and
-        deadline as this batch and holds the same leases. Its records keep their sequences.
+        The records have been encoded again as slice `slice_index` of `encoded_slices`. They keep their sequences. The
+        child has the same age and deadline as this batch, and holds the same leases.
 
         `first_record_index`: the index in this batch of the child's first record.
         """
@@ -333,7 +332,7 @@ class ProducerBatch:
 
     @property
     def has_been_sent(self) -> bool:
-        """Whether the batch was sent and a broker may have received it.
+        """Whether the batch was sent, so that a broker may have received it.
 
         If a broker may also have stored it, its sequence must not be set again (rule 3 of sending/idempotence.py).
         """
@@ -353,7 +352,7 @@ class ProducerBatch:
     ) -> None:
         """Set the producer identity and the base sequence, by which brokers detect duplicates.
 
-        A batch keeps its sequence once a broker may have stored it. The caller must ensure this (see `has_been_sent`).
+        The caller must not change the sequence of a batch that a broker may have stored (see `has_been_sent`).
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -395,9 +394,11 @@ class ProducerBatch:
         return now_ms >= self.deadline_ms
 
     def mark_drained(self, leader_epoch: int | None) -> None:
-        """Record that the batch was drained for a leader with this epoch.
+        """Record that the batch has left its queue to be sent to the partition's leader.
 
         OPEN -> AWAITING_CLOSE. A CLOSED batch stays CLOSED.
+
+        `leader_epoch`: the epoch of the leader; None if it is unknown.
         """
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
@@ -410,13 +411,13 @@ class ProducerBatch:
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:
-        """Record that the response has arrived or the connection was lost, so no socket reads the batch anymore."""
+        """Record that the request has ended with a response or a lost connection, so no socket reads the batch now."""
         self.has_request_in_flight = False
         if self.state is DONE:
             self._release_leases_unless_in_flight()
 
     def mark_reenqueued(self, *, backoff_until_ms: float, error: Exception) -> None:
-        """Prepare a retry after an attempt that failed with `error`. IN_FLIGHT -> CLOSED."""
+        """Record that the batch will be sent again, because an attempt to send it failed. IN_FLIGHT -> CLOSED."""
         self._transition_to(CLOSED)
         self.has_request_in_flight = False
         self.failed_attempts += 1
@@ -424,7 +425,7 @@ class ProducerBatch:
         self.error = error
 
     def skip_backoff(self) -> None:
-        """Let the next retry skip its backoff because the partition has a new leader (KIP-951)."""
+        """Let the next attempt start without waiting, because the partition has a new leader (KIP-951)."""
         self._failed_attempts_at_last_skip = self.failed_attempts
 
     @property
@@ -445,7 +446,7 @@ class ProducerBatch:
         self._release_leases_unless_in_flight()
 
     def fail(self, error: Exception) -> None:
-        """Record that the batch has failed and will not be sent again."""
+        """Record that the batch has failed with `error`, and will not be sent again."""
         self._transition_to(DONE)
         self.error = error
         self._release_leases_unless_in_flight()
@@ -471,6 +472,7 @@ class ProducerBatch:
             lease.remove_holder(self)
 
     def _transition_to(self, state: BatchState) -> None:
+        """Change the state. Raise IllegalStateError if TRANSITIONS does not allow it."""
         if state not in self.state.next_states:
             raise IllegalStateError(f"{self!r} cannot move to the state {state.value}.")
         self.state = state

@@ -1,6 +1,6 @@
 """BatchFiller: fills batches with a topic's staged rows, and appends new batches to their partitions' queues.
 
-    1. Take the topic's stage.                                          under the lock
+    1. Take the topic's stage (its staging buffer, staging.py).         under the lock
     2. Group: find the order of the rows by partition.                  without the lock
     3. Pin the open batches of these partitions.                        under the lock
     4. Split the rows into batches and encode them.                     without the lock
@@ -17,13 +17,14 @@ the topic's fill lock.
 An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
 (`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, typically a
 KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, so no thread fills batches for its
-topic anymore, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`). For this reason,
-rows move from one container to the next in a single statement: after an interrupt, they are in one of the containers.
+topic anymore, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`).
+
+Therefore, rows move from one container to the next in a single statement, so that an interrupt can neither lose them
+nor fail them twice. Each of these statements has a comment that says so. Do not divide them.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import weakref
@@ -36,9 +37,14 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
+from spark_kafka_sink.producer.batching.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
-from spark_kafka_sink.producer.batching.grouping import convert_records, group_by_partition, split_into_row_groups
+from spark_kafka_sink.producer.batching.encoded_buffer import EncodedBuffer
+from spark_kafka_sink.producer.batching.grouping import (
+    convert_and_assign_records,
+    group_by_partition,
+    split_into_row_groups,
+)
 from spark_kafka_sink.producer.batching.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_groups import RowGroup
@@ -46,21 +52,17 @@ from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.batch_slicing import BatchSlices, find_timestamp_range, split_into_batches
-from spark_kafka_sink.records.compression import Codec, CompressionRatios, require_codec
 from spark_kafka_sink.records.encoder import EncodedSlices, encode_records
-from spark_kafka_sink.records.header import HEADER_BYTES
 
-_log = logging.getLogger(__name__)
 _STAGE_DIVISOR = 2
 """A stage is full when its encoded rows fill buffer.memory divided by this number, even if no batch is full. With a
-thousand partitions, this is the limit that stages reach: at a third of the memory a row would cost 10% more, at a
-quarter 20% more."""
+thousand partitions, this is the limit that stages reach. With a divisor of 3, a row would cost 10% more, and with 4,
+20% more."""
 _COMPRESSED_STAGE_DIVISOR = 3
-"""Replaces _STAGE_DIVISOR if compression is enabled, because memory for the encoded form is then reserved twice."""
+"""The divisor if compression is enabled: memory for the encoded form is then reserved twice."""
 _MAX_RESERVED_SHARE = 0.75
 """A stage is also full when this share of buffer.memory is reserved for it. A 100-byte record passed to send() reserves
 300 bytes. Columns reach the limit set by _STAGE_DIVISOR first unless their rows are tiny."""
-_RATIO_ESTIMATION_FACTOR = 1.05  # the compressed size is estimated slightly too high, as in the Java client
 
 
 class AssignTopicPartitions(Protocol):
@@ -70,13 +72,17 @@ class AssignTopicPartitions(Protocol):
 
 
 class BatchFiller:
-    """Owns the stages of all topics, and turns staged rows into queued batches on any thread."""
+    """Owns the stages of all topics, and turns staged rows into queued batches on any thread.
+
+    A stage is the staging buffer of one topic.
+    """
 
     def __init__(  # noqa: PLR0913 - one keyword-only parameter for each component that the accumulator shares
         self,
         config: ProducerConfig,
         *,
         pool: BufferPool,
+        compressor: BatchCompressor,
         lock: threading.Lock,
         queues: PartitionQueues,
         incomplete_batches: IncompleteBatches,
@@ -85,18 +91,14 @@ class BatchFiller:
         assign_partitions: AssignTopicPartitions,
     ) -> None:
         self._config = config
-        # Check the codec again: a pickled configuration was validated in another process, which may have more codecs.
-        require_codec(config.codec)
-        self._codec = config.codec
-        self._should_compress = config.codec is not Codec.NONE
         self._pool = pool
+        self._compressor = compressor
         self._lock = lock
         self._queues = queues
         self._incomplete_batches = incomplete_batches
         self._clock = clock
         self._wall_clock_ms = wall_clock_ms
         self._assign_partitions = assign_partitions
-        self._compression_ratios = CompressionRatios()
         self._fill_locks: dict[str, threading.Lock] = {}  # by topic
         # The accumulator's lock guards all fields below.
         self.stages: dict[str, Stage] = {}  # by topic; callers add rows to them
@@ -112,17 +114,17 @@ class BatchFiller:
         `now_ms`: arrival time of the first row.
         """
         buffer_memory = self._config.buffer_memory
-        max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._should_compress else _STAGE_DIVISOR)
+        max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compressor.is_enabled else _STAGE_DIVISOR)
         max_reserved_bytes = int(_MAX_RESERVED_SHARE * buffer_memory)
         stage = self.stages[topic] = Stage(topic, now_ms, max(1, max_bytes), max(1, max_reserved_bytes))
         return stage
 
     def list_stages(self) -> list[Stage]:
-        """Return all stages, including those from which a thread is currently filling batches."""
+        """Return all stages, including those from which threads are filling batches now."""
         return [*self.stages.values(), *self._stages_in_use.values()]
 
     def is_in_use(self, stage: Stage) -> bool:
-        """Return whether a thread is currently filling batches from a stage."""
+        """Return whether a thread is filling batches from a stage now."""
         return self._stages_in_use.get(stage.topic) is stage
 
     @property
@@ -136,12 +138,12 @@ class BatchFiller:
         return bool(self._failed_batches)
 
     def take_failed_batches(self) -> list[ProducerBatch]:
-        """Return the batches whose rows could not be encoded, each only once."""
+        """Return the batches whose rows could not be encoded. Each batch is returned only once."""
         failed_batches, self._failed_batches = self._failed_batches, []
         return failed_batches
 
     def free_sparse_leases(self) -> None:
-        """Copy queued batches out of the buffers of sparse leases (MemoryLease), so that the buffers can be freed."""
+        """Copy queued batches out of buffers of which only a small part is still needed, so that these can be freed."""
         for lease in [lease for lease in self._shared_leases if lease.is_sparse]:
             for batch in lease.holders:
                 if isinstance(batch, ProducerBatch) and self._queues.is_queued_and_unpinned(batch):
@@ -149,29 +151,10 @@ class BatchFiller:
 
     # -- without the lock ---------------------------------------------------------------------------------------------
 
-    def compute_max_batch_bytes(self, topic: str) -> int:
-        """Return the maximum size of a topic's batches before compression.
-
-        If compression is enabled, a batch of this size is expected to compress to batch.size bytes. The result is then
-        limited to max.request.size, or to batch.size if that is larger.
-        """
-        if not self._should_compress:
-            return self._config.batch_size
-        max_bytes = max(self._config.batch_size, self._config.max_request_size)
-        ratio = self._compression_ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
-        return min(int(self._config.batch_size / ratio), max_bytes)
-
-    def compute_max_batch_body_bytes(self, topic: str) -> int:
-        """Return the maximum size of a topic's batches without their header, before compression.
-
-        A partition with this many staged bytes has a full batch.
-        """
-        return self.compute_max_batch_bytes(topic) - HEADER_BYTES
-
     def fill_lock(self, topic: str) -> threading.Lock:
         """Return the lock that a thread must hold while it fills batches with a topic's rows.
 
-        It must be acquired before the accumulator's lock.
+        The fill lock must be acquired before the accumulator's lock.
         """
         return self._fill_locks.setdefault(topic, threading.Lock())
 
@@ -182,11 +165,11 @@ class BatchFiller:
     def fill_batches(self, topic: str, *, full_batches_only: bool = False) -> bool:
         """Fill batches with a topic's staged rows, after waiting for any other thread that does so.
 
-        `full_batches_only`: do nothing unless the stage is full or its single records may fill a batch. If the rows are
-        skewed, use only the rows that fill batches (staging.py).
+        `full_batches_only`: do nothing unless the stage is full or its single records may fill a batch. If only some
+        partitions have full batches, leave the rows of the others staged (see staging.py).
 
-        Return whether the sender must look for ready nodes again, either because rows have left the stage or because
-        rows returned to it may be due earlier than the sender knows.
+        Return whether the sender must look for ready nodes again. That is so if rows have left the stage, or if rows
+        that were put back into it may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
             stage = self._take_stage(topic, full_batches_only=full_batches_only)
@@ -195,9 +178,9 @@ class BatchFiller:
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """Remove a topic's rows that are in no batch yet, and return them as failed batches.
 
-        The caller must hold the topic's fill lock, so no other thread can be filling batches from a stage of the topic
-        now. If `_stages_in_use` has an entry, an interrupted thread has left it there. It is unknown how much memory is
-        still reserved for the interrupted stage, so none is released. The interrupt ends the producer anyway.
+        The caller must hold the topic's fill lock, so no other thread is filling batches for the topic. Therefore, an
+        interrupted thread has left any stage that is still in `_stages_in_use`. It is unknown how much memory is still
+        reserved for such a stage, so none is released. The interrupt ends the producer anyway.
         """
         with self._lock:
             stage = self.stages.pop(topic, None)
@@ -213,41 +196,16 @@ class BatchFiller:
                 self._incomplete_batches.add(batch)
         return failed_batches
 
-    def close_batch(self, batch: ProducerBatch) -> None:
-        """Compress and close a batch, and update the topic's compression ratio.
-
-        If the codec fails, close the batch without compression and log a warning.
-        """
-        if not self._should_compress:
-            batch.close()
-            return
-        try:
-            batch.close(self._codec, self._config.compression_level)
-        except Exception as error:  # codec libraries raise exceptions of their own
-            _log.warning("%r could not be compressed (%r). It is sent uncompressed.", batch, error)
-            batch.close()
-        ratio = batch.body_bytes / batch.uncompressed_bytes
-        self._compression_ratios.update(batch.topic_partition.topic, self._codec, ratio)
-
-    def reset_compression_ratio(self, batch: ProducerBatch) -> None:
-        """Reset the topic's compression ratio after the broker rejected a batch as too large.
-
-        The ratio becomes 1, or this batch's ratio if compression made the batch larger.
-        """
-        if self._should_compress:
-            observed_ratio = batch.body_bytes / batch.uncompressed_bytes
-            self._compression_ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed_ratio))
-
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
     def _take_stage(self, topic: str, *, full_batches_only: bool) -> Stage | None:
         """Take a topic's stage for exclusive use by this thread. Rows that arrive later are added to a new stage.
 
-        Return None if the topic has no staged rows, or if an interrupted thread has left an entry in `_stages_in_use`.
-        With `full_batches_only`, also return None unless the stage is full or its single records are scheduled to be
-        assigned to partitions.
+        Return None if there is nothing to do: the topic has no staged rows, or an interrupted thread has left a stage
+        in `_stages_in_use`. With `full_batches_only`, also return None unless the stage is full or its single records
+        are scheduled to be assigned to partitions.
 
-        `_finish_stage` removes the stage from `_stages_in_use`.
+        The caller must finally call `_finish_stage`, unless it is interrupted.
         """
         with self._lock:
             stage = self.stages.get(topic)
@@ -255,43 +213,44 @@ class BatchFiller:
                 return None
             has_records_to_assign = stage.record_assignment_due_ms < math.inf
             if full_batches_only and not has_records_to_assign:
-                max_body_bytes = self.compute_max_batch_body_bytes(topic)
+                max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
                 if not stage.is_full(max_body_bytes):
                     return None
-            # In this order, an interrupt between the statements leaves the stage in both mappings rather than in none.
+            # Keep this order: an interrupt between the statements leaves the stage in both mappings, not in none.
             self._stages_in_use[topic] = stage
             del self.stages[topic]
             return stage
 
     def _fill_batches_from_stage(self, stage: Stage, *, full_batches_only: bool) -> bool:
-        """Fill batches from a stage that this thread has taken, and return the result of `fill_batches`.
+        """Fill batches from a stage that this thread has taken.
 
-        The result is True after a failure, because the sender must report the failed batches.
+        Return whether the sender must look for ready nodes again (see `fill_batches`), or report failed batches.
         """
         try:
             row_groups = self._split_into_row_groups(stage, full_batches_only=full_batches_only)
         except Exception as error:
             self._fail_stage(stage, error)
             return True
-        for entries in row_groups:
+        for group_entries in row_groups:
             try:
-                appends, queues = self._pin_and_encode(stage, entries)
+                appends, queues = self._pin_and_encode(stage, group_entries)
             except Exception as error:
                 self._fail_stage(stage, error)
                 return True
-            self._append_to_batches(stage, entries, appends, queues)
+            self._append_to_batches(stage, group_entries, appends, queues)
         self._finish_stage(stage)
         return len(row_groups) > 0 or stage.should_recheck
 
     def _split_into_row_groups(self, stage: Stage, *, full_batches_only: bool) -> list[list[Rows]]:
-        """Assign all rows to partitions, and split them into row groups. The rows of a group are encoded together.
+        """Assign all rows to partitions, and split them into row groups, the rows of which are encoded together.
 
         `full_batches_only`: after the assignment, put the rows that do not fill batches back into the topic's stage.
 
-        The memory reserved for the rows of all groups becomes the first of the stage's leases.
+        Each row group is a list of entries of the stage. A lease takes over the memory that is reserved for the rows of
+        all groups, and becomes the first of the stage's leases.
         """
         assign_partitions = partial(self._assign_partitions, stage.topic)
-        stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
+        stage.assign_partitions(partial(convert_and_assign_records, assign_partitions=assign_partitions))
         if full_batches_only:
             self._return_sparse_partitions(stage)
         lease = MemoryLease(self._pool, stage.reserved_bytes)
@@ -300,12 +259,12 @@ class BatchFiller:
         return list(split_into_row_groups(stage.assigned_entries))
 
     def _return_sparse_partitions(self, stage: Stage) -> None:
-        """Put the rows of sparse partitions back into the topic's stage, ahead of rows staged in the meantime.
+        """Put the rows of partitions without a full batch back into the topic's stage, ahead of newly staged rows.
 
-        Put all rows back if the stage turns out not to be full once its single records are assigned to partitions. Do
-        nothing if all rows should become batches.
+        Put all rows back if the stage is not full, now that its single records are assigned to partitions. Do nothing
+        if all rows should become batches.
         """
-        max_body_bytes = self.compute_max_batch_body_bytes(stage.topic)
+        max_body_bytes = self._compressor.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
         if ready_partition_mask is None:
             return
@@ -313,8 +272,8 @@ class BatchFiller:
         with self._lock:
             if stage.topic in self.stages:
                 remaining_stage.extend(self.stages[stage.topic])
-            # Together with the rows that other threads have staged in the meantime, the stage may be full. None of
-            # these threads saw a full stage, so the sender must fill the batches when it next checks the stage.
+            # Together with rows that other threads have staged in the meantime, the stage may be full. No thread has
+            # seen a full stage, so the sender must fill the batches when it next checks the stage.
             if remaining_stage.is_full(max_body_bytes):
                 remaining_stage.record_assignment_due_ms = self._clock()
                 stage.should_recheck = True
@@ -324,13 +283,13 @@ class BatchFiller:
             # Keep this a single statement: an interrupt between two statements would lose rows or fail them twice.
             stage.entries, self.stages[stage.topic] = ready_stage.entries, remaining_stage
 
-    def _pin_and_encode(self, stage: Stage, entries: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
+    def _pin_and_encode(self, stage: Stage, group_entries: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
         """Encode the rows of a row group, and pin the open batches of its partitions.
 
         Return the encoded records with the open or new batches to append them to, and the queues of all partitions in
-        the group. `_append_to_batches` unpins or closes the batches; if the encoding fails, `_fail_stage` unpins them.
+        the group. `_append_to_batches` unpins or closes the batches. If the encoding fails, `_fail_stage` unpins them.
         """
-        grouped_rows = group_by_partition(entries)
+        grouped_rows = group_by_partition(group_entries)
         with self._lock:
             queues = self._queues.get_many(stage.topic, grouped_rows.partitions)
             open_batches = [queue.pin_open_batch() for queue in queues]
@@ -338,14 +297,14 @@ class BatchFiller:
         slices = split_into_batches(
             grouped_rows.sizes,
             grouped_rows.build_partition_slices(open_batches),
-            self.compute_max_batch_bytes(stage.topic),
+            self._compressor.compute_max_batch_bytes(stage.topic),
             find_timestamp_range(grouped_rows.columns, timestamp_ms),
         )
-        encoded_buffers = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
-        pieces_by_buffer = self._build_pieces(stage, slices, encoded_buffers, grouped_rows.row_group)
+        encoded_slices_by_buffer = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
+        encoded_buffers = self._build_encoded_buffers(stage, slices, encoded_slices_by_buffer, grouped_rows.row_group)
         batches = self._choose_batches(stage, slices, open_batches, queues)
         batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]
-        return BatchAppends(pieces_by_buffer, batches, batch_queues), queues
+        return BatchAppends(encoded_buffers, batches, batch_queues), queues
 
     def _choose_batches(
         self,
@@ -354,9 +313,10 @@ class BatchFiller:
         open_batches: Sequence[ProducerBatch | None],
         queues: Sequence[PartitionQueue],
     ) -> list[ProducerBatch]:
-        """Return the batch for each slice: the open batch of its partition, or a new one that is in no queue yet.
+        """Return the batch for each slice: the open batch of its partition, or a new batch that is in no queue yet.
 
-        `open_batches` and `queues`: one item per partition of the row group.
+        `slices`: the rows for each batch.
+        `open_batches`, `queues`: one item per partition of the row group.
         """
         deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
         last_batches = list(open_batches)  # by partition index
@@ -365,26 +325,26 @@ class BatchFiller:
             slices.partition_indices, slices.first_offset_deltas, strict=True
         ):
             batch = last_batches[partition_index]
-            # An offset delta of 0 begins a new batch.
+            # A slice with the offset delta 0 begins a new batch.
             if batch is None or first_offset_delta == 0:
                 batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_ms, deadline_ms)
                 last_batches[partition_index] = batch
             slice_batches.append(batch)
         return slice_batches
 
-    def _build_pieces(
-        self, stage: Stage, slices: BatchSlices, encoded_buffers: Sequence[EncodedSlices], row_group: RowGroup
-    ) -> list[EncodedPieces]:
-        """Return the pieces of each encoded buffer.
+    def _build_encoded_buffers(
+        self, stage: Stage, slices: BatchSlices, encoded_slices_by_buffer: Sequence[EncodedSlices], row_group: RowGroup
+    ) -> list[EncodedBuffer]:
+        """Give each encoded buffer a lease of its own, so that the buffers can be freed independently.
 
-        Each buffer gets a lease of its own, so that the buffers can be freed independently. The lease takes over the
-        buffer's share of the memory that is reserved for the stage.
+        Each lease takes over the buffer's share of the memory that is reserved for the stage.
+
+        `slices`: the slices of all buffers.
         """
-        pieces_by_buffer: list[EncodedPieces] = []
+        encoded_buffers: list[EncodedBuffer] = []
         stage_lease = stage.leases[0]  # reserves the memory of all rows (see _split_into_row_groups)
-        encoded_copy_count = 2 if self._should_compress else 1  # compression needs memory for a second copy
         next_slice = 0
-        for encoded_slices in encoded_buffers:
+        for encoded_slices in encoded_slices_by_buffer:
             slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
             next_slice = slice_range.stop
             row_starts, row_stops = slices.starts[slice_range], slices.stops[slice_range]
@@ -393,30 +353,31 @@ class BatchFiller:
             lease.add_holder(stage, nbytes=0)
             stage.leases.append(lease)
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
-            stage_lease.transfer(encoded_copy_count * encoded_slices.data.nbytes + overhead_bytes, lease)
+            encoded_bytes = self._compressor.encoded_copy_count * encoded_slices.data.nbytes
+            stage_lease.transfer(encoded_bytes + overhead_bytes, lease)
             first_offset_deltas = slices.first_offset_deltas[slice_range]
-            pieces_by_buffer.append(
-                EncodedPieces(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)
+            encoded_buffers.append(
+                EncodedBuffer(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)
             )
-        return pieces_by_buffer
+        return encoded_buffers
 
     def _append_to_batches(
-        self, stage: Stage, entries: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
+        self, stage: Stage, group_entries: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
     ) -> None:
         """Append the encoded records of a row group to their batches, and the new batches to their queues.
 
-        Each batch holds the leases of the buffers that contain its records. Full batches are closed, and all other
-        batches are unpinned.
+        Make each batch a holder of the leases of the buffers that contain its records. Close the full batches, and
+        unpin all others.
         """
         full_batches: list[ProducerBatch] = []
         with self._lock:
             # Keep this a single statement: an interrupt between two statements would lose the rows or fail them twice.
-            stage.entries, stage.pending_appends = stage.entries[len(entries) :], appends
-            for pieces, batches, batch_queues in appends.split_by_buffer():
-                self._shared_leases.add(pieces.lease)
-                pieces.lease.add_holders(batches, pieces.needed_bytes)
-                for piece_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
-                    is_new_batch = pieces.first_offset_deltas[piece_index] == 0
+            stage.entries, stage.pending_appends = stage.entries[len(group_entries) :], appends
+            for encoded_buffer, batches, batch_queues in appends.split_by_buffer():
+                self._shared_leases.add(encoded_buffer.lease)
+                encoded_buffer.lease.add_holders(batches, encoded_buffer.needed_bytes)
+                for slice_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
+                    is_new_batch = encoded_buffer.first_offset_deltas[slice_index] == 0
                     if is_new_batch:
                         # If the last batch is still pinned, it is full, because a new batch follows it. Any other batch
                         # has been closed already.
@@ -425,13 +386,13 @@ class BatchFiller:
                         batch.pin()
                         queue.batches.append(batch)
                         self._incomplete_batches.add(batch)
-                    batch.append(pieces, piece_index)
-            full_batches += self._unpin_last_batches(queues, self.compute_max_batch_bytes(stage.topic))
+                    batch.append(encoded_buffer, slice_index)
+            full_batches += self._unpin_last_batches(queues, self._compressor.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)
-        # Compress without the lock, because that takes long. Schedule the queues afterwards: a pinned head is not due.
+        # Compress without the lock, because that is slow. Schedule the queues afterwards: a pinned head is not due.
         for batch in full_batches:
-            self.close_batch(batch)
+            self._compressor.close_batch(batch)
         if full_batches:
             with self._lock:
                 self._schedule_queues(queues)
@@ -448,14 +409,14 @@ class BatchFiller:
         return full_batches
 
     def _schedule_queues(self, queues: Sequence[PartitionQueue]) -> None:
-        """Schedule queues to which batches were appended. A ready queue is skipped because it stays ready."""
+        """Schedule queues to which batches were appended. Skip ready queues, because they stay ready."""
         now_ms = self._clock()
         for queue in queues:
             if not queue.is_ready:
                 self._queues.schedule(queue, now_ms)
 
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
-        """Fail the rows of the stage that are in no batch, and unpin the batches they would have been appended to."""
+        """Fail the rows of the stage that are in no batch, and unpin the batches that they were encoded for."""
         with self._lock:
             queues = self._queues.find_topic_queues(stage.topic)
             for queue in queues:
@@ -471,7 +432,10 @@ class BatchFiller:
         self._finish_stage(stage)
 
     def _finish_stage(self, stage: Stage) -> None:
-        """Release the memory of the stage that no batch uses. All of its rows must be in batches or have failed."""
+        """End this thread's use of the stage, and release the stage's memory that no batch uses.
+
+        All rows of the stage must be in batches, or must have failed.
+        """
         for lease in stage.leases:
             lease.remove_holder(stage)
         if not stage.leases:  # the stage failed before a lease took over its memory

@@ -1,7 +1,7 @@
 """Splits a batch that the broker rejected as too large.
 
-The records are decoded to columns and encoded again. The smaller batches keep their parent's age, deadline, producer
-identity and memory. Their sequences continue from the parent's base sequence, so each record keeps its sequence.
+The records are decoded to columns and encoded again. The smaller batches have the age, deadline, producer identity and
+memory of the split batch. Their sequences begin with its base sequence and continue, so each record keeps its sequence.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""Effectively no limit. The decoder's limit guards against untrusted input, but this producer encoded these batches."""
+"""Effectively no limit. The decoder's limit protects against untrusted input, but this producer encoded the batches."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
     """Split a batch's records into new, open batches of at most `max_batch_bytes` before compression.
 
-    A batch that already fits the limit is split in half. A record that exceeds the limit gets a batch of its own. The
-    result is a single batch only if there is a single record.
+    If all records fit into one such batch, split them into two halves. A record that is larger than the limit gets a
+    batch of its own. The result is a single batch only if there is a single record.
     """
     header, *body = batch.build_wire_segments()
     records = decode_records(
@@ -45,7 +45,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
         sizes, build_single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range
     )
     fits_in_one_batch = len(slices.starts) == 1
-    if fits_in_one_batch and columns.num_rows > 1:  # the broker rejected the batch, so it must become smaller anyway
+    if fits_in_one_batch and columns.num_rows > 1:  # the broker's limit is lower, so make the batch smaller anyway
         slices = build_consecutive_slices([_find_second_half(sizes), columns.num_rows])
     children: list[ProducerBatch] = []
     for encoded_slices in encode_records(columns, slices, batch.max_timestamp):

@@ -1,14 +1,14 @@
-"""BufferPool: a producer's memory, limited to buffer.memory and reserved in call order.
+"""BufferPool: a producer's memory, limited to buffer.memory and reserved in the order of the calls.
 
 The pool counts bytes but does not own the memory. All memory of a record, from append to acknowledgement, is reserved
 here before it is allocated: the staged Arrow rows, their encoded form and, with compression, the compressed form. A
-call that needs more than the free memory waits in a queue. While calls are waiting, freed memory goes only to the first
-one, so that small reservations cannot starve an earlier large one.
+call that needs more than the free memory waits in a queue. While calls are waiting, freed memory goes only to the call
+that has waited longest, so that small reservations cannot starve an earlier large one.
 
 A MemoryLease is a reservation that several batches share. The encoder writes the records of many batches into one
 buffer, and the lease owns that buffer until none of these batches needs it. Only then does the lease return its bytes
 to the pool, so the pool counts exactly the memory in use. A batch must keep its lease while a socket may still be
-reading its request, even if the batch has expired. In CVE-2026-35554, memory was reused while a request was still being
+reading its request, even if the batch has expired: in CVE-2026-35554, memory was reused while a request was still being
 sent from it.
 
 A single small batch with an unresponsive leader would keep a whole buffer alive. `is_sparse` identifies such leases.
@@ -26,14 +26,17 @@ from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_DIVISOR = 8
-"""A lease is sparse if its holders need at most one eighth of its bytes. While their records are being copied, the
-copies take at most that much extra memory. Nothing is copied unless memory is short. With a quarter instead of an
-eighth, copying took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
+"""A lease is sparse if its holders need at most one eighth of its bytes. If memory is short, the records of its holders
+are copied, and the copies take at most this much extra memory meanwhile. With a quarter instead of an eighth, copying
+took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
 """
 
 
 class WaitForEvent(Protocol):
-    """A function that waits for an event, without a timeout if `timeout_ms` is None, and returns whether it is set."""
+    """A function that waits for an event, and returns whether the event was set in time.
+
+    A `timeout_ms` of None waits forever.
+    """
 
     def __call__(self, event: threading.Event, timeout_ms: float | None, /) -> bool: ...
 
@@ -51,7 +54,7 @@ class BufferPool:
         `clock`: returns monotonic milliseconds, for `total_wait_ms`.
         """
         self.total_bytes = total_bytes
-        self.total_wait_ms = 0.0  # total time that calls have waited for memory
+        self.total_wait_ms = 0.0  # total time for which calls have waited for memory
         self.exhausted_count = 0  # number of calls that raised BufferExhaustedError
         self._clock = clock
         self._lock = threading.Lock()
@@ -86,10 +89,12 @@ class BufferPool:
             return True
 
     def reserve(self, nbytes: int, max_block_ms: float, wait_for_event: WaitForEvent = _wait_for_event) -> None:
-        """Reserve `nbytes`, waiting up to `max_block_ms` for them to become free.
+        """Reserve `nbytes`, waiting up to `max_block_ms` until they are free.
 
-        Raise BufferExhaustedError if they do not become free in time, ProducerClosedError if the pool is closed, and
+        Raise BufferExhaustedError if they are not free in time, ProducerClosedError if the pool is closed, and
         RecordTooLargeError if the whole pool is smaller than `nbytes`.
+
+        `wait_for_event`: waits for the event that wakes this call; tests and the accumulator replace the default.
         """
         if nbytes > self.total_bytes:
             raise RecordTooLargeError(
@@ -108,7 +113,7 @@ class BufferPool:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-                    self._serve_waiters()  # the calls behind this one may need less memory
+                    self._serve_waiters()  # the calls behind this call may need less memory
                 self.total_wait_ms += self._clock() - started_ms
         if self._is_closed:
             if waiter.is_served:  # the bytes were reserved shortly before the pool was closed
@@ -124,7 +129,10 @@ class BufferPool:
             )
 
     def release(self, nbytes: int) -> None:
-        """Return `nbytes` to the pool, and serve the waiting calls."""
+        """Return `nbytes` to the pool, and give them to waiting calls.
+
+        Raise IllegalStateError if fewer bytes are reserved.
+        """
         with self._lock:
             if self._free_bytes + nbytes > self.total_bytes:
                 raise IllegalStateError(f"{nbytes} bytes were released to {self!r}, but fewer are reserved.")
@@ -139,7 +147,7 @@ class BufferPool:
                 waiter.wake_event.set()
 
     def _serve_waiters(self) -> None:
-        """Reserve memory for waiting calls, oldest first, and wake them. The caller must hold the lock."""
+        """Reserve memory for the waiting calls in their order, and wake them. The caller must hold the lock."""
         while self._waiters and self._free_bytes >= self._waiters[0].nbytes:
             waiter = self._waiters.popleft()
             self._free_bytes -= waiter.nbytes
@@ -159,9 +167,9 @@ class _Waiter:
 
 
 class MemoryLease:
-    """Reserved bytes shared by several holders, returned to the pool when the last holder is removed. Thread-safe.
+    """Reserved bytes that several holders share. They return to the pool when the last one is removed. Thread-safe.
 
-    A holder is a batch, or a stage from which batches are being filled.
+    A holder is a batch, or a stage (a topic's staging buffer) from which batches are being filled.
     """
 
     __slots__ = ("__weakref__", "_holders", "_lock", "_needed_bytes", "_pool", "_reserved_bytes", "buffer")
@@ -220,7 +228,7 @@ class MemoryLease:
     def transfer(self, nbytes: int, target: MemoryLease) -> None:
         """Move `nbytes`, or all reserved bytes if there are fewer, to another lease on the same pool.
 
-        `target` is not locked, so no other thread may use it yet.
+        `target`: the other lease. It is not locked, so no other thread may use it yet.
         """
         with self._lock:
             moved_bytes = max(0, min(nbytes, self._reserved_bytes))

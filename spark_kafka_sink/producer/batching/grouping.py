@@ -2,7 +2,9 @@
 
 A stable sort of the partition numbers brings each partition's rows together and keeps them in order. Nothing else
 reorders rows. The columns themselves are not rearranged: the encoder reads their rows in the sorted order. Single
-records are converted to columns first.
+records from send() are converted to columns first.
+
+An entry is a part of a stage (staging.py): either the rows of one call, or consecutive single records.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+"""The Arrow type of the headers column into which the headers of single records are converted."""
 
 _PROBED_ROWS = 64
 """Number of leading rows in which `_is_ascending` looks for unsorted partitions before it checks all rows."""
@@ -47,16 +50,20 @@ class GroupedRows(NamedTuple):
     """
 
     columns: RecordColumns
+    """The rows in the order in which they were staged."""
     order: NDArray[np.int32] | None
     """Each row's index in the columns; None if the columns are already grouped by partition."""
     sizes: NDArray[np.int64]
     """Upper bound of each row's encoded size."""
     partitions: list[int]
+    """The partitions that have rows, in ascending order."""
     starts: list[int]
+    """The index of each partition's first row, and the number of all rows."""
     row_group: RowGroup
+    """The call, and the index in the call, of each row."""
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
-        """Return each partition's row range, and the state of the open batch to which its rows can be appended.
+        """Return each partition's row range, with the size of the open batch to which its rows can be appended.
 
         `open_batches`: the open batch of each partition; None if the partition has none.
         """
@@ -67,10 +74,10 @@ class GroupedRows(NamedTuple):
 
 
 def split_into_row_groups(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Split a stage's entries into row groups: lists of consecutive entries whose rows are encoded together.
+    """Split a stage's entries into lists of consecutive entries whose rows are encoded together (row groups).
 
-    Within a group, all entries with headers have the same headers type. A group has at most MAX_GROUPED_BYTES unless it
-    consists of a single entry.
+    Within a group, all entries with headers have the same Arrow type of headers. A group has at most MAX_GROUPED_BYTES
+    unless it consists of a single entry.
     """
     group: list[Rows] = []
     group_headers_type: Any = None
@@ -91,7 +98,7 @@ def split_into_row_groups(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
-    """Sort the rows of a row group by partition, and keep each partition's rows in order.
+    """Sort the rows of some entries by partition, and keep each partition's rows in order.
 
     The columns of the entries are deleted, so that the encoded records can reuse their memory.
     """
@@ -113,18 +120,25 @@ def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
 
 
 def _find_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[np.intp] | None:
-    """Return the permutation that sorts the rows by partition, or None if they are already sorted."""
+    """Return the row indices that sort the rows by partition, or None if the rows are already sorted.
+
+    `partition_count`: a number above all partitions.
+    """
     if _is_ascending(partitions):
         return None
     return to_narrowest_dtype(partitions, partition_count - 1).argsort(kind="stable")
 
 
 def _reorder(row_values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
+    """Return one value per row in the given order of the rows, or unchanged if it is None."""
     return row_values if order is None else row_values.take(order)
 
 
 def _build_row_group(entries: Sequence[Rows], order: NDArray[np.intp] | None) -> RowGroup:
-    """Build a row group of the entries' rows, in the order in which the rows are encoded."""
+    """Return the call, and the index in the call, of each row of the entries, in the order of encoding.
+
+    `order`: the row indices in this order; None if the rows keep their order.
+    """
     row_indices = _reorder(_concatenate([rows.row_indices for rows in entries]), order)
     calls = list(dict.fromkeys([rows.call for rows in entries]))  # several entries may have the same call
     if len(calls) == 1:
@@ -135,11 +149,13 @@ def _build_row_group(entries: Sequence[Rows], order: NDArray[np.intp] | None) ->
     return RowGroup(row_indices, calls, _reorder(call_indices, order))
 
 
-def convert_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
-    """Convert single records to columns and assign them to partitions.
+def convert_and_assign_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
+    """Convert single records to rows in columns, and assign these to partitions.
 
-    The sizes of the rows may be smaller than the sizes of the staged records, which count every varint at its maximum
-    width.
+    Also store the timestamps and lengths of the records in their call, from which their results are built.
+
+    The sizes of the rows are tighter upper bounds than those of the staged records, which assume the longest encoding
+    of every varint.
     """
     values, keys, headers, requested_partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
@@ -178,7 +194,7 @@ def _build_requested_partitions(partitions: Sequence[int | None]) -> NDArray[np.
 
 
 def _compute_byte_lengths(column: ArrowColumn | None, row_count: int) -> NDArray[np.int32]:
-    """Return the length of each value in bytes: -1 for a null, and for every row if there is no column."""
+    """Return the length of each value in bytes; -1 for a null, and for all rows if the column is None."""
     return np.full(row_count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 

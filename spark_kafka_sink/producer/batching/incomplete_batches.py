@@ -1,6 +1,6 @@
-"""IncompleteBatches: the batches that are neither acknowledged nor failed, their deadlines, and current flushes.
+"""IncompleteBatches: the batches that are neither acknowledged nor failed, their deadlines, and flushes in progress.
 
-Guarded by the accumulator's lock.
+The accumulator's lock guards everything in this module.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
 class Flush:
-    """A flush() call in progress.
-
-    `batches`: the batches that the flush waits for; None until all rows appended before the flush are in batches.
-    `done_event`: set once the flush has no batch left to wait for.
-    """
+    """A flush() call in progress, which waits until all rows appended before it are acknowledged or failed."""
 
     __slots__ = ("batches", "done_event")
 
     def __init__(self) -> None:
         self.done_event = threading.Event()
+        """Set once the flush has no batch left to wait for."""
         self.batches: set[ProducerBatch] | None = None
+        """The batches that the flush waits for; None until all rows appended before the flush are in batches."""
 
 
 class IncompleteBatches:
@@ -33,8 +31,8 @@ class IncompleteBatches:
         self._deadline_ms_by_batch: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
         self._flushes: set[Flush] = set()  # the flushes in progress
         self.next_deadline_ms = INFINITE_MS
-        """A lower bound on all deadlines. It may be the deadline of a batch that has since completed: finding the exact
-        minimum requires a scan of all batches, which is deferred until this time is reached."""
+        """A time before which no deadline passes. It may be the deadline of a batch that has since completed: finding
+        the exact minimum requires a scan of all batches, which is deferred until this time is reached."""
 
     def __len__(self) -> int:
         return len(self._deadline_ms_by_batch)
@@ -55,8 +53,8 @@ class IncompleteBatches:
     def remove(self, *batches: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
         """Remove completed batches, and complete the flushes that have no batch left to wait for.
 
-        `successors`: the batches into which the removed batch was split. Flushes that were waiting for the removed
-        batch then wait for its successors.
+        `successors`: the batches that replace a batch that was split. The flushes that waited for the split batch then
+        wait for its successors.
         """
         for batch in batches:
             self._deadline_ms_by_batch.pop(batch, None)
@@ -70,10 +68,10 @@ class IncompleteBatches:
                     flush.done_event.set()
 
     def take_expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Return the batches whose deadline has passed, ordered by deadline, each only once.
+        """Return the batches whose deadline has passed, ordered by deadline. Each batch is returned only once.
 
-        A pinned batch is left for a later call, because another thread is working on it without the lock. A batch that
-        is already DONE is skipped.
+        A pinned batch is left for a later call, because another thread is using it without the lock. A batch that is
+        already DONE is skipped.
         """
         expired_batches = [
             batch
@@ -90,18 +88,18 @@ class IncompleteBatches:
         self._flushes.add(flush)
 
     def end_flush(self, flush: Flush) -> None:
-        """Unregister a flush that has completed, timed out or been interrupted.
+        """Unregister a flush that has completed, timed out or was interrupted.
 
-        Do nothing if the flush is not registered, because an interrupt may occur before `begin_flush`.
+        Do nothing if the flush is not registered: an interrupt may occur before `begin_flush`.
         """
         self._flushes.discard(flush)
 
     def find_flushes_without_batches(self) -> list[Flush]:
-        """Return the flushes whose batches are not known yet, because rows were staged when the flush began."""
+        """Return the flushes that do not know their batches yet, because rows were still staged when they began."""
         return [flush for flush in self._flushes if flush.batches is None]
 
     def assign_batches_to_flushes(self, flushes: Iterable[Flush]) -> None:
-        """Make flushes wait for all batches that are incomplete now. If there are none, complete the flushes."""
+        """Let flushes wait for all batches that are incomplete now. If there are none, complete the flushes."""
         for flush in flushes:
             flush.batches = set(self._deadline_ms_by_batch)
             if not flush.batches:

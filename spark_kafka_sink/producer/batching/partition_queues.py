@@ -2,8 +2,8 @@
 
 With a thousand partitions, most have nothing to send at any given moment, so the sender does not visit all queues. A
 queue is scheduled only after an event that concerns it (a batch was added, completed or retried; the leader changed;
-linger was suspended), or when its timer expires. Depending on its head (its oldest batch), scheduling adds the queue to
-one of two indexes, or to neither:
+linger was suspended), or when its timer expires. Scheduling looks at the queue's head, its oldest batch, and adds the
+queue to one of two indexes, or to neither:
 
     timers       the head lingers or backs off until a known time
     ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
@@ -15,10 +15,10 @@ request, the queue stays at the front.
 
 The idempotence check (`AdmitBatch`) may hold a head back temporarily. Only the head's queue is then muted, and the
 node's other queues are still drained. The queue is unmuted when one of its batches is completed or retried, or when a
-caller of `unmute` knows that the head may be admitted now. (The Java client stops draining the node and begins with the
+caller of `unmute` knows that the head may be sent now. (The Java client stops draining the node and begins with the
 same partition in the next round, so the node's other partitions wait and the sender spins.)
 
-A fill turns the staged rows of a topic into batches (batch_filler.py). Two rules make batches larger, which lowers the
+A fill turns the staged rows of a topic into batches (batch_filler.py). Two delays make batches larger, which lowers the
 cost per row. After the sender has filled batches with rows that have lingered, the topic's next rows stay staged for a
 fill pause. Rows that could not be sent yet anyway stay staged for an extra linger.
 
@@ -40,25 +40,26 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 INFINITE_MS = float("inf")
+"""The due time of something that only an event can make due."""
 _NO_TOPICS: frozenset[str] = frozenset()
 _MAX_EXTRA_LINGER_MS = 100.0
-"""Maximum extra linger (see `extra_linger_ms`). With a thousand partitions, the extra linger halves the cost per row.
-It is capped because rows can neither expire nor release the memory reserved for encoding them until they are in
-batches: without the cap, unresponsive leaders would keep the rows staged indefinitely."""
+"""The extra linger (see `extra_linger_ms`), and the maximum duration of a fill pause. With a thousand partitions, the
+extra linger halves the cost per row. It is limited because rows can neither expire nor release the memory reserved for
+encoding them until they are in batches: without the limit, unresponsive leaders would keep the rows staged forever."""
 _FILL_PAUSE_FACTOR = 2
-"""Duration of a fill pause relative to the fill before it. With a factor of 2, the sender spends at most a third of its
-time filling batches with rows that have lingered. With many partitions a fill is slow, but the longer pause that
-follows pays for it: each batch collects more rows."""
+"""Duration of a fill pause, relative to the fill before it. With a factor of 2, the sender spends at most a third of
+its time filling batches with rows that have lingered. With many partitions, a fill is slow, but then each batch also
+collects more rows in the longer pause that follows."""
 _MIN_FILL_PAUSE_MS = 5.0
 """Minimum duration of a fill pause. Shorter pauses are skipped, because a wait may end up to a millisecond late."""
 
 
 class AdmitBatch(Protocol):
-    """The idempotence check: a function that decides whether the head of a queue may be sent to its leader now.
+    """The idempotence check: a function that decides whether a queue's oldest batch may be sent to the leader now.
 
-    If the result is True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. If it is
-    False, the queue is muted. The accumulator's lock is held during the call, so the function must not call the
-    accumulator.
+    If the result is True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. If the
+    result is False, the queue is muted. The accumulator's lock is held during the call, so the function must not call
+    the accumulator.
     """
 
     def __call__(self, batch: ProducerBatch, leader_id: int, now_ms: float, /) -> bool: ...
@@ -78,9 +79,9 @@ class PartitionQueue:
         self.leader_epoch: int | None = None
 
     def pin_open_batch(self) -> ProducerBatch | None:
-        """Pin and return the last batch if it accepts more records. Otherwise return None.
+        """Pin and return the last batch, to which this thread will append records. Return None if it is not open.
 
-        A ready queue stays ready, because the sender skips a pinned head.
+        A ready queue stays ready, because the sender skips a pinned batch.
         """
         last_batch = self.batches[-1] if self.batches else None
         if last_batch is None or last_batch.state is not OPEN:
@@ -89,9 +90,9 @@ class PartitionQueue:
         return last_batch
 
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
-        """Insert a batch before any batch that has a later sequence or no sequence.
+        """Put a batch back into the queue, before all batches that have a later sequence or no sequence.
 
-        A batch without a sequence goes back to the head of the queue, where it was drained from.
+        A batch without a sequence becomes the first batch again, which it was before it was drained.
         """
         if not batch.has_sequence:
             self.batches.insert(0, batch)
@@ -115,7 +116,10 @@ def has_earlier_sequence(batch: ProducerBatch, other: ProducerBatch) -> bool:
 
 
 class PartitionQueues:
-    """The batch queues of all topic-partitions, indexed by partition, leader and due time."""
+    """The batch queues of all topic-partitions, indexed by partition, leader and due time.
+
+    The head of a queue is its oldest batch.
+    """
 
     def __init__(self, linger_ms: float, max_request_size: int = 1 << 20) -> None:
         self._linger_ms = linger_ms
@@ -125,7 +129,7 @@ class PartitionQueues:
         self._ready_queues: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
         """Ready queues by leader, in the order in which they are drained. The key None stands for an unknown leader."""
         self._timers: list[tuple[float, int, PartitionQueue]] = []  # heap of due time, tie breaker and queue
-        self._tie_breakers = itertools.count()  # if times are equal, heapq compares these and not the queues
+        self._tie_breakers = itertools.count()  # compared by heapq if times are equal, because queues have no order
         self._snapshot = ClusterSnapshot()
         self._topic_leaders: dict[str, frozenset[int]] = {}  # cached for the current snapshot
         self._fill_pause_ends_ms: dict[str, float] = {}  # by topic
@@ -136,7 +140,7 @@ class PartitionQueues:
         return iter(self._queues.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a topic-partition, creating it on first use."""
+        """Return the queue of a topic-partition. Create the queue if there is none."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
@@ -145,7 +149,7 @@ class PartitionQueues:
         return queue
 
     def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """Return the queues of these partitions of a topic, in the same order, creating missing queues."""
+        """Return the queues of a topic's partitions, in the order of `partitions`. Create missing queues."""
         queues = self._queues_by_topic.get(topic, {})
         return [queues.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
@@ -181,11 +185,11 @@ class PartitionQueues:
         """Read the leaders of these queues from the current snapshot, and schedule the queues again."""
         for queue in queues:
             previous_leader = (queue.leader_id, queue.leader_epoch)
-            # The ready queues are indexed by leader, so the queue is removed before its leader changes.
+            # Remove the queue before its leader changes, because the ready queues are indexed by leader.
             self._remove_from_ready(queue)
             self._set_leader(queue)
             if previous_leader != (queue.leader_id, queue.leader_epoch):
-                # KIP-951: after a leader change, retries need not wait for the end of their backoff.
+                # KIP-951: the new leader may accept batches that the previous leader rejected, so retry them at once.
                 for batch in queue.batches:
                     batch.skip_backoff()
             self.schedule(queue, now_ms)
@@ -203,7 +207,10 @@ class PartitionQueues:
         # When a suspension ends, ready queues stay ready: `drain_node` checks again whether their heads are due.
 
     def schedule(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Make a queue ready, set its timer, or do neither, depending on its head's current state."""
+        """Make a queue ready, or set its timer, or do neither, depending on its head.
+
+        Call this after every event that concerns the queue.
+        """
         due_ms = self._compute_head_due_ms(queue)
         if due_ms <= now_ms:
             queue.due_ms = INFINITE_MS  # a ready queue needs no timer; a previous one is stale from now on
@@ -241,19 +248,19 @@ class PartitionQueues:
     def unmute(self, queue: PartitionQueue, now_ms: float) -> None:
         """Let `drain_node` submit the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
-            # The queue must be unmuted before it is scheduled, because a muted queue is never due.
+            # Unmute the queue before scheduling it, because a muted queue is never due.
             self._muted_queues.discard(queue)
             self.schedule(queue, now_ms)
 
     def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:
-        """Put batches of one topic-partition into their queue, for a retry or after a split, and unmute the queue.
+        """Put batches of one topic-partition back into their queue, for a retry or after a split. Unmute the queue.
 
         `batches`: the batches, in sequence order.
         """
         queue = self.get(batches[0].topic_partition)
-        # Batches without a sequence are inserted at the front, so the last batch is inserted first.
+        # Insert the last batch first, because batches without a sequence are inserted at the front.
         for batch in reversed(batches):
-            # KIP-951: the retry need not wait if the leader has changed since the batch was drained.
+            # KIP-951: do not wait for the backoff if the leader has changed since the batch was drained.
             if batch.leader_epoch != queue.leader_epoch:
                 batch.skip_backoff()
             queue.insert_in_sequence_order(batch)
@@ -268,7 +275,7 @@ class PartitionQueues:
             self.schedule(queue, now_ms)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is in its queue and not pinned, so that the thread that holds the lock may change it.
+        """Return whether a batch is in its queue and not pinned, so that the holder of the lock may change the batch.
 
         A batch that has left its queue belongs to the sender, which may send or fail it at any moment without the lock.
         """
@@ -286,11 +293,12 @@ class PartitionQueues:
         return frozenset([queue.topic_partition.topic for queue in leaderless_queues])
 
     def extra_linger_ms(self, topic: str) -> float:
-        """Return how long a topic's rows stay staged beyond linger.ms: 0 or _MAX_EXTRA_LINGER_MS.
+        """Return how long a topic's rows stay staged after linger.ms: 0 or _MAX_EXTRA_LINGER_MS.
 
         The extra linger applies while each of the topic's leaders already has enough ready batches to fill a request.
-        Rows that could not be sent yet anyway stay staged, just as they would stay in open batches in the Java client.
-        Only the head of each queue counts, so that one partition's long queue does not delay other partitions' rows.
+        More rows could not be sent yet anyway, so they stay staged, just as they would stay in open batches in the Java
+        client. Only the head of each queue counts, so that one partition's long queue does not delay other partitions'
+        rows.
         """
         leaders = self._topic_leaders.get(topic)
         if leaders is None:
@@ -298,9 +306,9 @@ class PartitionQueues:
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
     def begin_fill_pause(self, topic: str, fill_started_ms: float, fill_ended_ms: float) -> None:
-        """Begin a topic's fill pause, whose length is proportional to the time that the last fill took.
+        """Let a topic's next rows stay staged for a time that is proportional to the duration of the last fill.
 
-        A pause below _MIN_FILL_PAUSE_MS is skipped, which also ends any earlier pause.
+        A pause that would be shorter than _MIN_FILL_PAUSE_MS is skipped. An earlier pause then ends as well.
         """
         pause_ms = min(_FILL_PAUSE_FACTOR * (fill_ended_ms - fill_started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = fill_ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
@@ -308,17 +316,18 @@ class PartitionQueues:
     def fill_pause_end_ms(self, topic: str) -> float:
         """Return the time at which a topic's fill pause ends, or 0 if there is none.
 
-        Until then, the sender fills no batches with rows that have lingered, unless linger is suspended.
+        During the pause, the sender fills no batches with rows that have lingered, unless linger is suspended.
         """
         return self._fill_pause_ends_ms.get(topic, 0.0)
 
     # -- drain --------------------------------------------------------------------------------------------------------
 
     def drain_node(self, node_id: int, max_bytes: int, now_ms: float, admit: AdmitBatch) -> list[ProducerBatch]:
-        """Remove and return the heads of a node's ready queues, at most one batch per queue.
+        """Remove and return the oldest batches of a node's ready queues, at most one batch per queue.
 
-        The total size of the batches is at most `max_bytes`, unless the first batch alone is larger. A queue is muted
-        if `admit` rejects its head.
+        The total size of the batches is at most `max_bytes`, unless the first batch alone is larger.
+
+        `admit`: returns whether a batch may be sent now. If it may not, its queue is muted.
         """
         drained_batches: list[ProducerBatch] = []
         drained_bytes = 0
@@ -329,10 +338,10 @@ class PartitionQueues:
             batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
             if drained_batches and drained_bytes + batch_bytes > max_bytes:
                 break
-            # The queue is added again below, behind the node's other queues, if its next batch is ready.
+            # If its next batch is ready, the queue is added again below, behind the node's other queues.
             del ready_queues[queue]
             queue.is_ready = False
-            # A closed batch is due unless it is backing off, so the due time is computed only for other heads.
+            # Skip the computation for most batches: a closed batch is due unless it is backing off.
             may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.failed_attempts > 0
             if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
                 self.schedule(queue, now_ms)
@@ -356,9 +365,9 @@ class PartitionQueues:
     # -- implementation -----------------------------------------------------------------------------------------------
 
     def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
-        """Return the time from which the head may be sent.
+        """Return the time from which a queue's oldest batch may be sent.
 
-        The result is -inf if the head may be sent now, and inf if only an event can make it ready.
+        The result is -inf if the batch may be sent now, and inf if only an event can change that.
         """
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):
@@ -373,6 +382,7 @@ class PartitionQueues:
         return head.oldest_row_ms + self._linger_ms
 
     def _set_leader(self, queue: PartitionQueue) -> None:
+        """Set the leader of a queue from the current metadata, or to None if the leader is unknown."""
         partition_info = self._snapshot.partition(*queue.topic_partition)
         if partition_info is None:
             queue.leader_id = queue.leader_epoch = None
@@ -389,7 +399,7 @@ class PartitionQueues:
         return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
 
     def _has_full_request(self, node_id: int) -> bool:
-        """Return whether the heads of a node's ready queues add up to at least max.request.size bytes."""
+        """Return whether the oldest batches of a node's ready queues have at least max.request.size bytes in total."""
         total_bytes = 0
         for queue in self._ready_queues.get(node_id, ()):
             total_bytes += queue.batches[0].size_bytes

@@ -1,13 +1,13 @@
-"""RowGroup: rows that are encoded together, each with the SendCall that it was passed with and its index in that call.
+"""RowGroup: rows that are encoded together, each with the call that it was passed with and its index in that call.
 
-The call and the index identify the future to complete once the row is acknowledged or has failed.
+The call (SendCall) and the index identify the future to complete once the row is acknowledged or has failed.
 
 Rows of many calls are grouped together and then split into batches. A batch refers to a row group and to a range of the
 group's rows. The ranges are split by call only when the batches are acknowledged or have failed. When many batches are
 acknowledged together, all their ranges of one row group are split as one array.
 
-With a thousand partitions, a call with ten thousand rows has ten rows in each batch; with ten thousand partitions, it
-has one. Creating an object for each call's rows in each batch would therefore be too expensive.
+With a thousand partitions, a call with ten thousand rows has ten rows in each batch. With ten thousand partitions, it
+has one row in each. Creating an object for each call's rows in each batch would therefore be too expensive.
 
 Vocabulary of this module:
 
@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import SendCall, StoredRange, StoredRanges
 
 _MIN_ARRAY_RANGES = 4
-"""Minimum number of stored ranges that are split as an array. Smaller numbers are split faster one by one."""
-_STORED_RANGE_FIELDS = len(StoredRange._fields)
-_group_numbers = count()  # numbers for row groups in the order of their creation
+"""Minimum number of stored ranges that are split as one array. Fewer ranges are split faster one by one."""
+_STORED_RANGE_FIELD_COUNT = len(StoredRange._fields)
+_group_numbers = count()  # the numbers of row groups, in the order of their creation
 
 
 class StoredRows(NamedTuple):
@@ -50,18 +50,21 @@ class StoredRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """The rows of one call that consecutive records of a batch encode.
-
-    `first_offset_delta`: the offset delta of the first of these records.
-    """
+    """Rows of one call that are encoded as consecutive records of a batch."""
 
     call: SendCall
     row_indices: NDArray[np.int64]
+    """The index of each row in the call."""
     first_offset_delta: int
+    """The index in the batch of the first of these records."""
 
 
 class RowGroup:
-    """Rows that are encoded together: the call and the row index of each, in the order in which they are encoded."""
+    """Rows that are encoded together, in the order in which they are encoded. Immutable.
+
+    For each row, the group knows the call that passed it to the producer, and the row's index in that call. A run is
+    a range of consecutive rows of one call that is as long as possible.
+    """
 
     __slots__ = ("_call_indices_by_run", "_calls", "_reserves_futures", "_run_starts", "group_number", "row_indices")
 
@@ -72,12 +75,12 @@ class RowGroup:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """Record which call, and which row of that call, each row of a group came from.
+        """Create a group from the calls of its rows.
 
         `row_indices`: for each row of the group, its index in its call.
-        `calls`: the calls that the rows belong to, in append order.
+        `calls`: the calls that the rows belong to, in the order in which they were appended.
         `call_indices`: for each row of the group, the index of its call in `calls`; None if there is only one call.
-        `group_number`: the number of the row group; defaults to a new number.
+        `group_number`: the number of the row group; None for a new number.
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
@@ -95,7 +98,7 @@ class RowGroup:
         _call_indices_by_run[i] of `calls`."""
 
     def compute_overhead_bytes(self, start: int, stop: int) -> int:
-        """Return the memory that the row indices and futures of rows [start, stop) occupy, in bytes."""
+        """Return how many bytes the row indices and futures of rows [start, stop) occupy."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._reserves_futures:
             return index_bytes
@@ -105,9 +108,9 @@ class RowGroup:
         )
 
     def compute_needed_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Return the number of bytes of buffer.memory that each range [starts[i], stops[i]) needs.
+        """Return how many bytes of buffer.memory each range of rows [starts[i], stops[i]) needs.
 
-        `sizes`: the encoded size of each range. Its row indices and futures are added to this size.
+        `sizes`: the encoded size of each range. The size of its row indices and futures is added.
         """
         ranges = zip(starts, stops, sizes, strict=True)
         if self._reserves_futures:
@@ -116,9 +119,9 @@ class RowGroup:
         return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
 
     def split_by_call(self, start: int, stop: int) -> list[tuple[SendCall, int, int]]:
-        """Split rows [start, stop) into runs, and return each run's call, start and stop.
+        """Split rows [start, stop) by call. Return (call, start, stop) for the rows of each run among them.
 
-        The runs are plain tuples because this is called for each batch of single records, and creating other objects
+        The result contains plain tuples because this is called for each batch of single records. Creating other objects
         would cost more than finding the runs.
         """
         calls = self._calls
@@ -135,9 +138,9 @@ class RowGroup:
         return runs
 
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Split stored ranges of this row group by call.
+        """Split ranges of this row group, which brokers have stored, by call.
 
-        The calls are in append order, and so are each call's rows within a partition.
+        Yield the calls in the order in which they were appended, each with its rows in order within a partition.
         """
         if len(stored_ranges) >= _MIN_ARRAY_RANGES:
             return self._split_as_array(stored_ranges)
@@ -146,7 +149,7 @@ class RowGroup:
         return self._split_one_by_one(stored_ranges)
 
     def _split_one_by_one(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Split a few stored ranges, run by run."""
+        """Do the work of `split_stored_ranges` range by range."""
         ranges_by_call: defaultdict[SendCall, list[StoredRange]] = defaultdict(list)
         for start, stop, partition, base_offset, log_append_time in stored_ranges:
             for call, run_start, run_stop in self.split_by_call(start, stop):
@@ -159,11 +162,11 @@ class RowGroup:
                 yield StoredRows(call, self.row_indices, call_ranges, _count_rows(call_ranges))
 
     def _split_as_array(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Split many stored ranges together, with one column per field of StoredRange."""
+        """Do the work of `split_stored_ranges` with one array that holds all ranges, which is faster for many."""
         flat_ranges = np.fromiter(
-            chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELDS * len(stored_ranges)
+            chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELD_COUNT * len(stored_ranges)
         )
-        call_indices, split_ranges = self._split_at_runs(flat_ranges.reshape(-1, _STORED_RANGE_FIELDS))
+        call_indices, split_ranges = self._split_at_runs(flat_ranges.reshape(-1, _STORED_RANGE_FIELD_COUNT))
         starts, stops = split_ranges.T[:2]
         row_counts = np.bincount(call_indices, stops - starts).astype(np.int64).tolist()
         # Once the array is sorted by call, the ranges of each call are a view of it.
@@ -178,8 +181,9 @@ class RowGroup:
     def _split_at_runs(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split each range at the boundaries between runs, so that every resulting range lies within one run.
 
-        Return the call index of each resulting range, and the resulting ranges. The columns of both range arrays are
-        the fields of StoredRange.
+        `stored_ranges`: one row per range, and one column per field of StoredRange.
+
+        Return the index in `calls` of each resulting range's call, and the resulting ranges in the same form.
 
         Example: with the runs [0, 4), [4, 6) and [6, 9), the range of the rows [2, 8) with the base offset 100 becomes
 
@@ -189,25 +193,23 @@ class RowGroup:
         starts, stops = stored_ranges.T[:2]
         first_run_indices = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_run_indices
-        # Repeat each range once per run in it. Copy i belongs to run `first_run_index + (i - first_copy_index)`, where
-        # `first_copy_index` is the index of the range's first copy.
+        # Repeat each range once for each run that it overlaps. Copy i belongs to run `first_run_index + (i -
+        # first_copy_index)`, where `first_copy_index` is the index of the range's first copy.
         split_ranges = stored_ranges.repeat(run_counts, axis=0)
         first_copy_indices = run_counts.cumsum() - run_counts
         run_indices = np.arange(len(split_ranges)) + (first_run_indices - first_copy_indices).repeat(run_counts)
-        # Shrink each copy to the rows of its run, in place: the arrays below are views of `split_ranges`. A base offset
-        # grows by as much as the start of its range, so the start is subtracted before it changes and added afterwards.
-        # An unknown base offset remains -1.
+        # Shrink each copy to the rows of its run, in place: the columns below are views of `split_ranges`.
         split_starts, split_stops, _partitions, base_offsets, _log_append_times = split_ranges.T
-        has_offset = base_offsets >= 0
-        base_offsets -= split_starts * has_offset
-        np.maximum(split_starts, self._run_starts[run_indices], out=split_starts)
+        new_starts = np.maximum(split_starts, self._run_starts[run_indices])
+        # A base offset grows by as much as the start of its range. An unknown base offset remains -1.
+        base_offsets += (new_starts - split_starts) * (base_offsets >= 0)
+        split_starts[:] = new_starts
         np.minimum(split_stops, self._run_starts[run_indices + 1], out=split_stops)
-        base_offsets += split_starts * has_offset
         return self._call_indices_by_run[run_indices], split_ranges
 
 
 def _find_run_starts(call_indices: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the index of the first row of each run: row 0, and each row whose call differs from the row before it."""
+    """Return the index of the first row of each run: row 0, and each row whose call is not that of the row before."""
     return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(call_indices[1:] != call_indices[:-1]) + 1])
 
 
@@ -216,7 +218,10 @@ def _count_rows(stored_ranges: Sequence[StoredRange]) -> int:
 
 
 class BatchRows(NamedTuple):
-    """Rows [start, stop) of a row group, encoded as consecutive batch records that begin at `first_offset_delta`."""
+    """Rows [start, stop) of a row group, encoded as consecutive records of a batch.
+
+    `first_offset_delta` is the index in the batch of the first of these records.
+    """
 
     row_group: RowGroup
     start: int
@@ -225,11 +230,11 @@ class BatchRows(NamedTuple):
 
     @property
     def overhead_bytes(self) -> int:
-        """Memory that the indices and futures of these rows occupy, in bytes."""
+        """Number of bytes that the indices and futures of these rows occupy."""
         return self.row_group.compute_overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
-        """Split the rows into runs of consecutive rows that belong to the same call."""
+        """Split the rows by call. Consecutive rows of one call stay together."""
         call_rows: list[CallRows] = []
         for call, run_start, run_stop in self.row_group.split_by_call(self.start, self.stop):
             run_row_indices = self.row_group.row_indices[run_start:run_stop]
@@ -239,29 +244,38 @@ class BatchRows(NamedTuple):
 
 
 def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Build the BatchRows of a new row group whose rows all belong to one call."""
+    """Create a row group with rows of one call, and return all of its rows.
+
+    `row_indices`: the index of each row in the call.
+    """
     return BatchRows(
         RowGroup(row_indices, [call]), start=0, stop=len(row_indices), first_offset_delta=first_offset_delta
     )
 
 
-def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
-    """Select the rows whose records have the offset deltas [first_delta, stop_delta) in a batch.
+def select_rows(batch_rows: Iterable[BatchRows], record_start: int, record_stop: int) -> tuple[BatchRows, ...]:
+    """Select the rows of a batch's records [record_start, record_stop).
 
-    The offset deltas in the result are relative to `first_delta`, as in a new batch with the selected records.
+    `batch_rows`: all rows of the batch.
+
+    The offset deltas in the result are those in a new batch that contains only the selected records.
     """
     selected_rows: list[BatchRows] = []
     for row_group, range_start, range_stop, first_offset_delta in batch_rows:
-        index_minus_delta = range_start - first_offset_delta  # index in the row group minus offset delta of each row
-        start = max(range_start, first_delta + index_minus_delta)
-        stop = min(range_stop, stop_delta + index_minus_delta)
+        # For all rows of the range, this is the index in the row group minus the index of the record in the batch.
+        row_minus_record = range_start - first_offset_delta
+        start = max(range_start, record_start + row_minus_record)
+        stop = min(range_stop, record_stop + row_minus_record)
         if start < stop:
-            selected_rows.append(BatchRows(row_group, start, stop, start - index_minus_delta - first_delta))
+            selected_rows.append(BatchRows(row_group, start, stop, start - row_minus_record - record_start))
     return tuple(selected_rows)
 
 
 def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:
-    """Copy a batch's rows into a new row group, so that the memory of their previous row groups can be freed."""
+    """Copy a batch's rows into a new row group, so that the memory of their previous row groups can be freed.
+
+    The new group gets the number of the newest previous group.
+    """
     runs = [run for rows in batch_rows for run in rows.row_group.split_by_call(rows.start, rows.stop)]
     calls = list(dict.fromkeys([call for call, _, _ in runs]))
     index_by_call = {call: index for index, call in enumerate(calls)}

@@ -2,7 +2,7 @@
 
 Ten thousand rows over a thousand partitions are only ten rows per partition, and adding ten rows to a batch costs as
 much as adding a thousand. So rows are not grouped by partition when they arrive. They are staged as Arrow columns,
-along with an array of their partition numbers, until their stage is due. A stage becomes due in three ways:
+along with an array of their partition numbers, until their stage is due. A stage becomes due for one of three reasons:
 
     full          one partition has enough rows for a batch, or all rows together have 4 MiB (and 64 KiB for each
                   partition with rows), or the rows or the memory reserved for them reach a share of buffer.memory. The
@@ -11,9 +11,9 @@ along with an array of their partition numbers, until their stage is due. A stag
     flush         a flush or the producer's close is in progress. The sender thread fills the batches immediately.
 
 With skewed keys, one of a thousand partitions may have a full batch while most have only a few rows. In that case, only
-the rows of full partitions become batches (`split`), and the other rows stay staged. Splitting copies the remaining
-rows. So once the rows fill half of the stage's share of buffer.memory, the stage is no longer split: the full
-partitions wait, too, until the stage is full and all of its rows become batches.
+the rows of full partitions become batches (`split`), and the rows of the other, sparse partitions stay staged.
+Splitting copies the remaining rows. So once the rows fill half of the stage's share of buffer.memory, the stage is no
+longer split: the full partitions wait, too, until the stage is full and all of its rows become batches.
 
 Single records from send() are staged as tuples in a list, which is the cheapest way to accept them. When they add up to
 one batch, or when their stage is due, they are converted to columns and assigned to partitions all at once
@@ -24,7 +24,8 @@ ASSIGNMENT_DELAY_MS, which ensures that a full batch is sent even if no more rec
 
 A stage exists from its first row until all of its rows are in batches. Its rows are first held in `entries`, where an
 entry is either the Rows of one call or StagedRecords. Encoded rows move to `pending_appends`, from which they are
-appended to batches.
+appended to batches. The encoder writes them to buffers that are divided into slices, one for each batch
+(encoded_buffer.py).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
+from spark_kafka_sink.producer.batching.encoded_buffer import EncodedBuffer
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
-from spark_kafka_sink.producer.batching.row_groups import build_batch_rows, select_rows
+from spark_kafka_sink.producer.batching.row_groups import BatchRows, build_batch_rows, select_rows
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
@@ -55,13 +56,13 @@ MAX_GROUPED_BYTES = MAX_JOINED_BYTES // 2
 """Maximum total size of rows that are grouped together. It is limited because their bytes become one array with 32-bit
 offsets. The other half of MAX_JOINED_BYTES is headroom for rows that other threads add concurrently."""
 _FULL_STAGE_BYTES = 4 << 20
+"""A stage is full if it has at least this many bytes, and at least _FULL_STAGE_BYTES_PER_PARTITION times the number of
+partitions with rows. A larger number would not reduce the cost per row."""
 _FULL_STAGE_BYTES_PER_PARTITION = 64 << 10
-"""A stage is full if it has both _FULL_STAGE_BYTES and _FULL_STAGE_BYTES_PER_PARTITION for each partition with rows. A
-larger _FULL_STAGE_BYTES would not reduce the cost per row. The limit per partition is needed because a partition costs
-as much as a few hundred rows."""
+"""See _FULL_STAGE_BYTES. This limit is needed because a partition costs as much as a few hundred rows."""
 _MAX_SPLITS = 64
-"""Maximum number of splits before all of a stage's rows become batches. Each split visits all entries of the stage, and
-with a long linger.ms the entries would keep accumulating."""
+"""Maximum number of times that rows may remain staged after a split. Then all of them become batches. Each split visits
+all entries of the stage, and with a long linger.ms the number of entries would keep growing."""
 _MAX_UNASSIGNED_BATCHES = 4
 """Single records are assigned to partitions once they would fill this number of batches. The first records of a stage
 are assigned once they would fill one batch. Assigning a few records costs as much as staging a hundred."""
@@ -75,7 +76,7 @@ SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | No
 
 
 class StagedRecords:
-    """Consecutive single records of one topic.
+    """Consecutive single records of one topic, which are not assigned to partitions yet.
 
     Guarded by the accumulator's lock until the records are assigned to partitions.
     """
@@ -83,7 +84,7 @@ class StagedRecords:
     __slots__ = ("call", "records", "snapshot")
 
     def __init__(self, topic: str, snapshot: ClusterSnapshot) -> None:
-        self.call = RecordFutures(topic)
+        self.call = RecordFutures(topic)  # the call to which all of these records belong
         self.records: list[SingleRecord] = []
         self.snapshot = snapshot  # metadata as of the last `add`, used to assign all records to partitions
 
@@ -107,25 +108,25 @@ class StagedRecords:
 
 
 StageEntry = StagedRecords | Rows
-"""Consecutive rows of one call. Only Rows are already assigned to partitions."""
+"""Consecutive rows of one call. Rows are assigned to partitions, StagedRecords are not yet."""
 
 
 class BatchAppends(NamedTuple):
-    """Encoded records, and the batches to append them to.
+    """Encoded records that are about to be appended to batches.
 
-    Piece i, counted across all buffers, is appended to batches[i], which belongs to queues[i].
+    The slices are counted across all buffers: slice i is appended to batches[i], which belongs to queues[i].
     """
 
-    pieces_by_buffer: Sequence[EncodedPieces] = ()
+    encoded_buffers: Sequence[EncodedBuffer] = ()
     batches: Sequence[ProducerBatch] = ()
     queues: Sequence[PartitionQueue] = ()
 
-    def split_by_buffer(self) -> Iterator[tuple[EncodedPieces, Sequence[ProducerBatch], Sequence[PartitionQueue]]]:
-        """Yield each buffer's pieces, with the batch and the queue of each piece."""
+    def split_by_buffer(self) -> Iterator[tuple[EncodedBuffer, Sequence[ProducerBatch], Sequence[PartitionQueue]]]:
+        """Yield each buffer, with the batch and the queue of each of its slices."""
         start = 0
-        for pieces in self.pieces_by_buffer:
-            stop = start + len(pieces)
-            yield pieces, self.batches[start:stop], self.queues[start:stop]
+        for encoded_buffer in self.encoded_buffers:
+            stop = start + len(encoded_buffer)
+            yield encoded_buffer, self.batches[start:stop], self.queues[start:stop]
             start = stop
 
 
@@ -170,7 +171,7 @@ class Stage:
         self._max_reserved_bytes = max_reserved_bytes
         self._split_count = 0  # number of splits after which these rows remained staged
         self.entries: list[StageEntry] = []  # rows that are not encoded yet, oldest first
-        self.pending_appends = BatchAppends()  # records that were moved from `entries` to be appended to batches
+        self.pending_appends = BatchAppends()  # the latest rows that were moved from `entries`, encoded
         self.reserved_bytes = 0  # number of bytes reserved in the buffer pool for all entries
         self.assigned_bytes = 0  # upper bound of the total encoded size of all Rows
         self.unassigned_bytes = 0  # upper bound of the total encoded size of all StagedRecords
@@ -181,7 +182,8 @@ class Stage:
         """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
         then."""
         self._has_decided_record_assignment = False
-        """Whether `schedule_record_assignment` has made its decision, which it makes once for each stage."""
+        """Whether `schedule_record_assignment` has decided whether to set `record_assignment_due_ms`. It decides only
+        once for each stage."""
         self.record_assignment_due_ms = math.inf
         """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
         assignment is scheduled."""
@@ -209,14 +211,14 @@ class Stage:
     def add_record(
         self,
         record: SingleRecord,
-        size: int,
+        encoded_bytes: int,
         reserved_bytes: int,
         snapshot: ClusterSnapshot,
         callbacks: tuple[Callback, ...],
     ) -> SendFuture:
         """Append a single record for which the caller has reserved `reserved_bytes`, and return its future.
 
-        `size`: upper bound of the encoded size.
+        `encoded_bytes`: upper bound of the record's encoded size.
         `snapshot`: the current metadata.
         """
         last_entry = self.entries[-1] if self.entries else None
@@ -224,12 +226,15 @@ class Stage:
             last_entry = StagedRecords(self.topic, snapshot)
             self.entries.append(last_entry)
         last_entry.snapshot = snapshot
-        self.unassigned_bytes += size
+        self.unassigned_bytes += encoded_bytes
         self.reserved_bytes += reserved_bytes
         return last_entry.add(record, callbacks)
 
     def assign_partitions(self, convert_records: Callable[[StagedRecords], Rows]) -> None:
-        """Convert all single records to rows that are assigned to partitions. Do nothing if there are none."""
+        """Replace all single records with rows that are assigned to partitions.
+
+        `convert_records`: converts staged records to such rows.
+        """
         if not self.unassigned_bytes:
             return
         entries: list[StageEntry] = []
@@ -243,7 +248,7 @@ class Stage:
         self.entries, self.unassigned_bytes = entries, 0
 
     def _add_sizes(self, rows: Rows) -> None:
-        """Add the upper bounds of the rows' sizes to `assigned_bytes`, and lower bounds to _bytes_by_partition."""
+        """Add upper bounds of the rows' encoded sizes to `assigned_bytes`, and lower bounds to _bytes_by_partition."""
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
         self._ensure_partitions(len(sizes))
         self._bytes_by_partition[: len(sizes)] += sizes - _MAX_ROW_SIZE_EXCESS_BYTES * rows.row_counts
@@ -251,18 +256,18 @@ class Stage:
         self._update_partition_totals()
 
     def _update_partition_totals(self) -> None:
-        """Recompute the values that depend on _bytes_by_partition.
+        """Recompute the cached values that depend on _bytes_by_partition.
 
-        The values are cached because is_full reads them for every single record, and adding a single record does not
-        change them.
+        They are cached because is_full reads them for every single record, and adding a single record does not change
+        them.
         """
         self.largest_partition_bytes = int(self._bytes_by_partition.max(initial=0))
         self._nonempty_partition_count = int(np.count_nonzero(self._bytes_by_partition))
         self._cached_sparse_remainder = None
 
-    def _ensure_partitions(self, count: int) -> None:
-        """Extend _bytes_by_partition to at least `count` partitions."""
-        missing_count = count - len(self._bytes_by_partition)
+    def _ensure_partitions(self, partition_count: int) -> None:
+        """Extend _bytes_by_partition with zeros to at least `partition_count` partitions."""
+        missing_count = partition_count - len(self._bytes_by_partition)
         if missing_count > 0:
             self._bytes_by_partition = np.concatenate([self._bytes_by_partition, np.zeros(missing_count, np.int64)])
 
@@ -290,9 +295,12 @@ class Stage:
         """Schedule the assignment of the single records to partitions if the records may fill a batch.
 
         The records may fill a batch if all of them together would complete the largest partition's batch. If linger.ms
-        ends earlier, nothing is scheduled, because the records are then assigned anyway.
+        ends earlier, schedule nothing, because the records are then assigned anyway.
 
-        Return whether this call has set `record_assignment_due_ms`.
+        `max_body_bytes`: the maximum size of a batch without its header.
+        `linger_ms`: the producer's linger.ms, for which the records wait at most.
+
+        Return whether this call has set `record_assignment_due_ms`. The sender must then be woken.
         """
         if self._has_decided_record_assignment or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
             return False
@@ -306,10 +314,12 @@ class Stage:
         return True
 
     def _should_release_full_batch(self, max_body_bytes: int) -> bool:
-        """Return whether a full batch should be released before the stage is full.
+        """Return whether a partition with a full batch should be released before the stage is full.
 
-        It should wait if the stage is at least half full and the other partitions are sparse, because splitting the
-        stage would then copy many rows.
+        It should wait if the stage is at least half full and the other partitions are sparse: releasing it would split
+        the stage, which would then copy many rows.
+
+        `max_body_bytes`: the maximum size of a batch without its header.
         """
         total_bytes = self.assigned_bytes + self.unassigned_bytes
         return total_bytes < self._max_bytes // 2 or not self._has_sparse_remainder(max_body_bytes)
@@ -323,7 +333,10 @@ class Stage:
         )
 
     def _has_sparse_remainder(self, max_body_bytes: int) -> bool:
-        """Return whether the partitions without a full batch have, on average, too few bytes to become batches."""
+        """Return whether the partitions without a full batch have, on average, too few bytes to become batches.
+
+        `max_body_bytes`: the maximum size of a batch without its header.
+        """
         if self._cached_sparse_remainder is None or self._cached_sparse_remainder[0] != max_body_bytes:
             remainder = self._bytes_by_partition[self._bytes_by_partition < max_body_bytes]
             min_average_bytes = min(_FULL_STAGE_BYTES_PER_PARTITION, max_body_bytes // 2)
@@ -332,9 +345,11 @@ class Stage:
         return self._cached_sparse_remainder[1]
 
     def find_ready_partitions(self, max_body_bytes: int) -> NDArray[np.bool_] | None:
-        """Return a mask of the partitions whose rows should become batches now.
+        """Return a mask of the partitions whose rows should become batches now, or None if all rows should.
 
-        The mask is all False if no rows should become batches. Return None if all rows of the stage should.
+        The mask is all False if no rows should become batches now.
+
+        `max_body_bytes`: the maximum size of a batch without its header.
         """
         full_partitions = self._bytes_by_partition >= max_body_bytes
         if not self.is_full(max_body_bytes):
@@ -346,11 +361,11 @@ class Stage:
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """Return two new stages: one with the rows of the partitions selected by the mask, and one with all other rows.
 
-        Every entry must already be assigned to partitions. Both stages keep `oldest_row_ms`, and they divide the
-        reserved memory. This stage itself does not change.
+        All entries must already be assigned to partitions. Both stages have the `oldest_row_ms` of this stage, and its
+        reserved memory is divided between them. This stage itself does not change.
 
-        The partition totals of the stage with the selected rows remain 0, because its rows become batches at once and
-        `is_full` is never called on it.
+        Do not call `is_full` on the first stage. Its partition totals are not computed, because its rows become batches
+        at once.
         """
         selected_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count
@@ -371,11 +386,11 @@ class Stage:
             if remaining_entry is not None:
                 remaining_stage.entries.append(remaining_entry)
                 remaining_stage.assigned_bytes += int(remaining_entry.sizes.sum())
-        # The memory reserved for futures goes with their rows. The rest is divided in proportion to the encoded sizes.
+        # The memory reserved for futures goes with their rows. Divide the rest in proportion to the encoded sizes.
         record_reserved_bytes = self.reserved_bytes - futures_bytes
         total_bytes = selected_stage.assigned_bytes + remaining_stage.assigned_bytes
         selected_stage.reserved_bytes += record_reserved_bytes * selected_stage.assigned_bytes // max(1, total_bytes)
-        # A difference rather than a second quotient, so that rounding loses no byte.
+        # Compute a difference rather than a second quotient, so that rounding loses no byte.
         remaining_stage.reserved_bytes = self.reserved_bytes - selected_stage.reserved_bytes
         return selected_stage, remaining_stage
 
@@ -384,7 +399,7 @@ class Stage:
         return Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes)
 
     def extend(self, later_stage: Stage) -> None:
-        """Append the entries of another stage whose rows arrived later."""
+        """Append the entries of another stage of the topic, whose rows arrived later."""
         self._ensure_partitions(len(later_stage._bytes_by_partition))
         self._bytes_by_partition[: len(later_stage._bytes_by_partition)] += later_stage._bytes_by_partition
         self._update_partition_totals()
@@ -394,7 +409,14 @@ class Stage:
         self.entries += later_stage.entries
 
     def build_failed_batches(self, error: Exception) -> list[ProducerBatch]:
-        """Build failed batches without bytes for all rows that are in no batch, so that their futures get the error."""
+        """Fail all rows of the stage that were not appended to a batch yet.
+
+        Return them as failed batches without bytes, through which their futures receive the error.
+        """
+        return [*self._fail_entries(error), *self._fail_pending_appends(error)]
+
+    def _fail_entries(self, error: Exception) -> list[ProducerBatch]:
+        """Return the rows that are not encoded yet as failed batches, one for each partition of each entry."""
         failed_batches: list[ProducerBatch] = []
         for entry in self.entries:
             partitions, row_indices = entry.partitions, entry.row_indices
@@ -403,19 +425,30 @@ class Stage:
                 failed_batches.append(
                     ProducerBatch.from_failed_rows(TopicPartition(self.topic, partition), batch_rows, error)
                 )
-        for pieces, batches, _ in self.pending_appends.split_by_buffer():
-            for piece_index, batch in enumerate(batches):
-                piece_rows = pieces.build_rows(piece_index)
-                # A piece is appended as a whole, so it is in the batch if its first record is.
-                first_delta = piece_rows.first_offset_delta
-                is_in_batch = len(select_rows(batch.rows, first_delta, first_delta + 1)) > 0
-                if not is_in_batch:
-                    failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, piece_rows, error))
+        return failed_batches
+
+    def _fail_pending_appends(self, error: Exception) -> list[ProducerBatch]:
+        """Return the encoded rows that were not appended to their batch yet as failed batches, one for each slice."""
+        failed_batches: list[ProducerBatch] = []
+        for encoded_buffer, batches, _queues in self.pending_appends.split_by_buffer():
+            for slice_index, batch in enumerate(batches):
+                slice_rows = encoded_buffer.build_rows(slice_index)
+                if not _contains_slice(batch, slice_rows):
+                    failed_batches.append(ProducerBatch.from_failed_rows(batch.topic_partition, slice_rows, error))
         return failed_batches
 
 
+def _contains_slice(batch: ProducerBatch, slice_rows: BatchRows) -> bool:
+    """Return whether a slice, which was encoded for a batch, was appended to it.
+
+    A slice is appended as a whole, so checking for its first record is enough.
+    """
+    first_record_index = slice_rows.first_offset_delta
+    return len(select_rows(batch.rows, first_record_index, first_record_index + 1)) > 0
+
+
 class Chunk(NamedTuple):
-    """Rows [start, stop) of a call. `nbytes` is an upper bound on their encoded size."""
+    """Rows [start, stop) of a call that are staged together. `nbytes` is an upper bound of their encoded size."""
 
     start: int
     stop: int
@@ -425,7 +458,8 @@ class Chunk(NamedTuple):
 def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[Chunk]:
     """Split a call's rows into chunks, which are staged one at a time.
 
-    `sizes`: upper bound of each row's encoded size. A row of more than `max_bytes` gets a chunk of its own.
+    `sizes`: upper bound of each row's encoded size.
+    `max_rows`, `max_bytes`: limits of a chunk. A row of more than `max_bytes` gets a chunk of its own.
     """
     row_count = len(sizes)
     total_bytes = int(np.add.reduce(sizes))

@@ -1,6 +1,8 @@
-"""ClusterRequests: sends requests for producer ids, transactions and their descriptions on the sender thread.
+"""ClusterRequests: sends a producer's requests for producer ids, transactions and their descriptions.
 
-The engine in requests/pending.py routes and retries the requests.
+The requests are sent on the sender thread. Requests that belong together form a Call. The request engine in
+requests/pending.py routes and retries the requests of all calls. It does so for each key of a request, such as a
+transactional id.
 """
 
 from __future__ import annotations
@@ -21,76 +23,91 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class BlockingCall(Call[ResponseT]):
-    """A call that a caller's thread waits for. `end_event` is set once the call's results are final."""
+    """A call that another thread waits for.
+
+    `done_event` is set once the call has all its responses or has failed. `results` then returns the responses, or
+    raises the error.
+    """
 
     def __init__(self, requests: Iterable[Request[ResponseT]]) -> None:
         super().__init__(requests)
-        self.end_event = threading.Event()
+        self.done_event = threading.Event()
 
     def handle_result(self, request: Request[ResponseT], key: str, response: ResponseT, now_ms: float) -> None:
         super().handle_result(request, key, response, now_ms)
         if self.is_done:
-            self.end_event.set()
+            self.done_event.set()
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        self.end(error)
+        """Fail the whole call because one of its keys has failed."""
+        self.fail(error)
 
-    def end(self, error: KafkaSinkError) -> None:
+    def fail(self, error: KafkaSinkError) -> None:
         """End the call with an error. Do nothing if the call has already ended."""
-        if not self.end_event.is_set():
-            # The error is set before the event, because the waiting thread reads it as soon as the event is set.
+        if not self.done_event.is_set():
+            # Set the error before the event: the waiting thread reads the error as soon as the event is set.
             self.error = error
-            self.end_event.set()
+            self.done_event.set()
 
 
 class ClusterRequests(PolledRequests):
     """A producer's pending requests for producer ids, transactions and transaction descriptions.
 
-    PendingRequests tracks the requests, and PolledRequests sends them. This class adds calls that other threads submit.
+    The sender adds its own calls with `add`. Other threads submit theirs with `submit`, and wait for their results.
 
-    `submit`, `cancel` and `fail` are thread-safe. All other methods must be called by the sender thread.
+    `submit`, `cancel` and `fail` are thread-safe. Only the sender thread may call the other methods.
     """
 
     def __init__(self, client: NetworkClient, metadata: Metadata, backoff: ExponentialBackoff) -> None:
         super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
-        self._awaited_calls: set[BlockingCall[Any]] = set()  # from `submit` to `cancel`; guarded by _lock
-        self._tracked_calls: set[BlockingCall[Any]] = set()  # calls in the pending requests; sender thread only
-        self._error: KafkaSinkError | None = None  # guarded by _lock
+        self._awaited_calls: set[BlockingCall[Any]] = set()  # submitted and not yet cancelled; guarded by _lock
+        self._added_calls: set[BlockingCall[Any]] = set()  # awaited calls known to the engine; sender thread only
+        self._error: KafkaSinkError | None = None  # set by `fail`; guarded by _lock
 
     # --- any thread
 
     def submit(self, call: BlockingCall[Any]) -> None:
-        """Add a call. The caller must then wake the sender. Raise the error passed to `fail`, if any."""
+        """Let the sender thread send a call's requests. The caller must wake the sender, and finally call `cancel`.
+
+        Raise the error passed to `fail` if `fail` was called before.
+        """
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
             self._awaited_calls.add(call)
 
     def cancel(self, call: BlockingCall[Any]) -> None:
-        """Forget a call. Every caller must do this when it stops waiting, even if the call has ended."""
+        """Stop sending a call's requests. Each caller must do this when it stops waiting, even if the call is done."""
         with self._lock:
             self._awaited_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
-        """End all blocking calls with an error, and make `submit` raise it from now on. The first error is kept."""
+        """Fail all submitted calls, and make `submit` raise the error from now on.
+
+        If `fail` was called before, its first error is used instead of `error`.
+        """
         with self._lock:
             self._error = self._error or error
             for call in self._awaited_calls:
-                call.end(self._error)
+                call.fail(self._error)
 
     # --- sender thread
 
     def send_due(self, now_ms: float) -> float:
-        self._update_pending_calls()
+        """Send all due requests, including those of newly submitted calls.
+
+        Return the time until the next call of this method, in milliseconds.
+        """
+        self._pass_calls_to_engine()
         return super().send_due(now_ms)
 
-    def _update_pending_calls(self) -> None:
-        """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""
+    def _pass_calls_to_engine(self) -> None:
+        """Add newly submitted calls to the request engine, and remove calls that are done or were cancelled."""
         with self._lock:
-            open_calls = {call for call in self._awaited_calls if not call.end_event.is_set()}
-        for call in self._tracked_calls - open_calls:
+            open_calls = {call for call in self._awaited_calls if not call.done_event.is_set()}
+        for call in self._added_calls - open_calls:
             self._pending.remove(call)
-        for call in open_calls - self._tracked_calls:
+        for call in open_calls - self._added_calls:
             self._pending.add(call)
-        self._tracked_calls = open_calls
+        self._added_calls = open_calls

@@ -1,12 +1,15 @@
 """Deliveries: completes, retries, splits or fails the batches of a request that has ended.
 
-Each batch passes through these steps, in this order:
+An attempt is one request with the batch, and its response. After an attempt, each batch passes through these steps, in
+this order:
 
     batch.mark_request_ended    no socket reads the bytes anymore, so the memory may be released (rule 5 of
                                 docs/producer-guarantees.md)
     idempotence                 records that the batch is stored, or that it is no longer in flight
-    decide_outcome              Done | Retry | Split | Fail
+    decide_outcome              returns Done, Retry, Split or Fail (outcome.py)
     batch.complete              or reenqueue, split or fail; nothing if the batch has already failed
+
+A batch is in doubt if a broker may have stored it although the producer received no acknowledgement.
 
 All batches fail through `fail_batch`, for whatever reason. Completing a future runs user callbacks. If one of them
 raises, the callbacks of all other records are still called.
@@ -25,7 +28,6 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -52,6 +54,7 @@ from spark_kafka_sink.producer.sending.outcome import (
     Split,
     decide_outcome,
 )
+from spark_kafka_sink.producer.sending.partition_states import ConnectionIdentity
 from spark_kafka_sink.producer.sending.produce_exchange import (
     PartitionResponse,
     SentBatches,
@@ -74,7 +77,7 @@ class UnobservedFailures(NamedTuple):
 
 
 class Deliveries:
-    """Applies the results of requests and timeouts to batches, futures and metrics."""
+    """Applies the results of produce requests, and timeouts, to batches, futures and metrics."""
 
     def __init__(
         self,
@@ -92,8 +95,8 @@ class Deliveries:
         self._metrics = metrics
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
-        """Batches that are DONE, but whose futures are not completed yet."""
-        self._last_response_ms: float  # when the last response was received
+        """Acknowledged batches whose futures are not completed yet."""
+        self._last_response_ms: float  # when the last response was received; set with the first one
         self._counts_unobserved_failures = False
         self.unobserved_failures: UnobservedFailures | None = None
         """The failures since `count_unobserved_failures` was called; None if there were none."""
@@ -103,7 +106,9 @@ class Deliveries:
     def handle_response(self, response: ClientResponse, sent_batches: SentBatches) -> KafkaSinkError | None:
         """Apply the response to a produce request, or the loss of its connection, to the request's batches.
 
-        The caller must then call `complete_stored_batches`. Return the error that ends the producer, or None.
+        Return the error that ends the producer, or None if the producer can continue.
+
+        The caller must then call `complete_stored_batches`, once for all responses that were received together.
         """
         now_ms, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
@@ -114,29 +119,30 @@ class Deliveries:
         return self._apply_outcomes(response, sent_batches, now_ms)
 
     def complete_stored_batches(self) -> None:
-        """Complete the futures of all stored batches.
+        """Complete the futures of all batches that `handle_response` found to be stored.
 
-        This is done once for all responses that were received together. The rows of a call with many partitions are
-        spread over the responses of all brokers, and the call then gets the results of all these rows at once.
+        Call this once for all responses that were received together. The rows of a call with many partitions are spread
+        over the responses of all brokers, so the call gets the results of all these rows at once.
         """
         batches = self._stored_batches
         if not batches:
             return
-        # The rows are collected first: if that raises MemoryError, `fail_stored_batches` still finds the batches.
+        # Collect the rows before clearing the list: if that raises MemoryError, `fail_stored_batches` still finds the
+        # batches.
         stored_rows = collect_stored_rows(batches)
         self._stored_batches = []
         try:
-            # Metrics are recorded before the futures complete, so that callers see the new counts.
+            # Record the metrics before completing the futures, so that callers see the new counts.
             self._metrics.record_acknowledged_batches(batches, self._last_response_ms)
         finally:
             complete_futures(stored_rows)
-            # Removed only now, because flush() returns once the batches are removed, and the futures must be complete.
+            # Remove the batches last: flush() then returns, and by then the futures must be complete.
             self._accumulator.remove_completed(*batches)
 
     def fail_stored_batches(self, error: KafkaSinkError) -> None:
-        """Fail the futures of stored batches, if the sender has failed before it could complete them.
+        """Fail the futures of stored batches that the sender could not complete before it failed.
 
-        The records are stored, but their offsets are lost.
+        The brokers have stored the records, but the producer cannot report their offsets anymore.
         """
         batches, self._stored_batches = self._stored_batches, []
         for batch in batches:
@@ -146,18 +152,18 @@ class Deliveries:
     def _apply_outcomes(
         self, response: ClientResponse, sent_batches: SentBatches, now_ms: float
     ) -> KafkaSinkError | None:
-        """Collect the stored batches, and retry, split or fail all other batches.
+        """Collect the batches that a broker has stored, and retry, split or fail the request's other batches.
 
-        Return the error that ends the producer, or None.
+        Return the error that ends the producer, or None if the producer can continue.
         """
-        connection = self._idempotence.get_connection(response.request.node_id)
+        connection = self._idempotence.get_connection_identity(response.request.node_id)
         fatal_error: KafkaSinkError | None = None
         for batch, partition_response in parse_partition_responses(response, sent_batches, self._config.acks):
-            outcome = self._handle_attempt(batch, partition_response, connection, now_ms)
+            outcome = self._end_attempt(batch, partition_response, connection, now_ms)
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
-                # The offset of a duplicate is unknown: only the lost response to the earlier attempt contained it.
+                # Only the lost response to an earlier attempt contained the offset of a duplicate.
                 base_offset = -1 if outcome.duplicate else partition_response.base_offset
                 batch.complete(base_offset, partition_response.log_append_time)
                 self._stored_batches.append(batch)
@@ -174,10 +180,13 @@ class Deliveries:
                     fatal_error = error
         return fatal_error
 
-    def _handle_attempt(
-        self, batch: ProducerBatch, response: PartitionResponse, connection: NodeApiVersions | None, now_ms: float
+    def _end_attempt(
+        self, batch: ProducerBatch, response: PartitionResponse, connection: ConnectionIdentity | None, now_ms: float
     ) -> Outcome:
-        """Record the end of an attempt in the batch and in its partition's state, and return the outcome."""
+        """Record the end of an attempt in the batch and in its partition's state, and return the outcome.
+
+        `connection`: the current connection to the node; None if the connection was closed.
+        """
         batch.mark_request_ended()
         success = SUCCESS_OUTCOMES.get(response.code)
         if success is not None:
@@ -187,6 +196,7 @@ class Deliveries:
         return decide_outcome(self._build_facts(batch, now_ms), response.code, response.log_start_offset)
 
     def _build_facts(self, batch: ProducerBatch, now_ms: float) -> BatchFacts:
+        """Collect the facts about a batch from which `decide_outcome` decides what to do."""
         return BatchFacts(
             record_count=batch.record_count,
             failed_attempts=batch.failed_attempts,
@@ -199,13 +209,16 @@ class Deliveries:
         )
 
     def _handle_late_response(self, batch: ProducerBatch, outcome: Outcome) -> None:
-        """Handle the response to a batch that has already failed. It still shows whether the sequences are stored."""
+        """Handle the response to a batch that has already failed.
+
+        The futures do not change, but the response shows whether the batch's sequences are stored.
+        """
         if not isinstance(outcome, Done):
             self._idempotence.handle_late_failure(batch)
         self._accumulator.unmute(batch.topic_partition)
 
     def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now_ms: float) -> None:
-        """Reenqueue a batch after a failed attempt, and request new metadata if the outcome requires it."""
+        """Put a batch back into its queue after a failed attempt. Request new metadata if the outcome says so."""
         error = build_attempt_error(batch, response)
         _log.debug("Retrying %r after an error: %s", batch, error)
         if outcome.should_refresh_metadata:
@@ -215,6 +228,7 @@ class Deliveries:
         self._accumulator.reenqueue(batch, now_ms, error)
 
     def _split(self, batch: ProducerBatch, now_ms: float) -> None:
+        """Replace a batch that was too large with smaller batches. If that raises an error, fail the batch."""
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError from decoding and re-encoding the records
@@ -226,13 +240,15 @@ class Deliveries:
     def _fail_after_response(
         self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now_ms: float
     ) -> KafkaSinkError:
-        """Fail a batch, and return its error. Records that the broker rejected individually get their own errors."""
+        """Fail a batch, and return its error.
+
+        Records that the broker rejected individually (KIP-467) fail with errors of their own.
+        """
         error = build_final_error(batch, response, outcome)
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
         errors_by_index, remaining_error = build_record_errors(batch, response)
-        # If the batch is in doubt, its other records may be stored, so their error must not invite the user to send
-        # them again.
+        # `remaining_error` says that the record may be sent again. If the batch is in doubt, that could duplicate it.
         default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
         self.fail_batch(batch, default_error, now_ms, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
         return error
@@ -240,11 +256,14 @@ class Deliveries:
     # --- failures
 
     def count_unobserved_failures(self) -> None:
-        """Count all failures from now on in `unobserved_failures`, because the producer ends without close()."""
+        """Count the records that fail from now on, because the producer ends without close()."""
         self._counts_unobserved_failures = True
 
     def may_be_stored(self, batch: ProducerBatch) -> bool:
-        """Return whether a broker may have stored an incomplete batch: it is in flight, or a response was lost."""
+        """Return whether a broker may have stored a batch that is neither acknowledged nor failed.
+
+        That is so if the batch is in flight, or if the response to an earlier attempt was lost.
+        """
         return batch.has_request_in_flight or self._idempotence.is_in_doubt(batch)
 
     def fail_batch(
@@ -258,10 +277,11 @@ class Deliveries:
     ) -> None:
         """Fail the records of a batch that will not be sent again.
 
+        `in_doubt`: whether a broker may have stored the batch.
         `record_errors`: errors of single records, keyed by index in the batch. All other records fail with `error`.
         """
         self.complete_stored_batches()  # the partition's earlier records must complete first
-        # The transaction fails before the futures, so that a caller who sees a failed future can no longer commit it.
+        # Fail the transaction before the futures, so that a caller who sees a failed future can no longer commit.
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
 
@@ -277,7 +297,10 @@ class Deliveries:
         self._accumulator.remove_completed(batch)
 
     def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now_ms: float) -> None:
-        """Fail batches for a common reason, such as a fatal error or the end of the producer."""
+        """Fail batches with one error, such as the error that ends the producer.
+
+        The error of a batch that may be stored says so.
+        """
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
             self.fail_batch(batch, mark_possibly_stored(error) if in_doubt else error, now_ms, in_doubt=in_doubt)
@@ -285,7 +308,10 @@ class Deliveries:
     # --- leaders
 
     def _update_leaders(self, message: ProduceResponse, sent_batches: SentBatches) -> None:
-        """Update the metadata with the new leaders named by a broker that no longer leads some partitions (KIP-951)."""
+        """Update the metadata with the new leaders that a broker has named (KIP-951).
+
+        A broker names the new leader of a partition that it no longer leads.
+        """
         hints: list[LeaderHint] = []
         for topic_response in message.responses:
             for partition_response in topic_response.partition_responses:
@@ -304,8 +330,9 @@ class Deliveries:
 def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     """Return the rows of acknowledged batches by call, with each partition's rows in order.
 
-    Rows of the same row group stay together. The batches are processed in runs with at most one batch per partition.
-    Within a run, the row groups are processed in the order in which they were created.
+    A row group is a set of rows that were encoded together (row_groups.py). Rows of the same group stay together. To
+    keep each partition's rows in order nevertheless, the batches are processed in runs with at most one batch per
+    partition, and the groups of a run in the order in which they were created.
     """
     stored_rows: list[StoredRows] = []
     for run in _split_into_runs(batches):
@@ -329,7 +356,10 @@ def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[Prod
 
 
 def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
-    """Pass stored rows to their calls, in order. An exception from a user's callback is only logged."""
+    """Pass stored rows, in order, to the calls that they came with, which complete the futures and run callbacks.
+
+    An exception from a user's callback is only logged.
+    """
     for call, row_indices, stored_ranges, row_count in stored_rows:
         complete_safely(call.complete_rows, row_indices, stored_ranges, row_count)
 
@@ -344,7 +374,7 @@ def fail_futures(
     """
     topic, partition = batch.topic_partition
     for call, row_indices, first_record_index in batch.split_rows_by_call():
-        errors_by_position: dict[int, KafkaSinkError] = {}  # by position in `row_indices`
+        errors_by_position: dict[int, KafkaSinkError] = {}  # keyed by position in `row_indices`
         for record_index, record_error in (record_errors or {}).items():
             position = record_index - first_record_index
             if 0 <= position < len(row_indices):  # otherwise the record belongs to another call

@@ -1,6 +1,7 @@
 """Build the exceptions for the futures of failed batches.
 
-Each message states the cause and, if one is known, a remedy.
+Each message states the cause and, if one is known, a remedy. `possibly_stored` is set on the error of a batch in doubt:
+a batch that a broker may have stored although the producer received no acknowledgement.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class RecordErrors(NamedTuple):
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
-    """Build the error for one failed attempt to send a batch."""
+    """Build the error for one failed attempt to send a batch, whether or not the batch is sent again."""
     if response.cause is not None:
         return response.cause
     partition = format_partition(*batch.topic_partition)
@@ -57,7 +58,7 @@ def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> Ka
 
 
 def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure: Fail) -> KafkaSinkError:
-    """Build the error for a batch that will not be sent again."""
+    """Build the error for a batch that will not be sent again after its last attempt got this response."""
     error = build_attempt_error(batch, response)
     if failure.timed_out:
         return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
@@ -73,10 +74,11 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
 
 
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
-    """Find the reason why a batch was not acknowledged before its timeout, or return None if it is unknown.
+    """Return the reason why a batch was not acknowledged before its timeout, or None if the reason is unknown.
 
-    In order of preference, the reason is the topic's error, the leader's authentication or connection error, or the
-    last attempt's error. If the batch was never attempted, the reason is failed connections or a missing leader.
+    The reason is the first of these errors that exists: the topic's error, the leader's authentication or connection
+    error, and the error of the last attempt to send the batch. If none exists and the batch was never sent, the reason
+    is that connections have failed or that the partition has no leader.
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
@@ -118,7 +120,7 @@ def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSin
 
 
 def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
-    """Add a remedy to the error of an attempt that got no response. Return other errors unchanged."""
+    """Return an error with a remedy if an attempt got no response. Return other errors unchanged."""
     if not isinstance(error, DisconnectedError):
         return error
     remedy = "Check the log and the load of that broker, or increase delivery.timeout.ms."
@@ -168,16 +170,16 @@ def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
 
 
 def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
-    """Return a copy of an error with `possibly_stored` set, for records that were sent and may be stored."""
+    """Return a copy of an error with `possibly_stored` set, for records that a broker may have stored."""
     marked_error = copy(error)
     marked_error.possibly_stored = True
     return _set_cause(marked_error, error.__cause__)
 
 
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
-    """Build the errors of the records that the broker rejected, and the error for the batch's other records.
+    """Build the errors of the records that the broker rejected individually, and one for the batch's other records.
 
-    Indices outside of the batch, which only a faulty broker sends, are ignored.
+    Record indices outside of the batch are ignored. Only a faulty broker sends them.
     """
     messages_by_index = {
         index: message for index, message in response.record_error_messages.items() if 0 <= index < batch.record_count
@@ -201,7 +203,7 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
 
 
 def _to_sentence(error: Exception | None) -> str:
-    """Return an error's message, without its destination, as text that ends in a period."""
+    """Return an error's message without its destination. It ends in a period."""
     message = error.reason if isinstance(error, KafkaSinkError) else str(error)
     return message if message.endswith(".") else f"{message}."
 

@@ -1,16 +1,17 @@
 """Idempotence: the producer identity, the sequences of each partition, and the decision whether a batch may be sent.
 
-For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
-base sequence follows the last sequence, and responds to a batch that it remembers as if it had just stored it. A broker
-that knows nothing about the producer accepts any sequence, because it has no last sequence to compare it with. From
-Kafka 4.5, it accepts only 0 if its log has never held a record (KAFKA-15591). All rules below follow from these facts.
+For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a new batch only
+if the batch's base sequence follows the last sequence. If it receives one of the remembered batches again, it responds
+as if it had just stored that batch. A broker that knows nothing about the producer accepts any sequence, because it has
+no last sequence to compare it with. From Kafka 4.5, such a broker accepts only the sequence 0 if its log has never held
+a record (KAFKA-15591). All rules below follow from these facts.
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 
     condition                                                     reason
     the producer has an id                                        the batch contains it; a missing id is requested first
     its partition is part of the transaction, if there is one     a missing partition is added first
-    all requests in flight of its partition are to its leader     rule 2: two logs would be written to at once
+    its partition's requests in flight are all to its leader      rule 2: two logs would be written to at once
     fewer than max.in.flight of the partition's requests are      rule 2: the broker remembers five batches
       in flight
     none of the partition's requests is in flight, unless the     rule 1: a broker that knows nothing would accept the
@@ -19,18 +20,20 @@ Kafka 4.5, it accepts only 0 if its log has never held a record (KAFKA-15591). A
     if it is new, its partition is PROBING or PIPELINED, and no   no gap, no batch in doubt, no previous epoch in flight
       pending batch waits for a retry
 
-partition_states.py describes a partition's states and defines the terms gap, unresolved and pending.
+partition_states.py describes the states of a partition and defines the terms gap, unresolved and pending. A batch is in
+doubt if a broker may have stored it although the producer received no acknowledgement.
 
 Batches get new sequences only in `_restart_sequences` (rule 3). At that point, every broker that responded has rejected
 them, and no earlier batch is in flight. The exception is a batch behind the gap whose response was lost. A broker that
 knows the producer has rejected this batch as well, but a broker that has forgotten the producer (because its records
 were deleted or too old) has accepted it. So the batch is abandoned: the sender fails it with an error that says that
 the batch may be stored. In a transaction, batches never get new sequences. All batches behind a gap are abandoned, and
-the transaction is aborted, which leads to a new epoch.
+the transaction is aborted. The next transaction then has a new epoch.
 
 A partition's state is keyed by topic name and kept for the producer's lifetime, regardless of what the metadata says
 about the topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer. Before
-Kafka 4.5, it accepts the next sequences; later brokers reject them, and the sequences then restart under a new epoch.
+Kafka 4.5, the broker accepts the next sequences. Later brokers reject them, and then the sequences restart under a new
+epoch.
 
 Sender thread only.
 """
@@ -42,7 +45,6 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.producer_ids import MAX_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
@@ -50,6 +52,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
     PIPELINED,
     PROBING,
     REPAIRING,
+    ConnectionIdentity,
     PartitionState,
     find_violations,
 )
@@ -59,21 +62,23 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
+"""The phases of a partition in which new batches may get sequences."""
 
 
 # --- rules 1 to 3; the first two functions are only called while the partition has requests in flight
 
 
-def can_pipeline(partition_state: PartitionState, connection: NodeApiVersions | None) -> bool:
+def can_pipeline(partition_state: PartitionState, connection: ConnectionIdentity | None) -> bool:
     """Return whether a request may be sent while requests to the same partition are in flight.
 
-    Rule 1: a request on the same connection must have succeeded under the current epoch.
+    Rule 1: a request on the same connection must have succeeded under the current epoch. Otherwise, the broker may know
+    nothing about the producer. It could then reject the first batch and accept the second one.
     """
     return partition_state.phase is PIPELINED and partition_state.confirmed_connection is connection
 
 
 def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
-    """Return whether a further request may be sent to a leader.
+    """Return whether one more of the partition's requests may be sent to a leader.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
@@ -81,9 +86,10 @@ def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: 
 
 
 def can_restart_sequences(partition_state: PartitionState) -> bool:
-    """Return whether pending batches may get new sequences.
+    """Return whether the pending batches may get new sequences.
 
-    Rule 3: there must be a gap, no pending batch may precede it, and no request may be in flight.
+    Rule 3: there must be a gap (a sequence that no broker will ever accept), no pending batch may precede the gap, and
+    none of the partition's requests may be in flight.
     """
     if partition_state.in_flight_batches or partition_state.gap_start is None:
         return False
@@ -116,7 +122,7 @@ class _PartitionStates(dict[TopicPartition, PartitionState]):
 class Idempotence:
     """The producer identity and the states of all partitions.
 
-    If idempotence is disabled, batches have no sequences, and only rule 2 applies.
+    If idempotence is disabled, batches have no sequences, and only rule 2 applies (see `can_send_to`).
     """
 
     def __init__(
@@ -124,18 +130,19 @@ class Idempotence:
         *,
         enabled: bool,
         max_in_flight: int,
-        get_connection: Callable[[int], NodeApiVersions | None],
+        get_connection_identity: Callable[[int], ConnectionIdentity | None],
         transactions: TransactionManager | None = None,
     ) -> None:
         """Create the state of a producer that has no producer id yet.
 
-        `get_connection`: returns the API versions of the current connection to a node, or None if there is none. The
-        returned object identifies the connection, because each reconnect creates a new one.
+        `get_connection_identity`: returns the object that identifies the current connection to a node, or None if the
+        node is not connected.
+        `transactions`: the state of the transactional producer; None if the producer has no transactional.id.
         """
         self.enabled = enabled
         self._transactions = transactions
         self.id_and_epoch = NO_PRODUCER_ID
-        self.get_connection = get_connection
+        self.get_connection_identity = get_connection_identity
         self._max_in_flight = max_in_flight
         self._partitions = _PartitionStates(is_transactional=transactions is not None)
         self._abandoned_batches: list[ProducerBatch] = []
@@ -144,13 +151,14 @@ class Idempotence:
 
     @property
     def needs_producer_id(self) -> bool:
+        """Whether batches need a producer id before they can be sent, and none was assigned yet."""
         return self.enabled and self.id_and_epoch == NO_PRODUCER_ID
 
     def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Set the identity that a broker has assigned.
 
-        Partitions that are waiting for an identity restart their sequences now. Any other partition restarts
-        its sequences when it gets a new batch while none of its batches is pending or in flight.
+        Partitions that are waiting for the identity restart their sequences now. Every other partition restarts its
+        sequences with its next new batch, once all batches of the previous identity have ended.
         """
         self.id_and_epoch = id_and_epoch
         for partition_state in self._partitions.values():
@@ -165,9 +173,9 @@ class Idempotence:
     # --- admission
 
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
-        """Return whether the head of a partition's queue may be sent now. If so, count it as in flight.
+        """Return whether a batch, the oldest in its partition's queue, may be sent now. If so, count it as in flight.
 
-        `now_ms` is unused, but part of the `AdmitBatch` signature.
+        A new batch that may be sent also gets its sequence. `now_ms` is unused, but part of the `AdmitBatch` signature.
         """
         partition_state = self._partitions[batch.topic_partition]
         if partition_state.in_flight_batches and not can_send_to(partition_state, leader_id, self._max_in_flight):
@@ -176,17 +184,21 @@ class Idempotence:
             batch.topic_partition, is_retry=batch.has_sequence
         ):
             return False
-        # This check comes last, because it assigns a sequence to a new batch, which the broker then expects next.
-        if self.enabled and not self._admit_sequence(partition_state, batch, self.get_connection(leader_id)):
+        # Check the sequence last, because this assigns a sequence to a new batch, and the broker then expects the batch
+        # next: after that, no other check may hold it back.
+        if self.enabled and not self._admit_sequence(partition_state, batch, self.get_connection_identity(leader_id)):
             return False
         partition_state.in_flight_batches[batch] = leader_id
         partition_state.in_flight_node_id = leader_id
         return True
 
     def _admit_sequence(
-        self, partition_state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None
+        self, partition_state: PartitionState, batch: ProducerBatch, connection: ConnectionIdentity | None
     ) -> bool:
-        """Return whether the sequences allow a batch to be sent. If so, assign a sequence to a new batch."""
+        """Return whether the broker would accept a batch's sequence if the batch were sent now.
+
+        A batch without a sequence gets the next one if it may be sent.
+        """
         if partition_state.in_flight_batches and not can_pipeline(partition_state, connection):
             return False
         # Rule 1 applies to each connection anew: the broker behind a new one may know nothing about the producer.
@@ -194,12 +206,13 @@ class Idempotence:
             partition_state.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call
             return self._try_assign_sequence(partition_state, batch)
+        # The broker would reject any batch behind the oldest pending batch or behind a gap.
         return partition_state.is_head(batch) and (
             partition_state.gap_start is None or is_after(partition_state.gap_start, batch.base_sequence)
         )
 
     def _try_assign_sequence(self, partition_state: PartitionState, batch: ProducerBatch) -> bool:
-        """Assign the next sequence to a new batch. Return False if none can be assigned now."""
+        """Assign the next sequence to a new batch. Return False if no sequence can be assigned now."""
         if self.id_and_epoch == NO_PRODUCER_ID:
             return False
         # `is not` comes first because it is faster, and the identity rarely changes.
@@ -207,6 +220,7 @@ class Idempotence:
             if partition_state.pending_batches or partition_state.in_flight_batches:
                 return False  # all batches of the previous identity must end first
             partition_state.start_sequences(self.id_and_epoch)
+        # A pending batch that is not in flight waits for a retry, and must be sent before any new batch.
         has_batch_to_retry = len(partition_state.pending_batches) > len(partition_state.in_flight_batches)
         if partition_state.phase not in _PHASES_FOR_NEW_BATCHES or has_batch_to_retry:
             return False
@@ -216,27 +230,31 @@ class Idempotence:
     # --- results of batches
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return the state of a topic-partition. Create the state if there is none."""
         return self._partitions[topic_partition]
 
     def __iter__(self) -> Iterator[PartitionState]:
+        """Iterate over the states of all topic-partitions."""
         return iter(self._partitions.values())
 
     def handle_failed_attempt(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch's request has ended without success.
 
-        `in_doubt`: whether the batch may be stored.
+        `in_doubt`: whether a broker may have stored the batch nevertheless.
 
-        The caller must then call handle_retry, handle_split, handle_failed_batch or handle_late_failure.
+        The caller must then call the method for what happens to the batch: handle_retry, handle_split,
+        handle_failed_batch, or handle_late_failure if the batch had already failed.
         """
         partition_state = self._partitions[batch.topic_partition]
         partition_state.in_flight_batches.pop(batch, None)
+        # A batch that is no longer pending has already failed. Without idempotence, no batch is ever pending.
         if in_doubt and (batch in partition_state.pending_batches or not self.enabled):
             partition_state.in_doubt_batches |= {batch}
 
-    def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
+    def handle_stored_batch(self, batch: ProducerBatch, connection: ConnectionIdentity | None) -> None:
         """Record that a broker has stored a batch. The batch may already have failed because it expired in flight.
 
-        `connection`: the current connection to the node that has responded; None if it was closed.
+        `connection`: the current connection to the node that has responded; None if the connection was closed.
         """
         partition_state = self._partitions[batch.topic_partition]
         partition_state.in_flight_batches.pop(batch, None)
@@ -247,14 +265,15 @@ class Idempotence:
         if partition_state.phase is PIPELINED:
             return
         if partition_state.phase is not PROBING:
-            # This may have been the last request in flight, or the last pending batch before the gap.
+            # The batch may have been the last one that the phase was waiting for: the last in flight, or the last
+            # pending one before the gap.
             self._update_phase(partition_state)
         elif not partition_state.pending_batches and connection is not None:
-            # The broker has accepted a batch and will therefore check the sequences of further ones (rule 1).
+            # The broker now knows the producer, so it checks the sequences of all further batches (rule 1).
             partition_state.confirm_pipelining(connection)
 
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
-        """Record that a batch is reenqueued.
+        """Record that a batch will be sent again.
 
         `needs_new_sequence`: whether the batch can never be stored under its current sequence.
         """
@@ -275,7 +294,7 @@ class Idempotence:
     def handle_failed_batch(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch has failed and will not be sent again.
 
-        `in_doubt`: whether the batch may be stored, or its request is still in flight.
+        `in_doubt`: whether a broker may have stored the batch, or may still store it because its request is in flight.
         """
         partition_state = self._partitions[batch.topic_partition]
         was_pending = batch in partition_state.pending_batches
@@ -293,7 +312,7 @@ class Idempotence:
             self._update_phase(partition_state)
 
     def end_in_flight_requests(self) -> None:
-        """Record that all requests in flight have ended. The connections must be closed."""
+        """Record that all requests in flight have ended. Call this only after all connections were closed."""
         for partition_state in self:
             for batch in partition_state.in_flight_batches:
                 batch.mark_request_ended()
@@ -314,7 +333,7 @@ class Idempotence:
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether the broker should already have all of the partition's records before this batch."""
         partition_state = self._partitions[batch.topic_partition]
-        # If the transaction has a gap, the broker is expected to be missing records before the batch.
+        # Behind a gap in a transaction, the broker is expected to be missing records.
         return partition_state.is_head(batch) and not (
             partition_state.is_transactional and partition_state.gap_start is not None
         )
@@ -331,7 +350,7 @@ class Idempotence:
 
     def _update_phase(self, partition_state: PartitionState) -> None:
         """Move a partition to its next phase after a batch has failed or a request has ended."""
-        # The sequences are resolved first, because a gap that this reveals may require that they restart.
+        # Resolve the sequences first: doing so may reveal a gap, and then the sequences must restart.
         has_unfinished_batches = bool(partition_state.pending_batches or partition_state.in_flight_batches)
         if partition_state.has_unresolved_sequence and not has_unfinished_batches:
             partition_state.resolve_sequences()
@@ -347,8 +366,8 @@ class Idempotence:
     def _restart_sequences(self, partition_state: PartitionState) -> None:
         """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
-        If the new epoch is not known yet, or if a transaction must end first, the partition only moves to
-        AWAITING_EPOCH.
+        If the new epoch is not known yet, or if a transaction must end first, the partition only moves to the phase
+        AWAITING_EPOCH. `set_producer_id_and_epoch` then restarts its sequences.
         """
         if partition_state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
@@ -367,9 +386,9 @@ class Idempotence:
         partition_state.start_sequences(self.id_and_epoch)
 
     def _await_transaction_end(self, partition_state: PartitionState) -> None:
-        """Abandon all of a partition's pending batches because a record of the transaction is missing.
+        """Abandon all of a partition's pending batches, because the transaction has a gap and will be aborted.
 
-        The transaction will be aborted. Only a broker can assign its next epoch.
+        The partition then waits for the next epoch, which only a broker can assign to a transactional producer.
         """
         self._abandoned_batches += partition_state.pending_batches
         partition_state.pending_batches.clear()

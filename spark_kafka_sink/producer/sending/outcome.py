@@ -2,7 +2,8 @@
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 
-Whether records can be duplicated depends on two properties of an attempt, which are always kept apart:
+An attempt is one request with the batch, and its response. A failed attempt leaves the batch in one of two conditions.
+Do not confuse them: a batch in doubt that is sent under a new sequence may be stored twice.
 
     rejected    the broker has reported that it did not store the batch. The batch may be sent again, even under a new
                 sequence
@@ -24,7 +25,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class BatchFacts(NamedTuple):
-    """The facts about a batch on which the outcome depends, in addition to the response."""
+    """The facts about a batch on which the outcome of an attempt depends, in addition to the response."""
 
     record_count: int
     failed_attempts: int
@@ -39,7 +40,7 @@ class BatchFacts(NamedTuple):
     is_in_doubt: bool
     """Whether a broker may have stored the batch in this attempt or an earlier one."""
     is_transactional: bool = False
-    """Whether the batch belongs to a transaction, whose epoch only brokers can change."""
+    """Whether the batch belongs to a transaction. Only brokers, not the producer, can then change the epoch."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Retry:
     """The batch is sent again."""
 
     should_refresh_metadata: bool = False
+    """Whether the error suggests that the metadata is stale, for example because the leader has changed."""
     needs_new_sequence: bool = False
     """Whether the batch needs a sequence under a new epoch, because the broker will never accept its current one."""
 
@@ -66,12 +68,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Fail:
-    """The batch fails."""
+    """The batch fails, and is not sent again."""
 
     should_refresh_metadata: bool = False
+    """Whether the error suggests that the metadata is stale, for example because the leader has changed."""
     timed_out: bool = False
-    """Whether the batch is not retried because delivery.timeout.ms has passed."""
+    """Whether the batch would be sent again if delivery.timeout.ms had not passed."""
     has_used_up_retries: bool = False
+    """Whether the batch would be sent again if it had any retries left."""
     in_doubt: bool = False
     """Whether a broker may have stored the records although they are reported as failed."""
     fatal: bool = False
@@ -87,7 +91,7 @@ SUCCESS_OUTCOMES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(du
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
     """Return what to do about a batch after an attempt to send it.
 
-    `code`: the broker's error code for the partition; NETWORK_EXCEPTION if the connection was lost.
+    `code`: the error code in the response for the batch's partition; NETWORK_EXCEPTION if the connection was lost.
     `log_start_offset`: the first offset of the partition's log; -1 if the broker did not report it.
     """
     error = lookup_error_code(code)
@@ -98,7 +102,7 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
     # A single record cannot be split, and an expired batch gets no further attempts.
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.is_expired:
         return Split()
-    # Sequence errors come first, because their outcome does not depend on the error code alone.
+    # Decide sequence errors first, because the error code alone does not determine their outcome.
     outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.has_sequence else None
     if outcome is None and error.retriable:
         outcome = Retry(should_refresh_metadata=error.requires_metadata_refresh)
@@ -116,22 +120,26 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
 
 
 def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) -> Outcome | None:
-    """Return the outcome for the two error codes about sequences, or None for any other code."""
+    """Return the outcome for the two error codes about sequences, or None for any other code.
+
+    The outcome may be a Retry even if the batch's time or retries are used up. The caller checks these limits.
+    """
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _decide_restart(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
-        # If all acknowledged records were deleted, the broker's state about this producer was deleted with them.
-        # Brokers before 1.1 do not send the log's start offset, without which nothing can be concluded.
+        # The broker has forgotten this producer, because it has deleted all of the producer's records. If no earlier
+        # batch is on its way, the sequences must restart. Brokers before 1.1 do not report the log's start offset, and
+        # then it is unknown whether records were deleted, so the batch is retried as it is.
         return Retry() if log_start_offset == -1 or not facts.is_head else _decide_restart(facts)
     return None
 
 
 def _decide_restart(facts: BatchFacts) -> Outcome:
-    """Return the outcome for a head that the broker will never accept under its sequence.
+    """Return the outcome for a partition's oldest batch if the broker will never accept the batch's sequence.
 
-    The head gets a new sequence as the first batch of a new epoch. If it may already be stored, it fails, because it
-    could be stored twice under a new sequence. In a transaction, it fails as well, because the transaction must be
-    aborted before there is a new epoch.
+    The batch gets a new sequence as the first batch of a new epoch. If the batch may already be stored, it fails
+    instead, because it could be stored twice under a new sequence. In a transaction, the batch fails as well, because
+    the transaction must be aborted before there is a new epoch.
     """
     if facts.is_transactional:
         return Fail(in_doubt=facts.is_in_doubt)

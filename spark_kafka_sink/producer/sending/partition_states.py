@@ -1,6 +1,8 @@
 """PartitionState: a topic-partition's state machine in an idempotent producer, and its invariants.
 
-    state            batches that may be sent              left when
+The states are the members of `Phase`:
+
+    phase            batches that may be sent              left when
     PROBING          one at a time: the oldest pending     it is stored and no batch is pending -> PIPELINED
                      batch or, if none, a new one
     PIPELINED        new ones, up to max.in.flight         a batch fails or is retried, or the connection changes
@@ -12,19 +14,19 @@
                                                            ended -> PROBING
 
 A pending batch has a sequence and is neither acknowledged nor failed. A partition is PROBING at first, after it has
-recovered from a failure, and after each change of the connection, leader or epoch. While it is PROBING, only one
-request at a time is in flight, until a request has succeeded.
+recovered from a failure, and after each change of the connection, leader or epoch. While a partition is PROBING, only
+one of its requests at a time is in flight, until a request has succeeded.
 
 Records can be missing from the log for two reasons:
 
 - Gap: every broker has rejected a sequence, either permanently or under the current epoch. The gap begins with the
   first such sequence. Brokers reject all sequences after it.
-- Unresolved sequence: a batch has failed although a broker may have stored it. If a later batch is stored, the failed
-  batch was stored, too. Otherwise its sequences are missing, which is also a gap.
+- Unresolved sequence: a batch has failed although it is in doubt, so a broker may have stored it. If a later batch is
+  stored, the failed batch was stored, too. Otherwise its sequences are missing, which is also a gap.
 
 If there is a gap, the pending batches before it are completed first. The batches behind it then get sequences from 0
-under the next epoch (KIP-360). By then, all of them have been rejected, and none of the partition's requests is in
-flight. A batch behind the gap that may be stored is not sent again (see idempotence.py).
+under the next epoch (KIP-360). By then, all of them were rejected, and none of the partition's requests is in flight. A
+batch behind the gap that may be stored is not sent again (see idempotence.py).
 
 Sender thread only.
 """
@@ -42,9 +44,12 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.sequences import is_after
 
+ConnectionIdentity = NodeApiVersions
+"""Identifies a connection to a node: each new connection has its own NodeApiVersions object. Compare with `is`."""
+
 
 class Phase(Enum):
-    """State of a topic-partition (see the table above)."""
+    """Which batches of a topic-partition may be sent (see the table in the module's docstring)."""
 
     PROBING = "probing"
     PIPELINED = "pipelined"
@@ -94,12 +99,11 @@ class PartitionState:
         have failed in the meantime."""
         self.in_flight_node_id = -1  # the node that all requests in flight were sent to
         self.phase = PROBING
-        self.confirmed_connection: NodeApiVersions | None
-        """The connection on which a request has succeeded, set by `confirm_pipelining` and valid while PIPELINED. The
-        object identifies the connection, because each reconnect creates a new one."""
+        self.confirmed_connection: ConnectionIdentity | None
+        """The connection on which a request has succeeded, set by `confirm_pipelining` and valid while PIPELINED."""
         self.pending_batches: list[ProducerBatch] = []  # in sequence order
         self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
-        self.gap_start: int | None = None  # first sequence that will never be stored; None if there is no gap
+        self.gap_start: int | None = None  # first sequence that no broker will ever store; None if there is no gap
         self.has_unresolved_sequence = False
         """Whether a batch has failed in doubt since `resolve_sequences` or `start_sequences` was last called."""
         self.id_and_epoch = NO_PRODUCER_ID  # the identity under which the sequences were assigned
@@ -113,20 +117,29 @@ class PartitionState:
         )
 
     def transition_to(self, phase: Phase) -> None:
-        """Change the phase. A transition to the current phase has no effect."""
+        """Change the phase. Do nothing if it is already `phase`.
+
+        Raise IllegalStateError if TRANSITIONS does not allow the change.
+        """
         if phase is self.phase:
             return
         if phase not in TRANSITIONS[self.phase]:
             raise IllegalStateError(f"{self!r} cannot move to the state {phase.value}.")
         self.phase = phase
 
-    def confirm_pipelining(self, connection: NodeApiVersions) -> None:
-        """PROBING -> PIPELINED: a request on this connection has succeeded, and no batch is pending."""
+    def confirm_pipelining(self, connection: ConnectionIdentity) -> None:
+        """Allow several requests in flight: one has succeeded on this connection, and no batch is pending.
+
+        PROBING -> PIPELINED.
+        """
         self.transition_to(PIPELINED)
         self.confirmed_connection = connection
 
     def start_sequences(self, id_and_epoch: ProducerIdAndEpoch) -> None:
-        """Start the sequences at 0 under an identity new to the leader, and give new sequences to pending batches."""
+        """Start the sequences at 0, and give new sequences to the pending batches. The phase becomes PROBING.
+
+        `id_and_epoch`: a producer identity that the partition's leader has not seen before.
+        """
         self.transition_to(PROBING)
         self.id_and_epoch = id_and_epoch
         self.next_sequence = 0
@@ -166,7 +179,8 @@ class PartitionState:
     def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a pending batch has failed.
 
-        If the batch is in doubt, its sequence is unresolved. If not, its sequence is part of a gap.
+        `in_doubt`: whether a broker may have stored the batch. Its sequence is then unresolved. Otherwise the sequence
+        is part of a gap.
         """
         if in_doubt:
             self.has_unresolved_sequence = True
@@ -174,14 +188,14 @@ class PartitionState:
             self.extend_gap(batch.base_sequence)
 
     def extend_gap(self, sequence: int) -> None:
-        """Make the gap begin no later than at `sequence`, under which no batch will ever be stored."""
+        """Let the gap begin at `sequence`, which no broker will ever store, unless the gap begins earlier."""
         if self.gap_start is None or is_after(self.gap_start, sequence):
             self.gap_start = sequence
 
     def resolve_sequences(self) -> None:
-        """Decide whether the unresolved sequence is a gap. No batch may be pending or in flight.
+        """Decide whether the sequences of batches that failed in doubt are a gap. No batch may be pending or in flight.
 
-        There is a gap if any sequences were not acknowledged. All unacknowledged sequences are then missing.
+        If the last acknowledged batch is not the last batch that got a sequence, all sequences after it are missing.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)
@@ -199,7 +213,12 @@ class PartitionState:
 
 
 def find_violations(partition_state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
-    """Describe the violated invariants of a partition's state. Tests and the schedule explorer check every step."""
+    """Describe the violated invariants of a partition's state.
+
+    Only tests call this: they check the state after every step.
+
+    `idempotent`: whether the producer assigns sequences. If it does not, only two invariants apply.
+    """
     invariants = {
         "at most max.in.flight requests are in flight": len(partition_state.in_flight_batches) <= max_in_flight,
         "all requests in flight are to one node": set(partition_state.in_flight_batches.values())
@@ -211,7 +230,7 @@ def find_violations(partition_state: PartitionState, max_in_flight: int, *, idem
 
 
 def _check_any_phase(partition_state: PartitionState) -> dict[str, bool]:
-    """Check the invariants of every phase. Return whether each one holds, keyed by its description."""
+    """Return whether the invariants of all phases hold, keyed by the invariant's description."""
     pending_batches = partition_state.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending_batches),
@@ -240,7 +259,7 @@ def _is_only_head_in_flight(partition_state: PartitionState) -> bool:
 
 
 def _find_batches_before_gap(partition_state: PartitionState) -> list[ProducerBatch]:
-    """Return the pending batches before the gap; all of them if there is no gap."""
+    """Return the pending batches before the gap, or all pending batches if there is no gap."""
     return [
         batch
         for batch in partition_state.pending_batches

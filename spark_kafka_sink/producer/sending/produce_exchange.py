@@ -1,4 +1,7 @@
-"""Build produce requests from the batches for one broker, and parse the responses for these batches."""
+"""Build the produce request for one broker's batches, and parse the response for each of these batches.
+
+A request that ends without a response (the connection was lost, or acks=0) also gives each batch a PartitionResponse.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def build_produce_request(
 ) -> PreparedProduceRequest:
     """Build the produce request for the batches that one broker receives.
 
-    Versions with topic ids are allowed only if the ids of all topics in the request are known.
+    `snapshot`: the metadata that contains the topic ids.
+    `transaction`: the open transaction of the batches; None if the producer has no transactional.id.
+
+    The result allows versions with topic ids only if the ids of all topics in the request are known.
     """
     batches_by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
@@ -74,7 +80,7 @@ def build_produce_request(
         partition_data = [
             PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in topic_batches.items()
         ]
-        # Each version of the request encodes either the name or the id.
+        # Set both, because the version determines whether the request contains the name or the id.
         topic_data.append(TopicProduceData(name=topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=partition_data))
     message = ProduceRequest(
         transactional_id=None if transaction is None else transaction.transactional_id,
@@ -91,7 +97,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
 class PartitionResponse(NamedTuple):
-    """The response for one batch. If the broker sent none, the code and `cause` describe how the request ended.
+    """The response for one batch. If the broker sent no response, `code` and `cause` say how the request ended.
 
     An offset of -1 is unknown. A `log_append_time` of -1 means that the records keep their own timestamps.
     """
@@ -104,7 +110,7 @@ class PartitionResponse(NamedTuple):
     record_error_messages: Mapping[int, str] = _NO_RECORD_MESSAGES
     """Error messages of single records, keyed by their index in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
-    """Reason why the broker sent no response for this partition."""
+    """Reason why the broker sent no response for this partition; None if it sent one, or if acks=0."""
 
 
 def parse_partition_responses(
@@ -112,7 +118,8 @@ def parse_partition_responses(
 ) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
     """Yield each batch of a request that has ended, with the response for that batch.
 
-    Batches without a response from the broker come last. Partitions that were not in the request are ignored.
+    Batches for which the broker sent no response come last, with a PartitionResponse that says why. Partitions in the
+    response that were not in the request are ignored.
     """
     message = response.message
     batches_without_response = {topic: dict(batches) for topic, batches in sent_batches.batches.items()}
@@ -140,7 +147,7 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
         }
     base_offset = response.base_offset if response.base_offset < _MAX_BASE_OFFSET else -1
     error_message = sanitize(response.error_message) if response.error_message else ""
-    # This is called once per batch, and keyword arguments would take twice as long.
+    # Pass the fields by position: this runs once per batch, and keyword arguments would take twice as long.
     return PartitionResponse(
         response.error_code,
         base_offset,
@@ -152,12 +159,17 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
 
 
 def build_disconnect_response(reason: str) -> PartitionResponse:
-    """Build the result for a batch whose connection was lost. The broker may have stored the batch."""
+    """Build the response for a batch whose connection was lost. The broker may have stored the batch.
+
+    `reason`: why the connection was lost; empty if it is unknown.
+    """
     return PartitionResponse(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
 
 
 def build_missing_response(response: ClientResponse, acks: int) -> PartitionResponse:
-    """Build the result for a batch for which the broker sent no response.
+    """Build the response for a batch for which the broker sent none.
+
+    `response`: the end of the batch's request.
 
     With acks=0, brokers never respond, so the batch counts as stored unless its request failed.
     """

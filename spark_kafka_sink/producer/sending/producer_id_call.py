@@ -14,9 +14,9 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class ProducerIdCall(Call[InitProducerIdResponse]):
-    """A call that stays open for the producer's lifetime and sends InitProducerId whenever a producer id is needed.
+    """Requests of the sender that obtain a producer id whenever one is needed (InitProducerId).
 
-    After a failure, the next request is due after a backoff.
+    Unlike other calls, this call remains in the request engine (requests/pending.py) for the producer's lifetime.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         `is_needed`: returns whether any records are waiting for a producer id.
         `set_producer_id_and_epoch`: called with each identity that a broker has assigned.
         `on_failure`: called with the error of a failed request, and the time of the failure.
-        `compute_backoff_ms`: returns the backoff after a failure; takes the number of consecutive failures before it.
+        `compute_backoff_ms`: returns the backoff after a failure, given the number of failures in a row before it.
         """
         super().__init__([InitProducerId(transactional_id=None)])
         self._is_needed = is_needed
@@ -43,18 +43,21 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._failure_count = 0
 
     def update_due_keys(self, now_ms: float) -> None:
-        """Schedule the request only while a producer id is needed. If it is backing off, keep its due time."""
+        """Make the request due if a producer id is needed, but not before its backoff has ended."""
         if self.in_flight_keys:
             return
-        # The engine postpones the key when it retries a request. While no producer id is needed, the key is not in
-        # `due_ms_by_key`, and `_next_attempt_ms` keeps its due time.
+        # Save the due time before the key may be removed: the engine postpones the key after a retriable error, and
+        # this backoff must also apply if the producer id is not needed for a while.
         self._next_attempt_ms = self.due_ms_by_key.get(self._key, self._next_attempt_ms)
         self.due_ms_by_key = {self._key: self._next_attempt_ms} if self._is_needed() else {}
 
     def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
     ) -> None:
-        """Adopt the producer id and epoch. A rejection, or a negative id or epoch, counts as a failure."""
+        """Pass on the assigned producer id and epoch.
+
+        If the broker rejected the request, or returned a negative id or epoch, handle the response as a failure.
+        """
         classification = request.classify(response)
         if classification.verdict is not Verdict.DONE:
             rejection = request.build_rejection_error(key, classification)
@@ -72,7 +75,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         self._set_producer_id_and_epoch(id_and_epoch)
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        """Schedule the next request after a backoff, and report the failure."""
+        """Make the next request due after a backoff, and pass the error to the sender."""
         self._next_attempt_ms = now_ms + self._compute_backoff_ms(self._failure_count)
         self._failure_count += 1
         self._on_failure(error, now_ms)

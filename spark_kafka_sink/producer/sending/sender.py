@@ -1,10 +1,11 @@
 """Sender: sends the accumulator's batches to the brokers and passes the results to the futures, on a single thread.
 
-`run_once` runs one round: it encodes rows that have lingered, fails batches that cannot be sent, sends batches that are
-ready, and handles responses. Expired batches fail before the accumulator is drained, so that none of them is sent.
+Each round of the loop (`run_once`) encodes rows that have lingered, fails batches that cannot be sent, sends batches
+that are ready, and handles responses. Within a round, expired batches fail before the accumulator is drained, so that
+none of them is sent.
 
 Nothing that brokers or user callbacks do can break the loop. An unexpected exception in the sender itself ends the loop
-and fails all incomplete batches.
+and fails all incomplete batches (`run`).
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 _log = logging.getLogger(__name__)
 
 _MAX_POLL_MS = 3_600_000.0
-"""Maximum duration of a poll, if neither a deadline nor a due time ends it earlier."""
+"""How long a poll waits if neither a deadline nor a due time ends it earlier. Any large number will do."""
 
 
 class Sender:
     """The loop of the sender thread.
 
     Other threads may only call initiate_close, abandon and handle_interrupted_append, and read fatal_error and
-    has_incomplete_rows.
+    has_incomplete_rows. The other public attributes are public only for tests.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter per component that the producer shares with the sender
@@ -60,7 +61,7 @@ class Sender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         metrics: ProducerMetrics,
-        requests: ClusterRequests,
+        cluster_requests: ClusterRequests,
         *,
         system: System,
         transactions: TransactionManager | None = None,
@@ -74,22 +75,27 @@ class Sender:
         self.idempotence = Idempotence(
             enabled=config.enable_idempotence,
             max_in_flight=config.max_in_flight_requests_per_connection,
-            get_connection=client.versions,  # returns a different object for each connection
+            get_connection_identity=client.versions,  # each new connection has its own versions object
             transactions=transactions,
         )
         self._transactions = transactions
-        self._requests = requests
+        self._cluster_requests = cluster_requests
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
-        self._add_permanent_call()
+        self._add_producer_id_or_transaction_call()
+        # Other threads set these flags without a lock, because `initiate_close` and `abandon` may be called while their
+        # thread holds any of the producer's locks.
         self._is_closing = False
-        self._is_close_forced = False
-        self._is_abandoned = False
+        self._is_close_forced = False  # whether a close, now or later, does not wait for incomplete batches
+        self._is_abandoned = False  # whether the producer ended without close()
         self.fatal_error: KafkaSinkError | None = None
+        """The error that ends the producer; None while there is none."""
 
     # --- start and end
 
     def initiate_close(self, *, force: bool) -> None:
-        """Make the sender end once every batch is acknowledged or has failed, or immediately if `force`. Thread-safe.
+        """Make the sender end once every batch is acknowledged or has failed. Thread-safe.
+
+        `force`: whether to end immediately instead, and fail the incomplete batches.
 
         A signal handler may call this while its thread holds any of the producer's locks. So this method takes no lock;
         it only sets flags and wakes the sender.
@@ -102,7 +108,10 @@ class Sender:
         """End the producer because a call was interrupted while it was appending records. Thread-safe.
 
         The call has left the producer in an unknown state. All records that were not sent fail, and close() does not
-        wait for responses.
+        wait for responses to the others.
+
+        `call_name`: the interrupted method, for the error message.
+        `cause`: the interrupt, usually a KeyboardInterrupt.
         """
         error = DeliveryError(
             f"{call_name} was interrupted by {type(cause).__name__} while it appended records, so this producer "
@@ -115,12 +124,13 @@ class Sender:
         self.client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
-        """Make the sender end without close(). Thread-safe.
+        """Make the sender end although close() was not called. Thread-safe.
 
-        Called when the producer was garbage-collected or the program is exiting.
+        This is called when the producer was garbage-collected or the program is exiting. Accepted records are still
+        delivered, or fail after delivery.timeout.ms. A transactional producer's records are not delivered, because no
+        call can commit their transaction anymore.
 
-        Accepted records are still delivered, or fail after delivery.timeout.ms. The records of an open transaction are
-        not delivered, because no call can commit it anymore.
+        `force`: whether to end immediately instead, and fail the incomplete batches.
 
         The garbage collector may call this on any thread, between any two bytecodes, while that thread holds any of the
         producer's locks. So this method takes no lock; it only sets flags and wakes the sender.
@@ -134,7 +144,7 @@ class Sender:
             while not self.is_finished:
                 self.run_once(self._system.now())
         except BaseException as error:
-            # If the error were not caught, the records would wait forever for this thread.
+            # Catch every error, so that the records fail with its cause and not as if the producer had been closed.
             self.fatal_error = DeliveryError(f"The producer's sender thread has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
@@ -145,6 +155,7 @@ class Sender:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the loop must end: the producer is closing, and does not wait for any more acknowledgements."""
         return self._is_closing and (self._is_close_forced or not self.has_incomplete_rows)
 
     @property
@@ -153,29 +164,36 @@ class Sender:
         return self.accumulator.has_incomplete_rows()
 
     def shut_down(self) -> None:
-        """Fail all incomplete batches and close the connections.
+        """Fail all incomplete batches, end all calls that wait for the sender, and close the connections.
 
-        All of buffer.memory is released, except memory that an interrupted append had reserved.
+        The order of the steps matters. All of buffer.memory is released, except the memory reserved by an interrupted
+        append.
         """
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
         self._stop_accepting_records()
         now_ms = self._system.now()
-        self._requests.fail(error)
+        self._cluster_requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
-        # The futures of stored batches fail before those of later batches, so that a partition's rows fail in order.
+        # Fail the stored batches before all later ones, so that the futures of a partition fail in order.
         self._deliveries.fail_stored_batches(error)
-        # The other batches fail before their requests end: a batch whose request is in flight may be stored.
+        # Fail the other batches while their requests still count as in flight: their errors must say that the records
+        # may be stored.
         self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now_ms)
         self._fail_unencoded_batches(now_ms)
-        # The requests end only after the connections are closed, because until then a socket may read their bytes.
+        # End the requests only after closing the connections: until then, a socket may read the bytes of the batches.
         self.client.close()
         self.idempotence.end_in_flight_requests()
-        # The flushes are completed last, so that none of them returns before all batches are removed.
+        # Complete the flushes last, so that no flush() returns before all batches were removed.
         self.accumulator.complete_flushes()
-        if (failures := self._deliveries.unobserved_failures) is not None:
+        self._log_unobserved_failures()
+
+    def _log_unobserved_failures(self) -> None:
+        """Log how many records failed after the producer was abandoned, because nobody may read their futures."""
+        failures = self._deliveries.unobserved_failures
+        if failures is not None:
             _log.warning(
                 "KafkaProducer %s was dropped, or the program exited, without close(). No acknowledgement was received "
                 "for %s. First error: %s",
@@ -189,7 +207,7 @@ class Sender:
     def run_once(self, now_ms: float) -> None:
         """Run one round: fail batches that can no longer be sent, send those that are ready, and handle responses.
 
-        Block at most until the next deadline.
+        Wait for responses, but at most until the next batch is due or expires.
         """
         snapshot = self.metadata.snapshot
         if self._is_closing:
@@ -197,27 +215,27 @@ class Sender:
         self._fail_unsent_batches_after_fatal_error(now_ms)
         self._fail_batches_dropped_by_transaction(now_ms)
         ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now_ms)
-        # These steps follow the filling, which reveals rows that cannot be encoded, and precede the drain. Abandoned
-        # batches come last, because the failure of a batch may make later batches unable to keep their sequences.
+        # Fail these batches after filling, which finds the rows that cannot be encoded, and before draining. Fail the
+        # abandoned batches last: if one of the other batches fails, later batches may have to be abandoned.
         self._fail_unencoded_batches(now_ms)
         self._fail_expired_batches(now_ms)
         self._fail_abandoned_batches(now_ms)
         self._request_leaders(ready_check.unknown_leader_topics, now_ms)
         request_delay_ms = _MAX_POLL_MS
         if self._transactions is not None:
-            # Requests about the transaction are sent before the drain. Otherwise batches of other partitions would take
-            # every free slot on the coordinator's connection, and a new partition could only be added to the
-            # transaction after that backlog was sent.
-            request_delay_ms = self._send_requests(now_ms)
+            # Send requests about the transaction before draining. Otherwise batches of other partitions would use up
+            # the free request slots of the coordinator's connection, and a new partition could only be added to the
+            # transaction once all of them were sent.
+            request_delay_ms = self._send_cluster_requests(now_ms)
         node_ids, node_delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
             self._send_produce_request(node_id, batches, snapshot, now_ms)
-        request_delay_ms = min(request_delay_ms, self._send_requests(now_ms))
-        # `ready_check` is stale by now. Expiring or draining a batch exposes the next batch of its queue, which may be
-        # in backoff. A queue that became ready just after `now_ms` was not drained.
+        request_delay_ms = min(request_delay_ms, self._send_cluster_requests(now_ms))
+        # Read the due time again, because `ready_check` is stale: each batch that expired or was drained has exposed
+        # the next batch of its queue, which may be backing off. Other queues may have become ready just after `now_ms`.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
         timeout_ms = min(
             request_delay_ms,
@@ -230,19 +248,19 @@ class Sender:
         try:
             for response in responses:
                 self._handle_response(response)
-        finally:  # even if handling one of the responses raises
+        finally:  # complete the stored batches even if handling a later response raises
             self._deliveries.complete_stored_batches()
 
     # --- steps of a round
 
     def _stop_accepting_records(self) -> None:
-        """Reject further records. If the producer was abandoned, count the failures from now on. Idempotent."""
+        """Reject further records. If the producer was abandoned, count records that fail from now on. Idempotent."""
         self.accumulator.close()
         if self._is_abandoned:
             self._deliveries.count_unobserved_failures()
 
     def _fail_unsent_batches_after_fatal_error(self, now_ms: float) -> None:
-        """If the producer or the metadata has a fatal error, fail the unsent batches and all blocking calls with it."""
+        """Fail the unsent batches and all blocking calls if the producer or its metadata has a fatal error."""
         error = self.fatal_error
         if error is None:
             try:
@@ -252,86 +270,96 @@ class Sender:
                 if self._transactions is not None:
                     self._transactions.transition_to_fatal_error(error)
         if error is not None:
-            self._requests.fail(error)
+            self._cluster_requests.fail(error)
             self._fail_unsent_batches(error, now_ms)
 
     def _fail_unsent_batches(self, error: KafkaSinkError, now_ms: float) -> None:
+        """Fail all staged and queued rows. Batches in flight are not affected."""
         self._deliveries.fail_batches(
             self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now_ms
         )
 
     def _fail_batches_dropped_by_transaction(self, now_ms: float) -> None:
-        """Fail the unsent records of a transaction that is being aborted or can only be aborted."""
+        """Fail the unsent batches if their transaction is being aborted or can only be aborted."""
         if self._transactions is not None and self._transactions.should_drop_unsent_batches:
             from spark_kafka_sink.producer.transactions.failures import build_not_sent_error  # only for transactions
 
             self._fail_unsent_batches(build_not_sent_error(self._transactions), now_ms)
 
     def _fail_unencoded_batches(self, now_ms: float) -> None:
+        """Fail the futures of rows that could not be encoded."""
         for batch in self.accumulator.take_failed_batches():
             self._deliveries.fail_batches([batch], build_encoding_error(batch), now_ms)
 
-    def _add_permanent_call(self) -> None:
-        """Add the call that stays open for the producer's lifetime.
+    def _add_producer_id_or_transaction_call(self) -> None:
+        """Add the call that requests producer ids or, in a transactional producer, sends all transaction requests.
 
-        The call requests producer ids or, for a transactional producer, sends all requests for transactions.
+        The call has requests whenever one is needed, and ends only with the producer.
         """
         if self._transactions is None:
-            self._requests.add(
+            self._cluster_requests.add(
                 ProducerIdCall(
                     is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained_rows(),
                     set_producer_id_and_epoch=self._set_producer_id_and_epoch,
                     on_failure=self._handle_producer_id_failure,
-                    compute_backoff_ms=self._requests.compute_backoff_ms,
+                    compute_backoff_ms=self._cluster_requests.compute_backoff_ms,
                 )
             )
             return
         from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall  # only for transactions
 
-        self._requests.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
+        self._cluster_requests.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
 
     def _set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.idempotence.set_producer_id_and_epoch(id_and_epoch)
         self.accumulator.unmute()
 
     def _handle_producer_id_failure(self, error: KafkaSinkError, now_ms: float) -> None:
-        """Fail the records that wait for a producer id.
+        """Fail all unsent records, because they wait for a producer id that could not be obtained.
 
-        An AuthorizationError does not end the producer, because the permission may be granted later.
+        Also end the producer, unless the error is an AuthorizationError: the permission may be granted later.
         """
         self._fail_unsent_batches(error, now_ms)
         if not isinstance(error, AuthorizationError):
             self._set_fatal_error(error)
 
     def _apply_transaction_state(self) -> None:
-        """Adopt the transaction manager's producer id and epoch if they have changed, and unmute all queues."""
+        """Adopt the transaction manager's producer id and epoch if they have changed.
+
+        Unmute all queues, because batches that had to wait for the transaction may be sent now.
+        """
         manager = self._transactions
         if manager is not None and manager.id_and_epoch != self.idempotence.id_and_epoch:
             self.idempotence.set_producer_id_and_epoch(manager.id_and_epoch)
         self.accumulator.unmute()
 
     def _is_flushed(self) -> bool:
-        """Return whether all records are done, and no batch's request is in flight, not even a failed batch's."""
+        """Return whether all records are acknowledged or failed, and no produce request is in flight.
+
+        The request of a batch that has already failed also counts: the broker may still store the batch.
+        """
         if self.accumulator.has_incomplete_rows():
             return False
-        return not any(partition.in_flight_batches for partition in self.idempotence)
+        return not any(partition_state.in_flight_batches for partition_state in self.idempotence)
 
-    def _send_requests(self, now_ms: float) -> float:
+    def _send_cluster_requests(self, now_ms: float) -> float:
         """Send all due requests for producer ids, transactions and their descriptions.
 
-        Return the delay until the next one is due.
+        Return the delay until the next request is due, or 0 if this call has found a fatal error.
         """
         if self.fatal_error is not None:
             return _MAX_POLL_MS
-        delay_ms = self._requests.send_due(now_ms)
+        delay_ms = self._cluster_requests.send_due(now_ms)
         self._set_fatal_error(self._find_transaction_error())
         return 0.0 if self.fatal_error is not None else delay_ms
 
     def _find_transaction_error(self) -> KafkaSinkError | None:
+        """Return the error that ends the producer because of its transactions, or None if there is none."""
         manager = self._transactions
         return None if manager is None else manager.fatal_error
 
     def _request_leaders(self, topics: Collection[str], now_ms: float) -> None:
+        """Request new metadata if there are any topics with partitions whose leader is unknown."""
         for topic in topics:
             self.metadata.add_topic(topic, now_ms)
         if topics:
@@ -340,21 +368,25 @@ class Sender:
     def _find_sendable_nodes(
         self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now_ms: float
     ) -> tuple[list[int], float]:
-        """Return the ready nodes that can accept a request now, and the delay until a further node may accept one."""
+        """Return the ready nodes that can accept a request now, and the delay until another one may be able to.
+
+        Connect to nodes that are not connected. Record for the partitioner which of the nodes accept requests.
+        """
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
             can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
-            self.accumulator.update_node_latency_stats(node_id, now_ms, can_drain=can_send)
+            self.accumulator.record_node_availability(node_id, now_ms, is_accepting=can_send)
             if can_send:
                 node_ids.append(node_id)
             else:
-                # A delay of 0 sets no limit: poll() itself ends at network events and at deadlines of connections.
+                # A delay of 0 means no limit, because poll() ends by itself at events and deadlines of connections.
                 node_delay_ms = self.client.poll_delay_ms(node_id, now_ms) or _MAX_POLL_MS
                 delay_ms = min(delay_ms, node_delay_ms)
         return node_ids, delay_ms
 
     def _fail_expired_batches(self, now_ms: float) -> None:
+        """Fail the batches whose delivery.timeout.ms has passed, even those in flight, and request new metadata."""
         for batch in self.accumulator.take_expired_batches(now_ms):
             in_doubt = self._deliveries.may_be_stored(batch)
             cause = find_timeout_cause(batch, self.metadata, self.client)
@@ -363,6 +395,7 @@ class Sender:
             self.metadata.request_update()
 
     def _fail_abandoned_batches(self, now_ms: float) -> None:
+        """Fail the batches that may be stored but cannot keep their sequences (see idempotence.py)."""
         for batch in self.idempotence.take_abandoned_batches():
             if not batch.is_done:
                 self.accumulator.remove_from_queue(batch)
@@ -371,7 +404,7 @@ class Sender:
     def _send_produce_request(
         self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now_ms: float
     ) -> None:
-        """Send the batches for a node in one produce request, as part of the transaction if there is one."""
+        """Send the batches for a node in one produce request."""
         transaction = None if self._transactions is None else self._transactions.identity
         message, sent_batches, versions = build_produce_request(batches, snapshot, self.config, transaction)
         expect_response = self.config.acks != 0  # with acks=0, brokers do not respond
@@ -379,25 +412,28 @@ class Sender:
             node_id, message, now_ms, expect_response=expect_response, tag=sent_batches, versions=versions
         )
         self.client.send(request, now_ms)
-        # The data is already encoded. If it were kept, the garbage collector would visit it until the response arrives.
+        # Drop the message's data, which is encoded by now. The garbage collector would visit each of its objects until
+        # the response arrives.
         message.topic_data.clear()
         self._metrics.record_request(sent_batches.batches, now_ms)
 
     def _handle_response(self, response: ClientResponse) -> None:
-        """Handle a response, or the end of a request without a response."""
+        """Handle the response to any of the sender's requests, or the end of a request that gets no response."""
         sent_batches = response.request.tag
         if isinstance(sent_batches, SentBatches):
             fatal_error = self._deliveries.handle_response(response, sent_batches)
             if fatal_error is not None and self._transactions is not None:
                 self._transactions.transition_to_fatal_error(fatal_error)
         else:
-            self._requests.handle_response(response)
+            self._cluster_requests.handle_response(response)
             fatal_error = self._find_transaction_error()
         self._set_fatal_error(fatal_error)
 
     def _set_fatal_error(self, error: KafkaSinkError | None) -> None:
-        """Set the error that ends the producer, unless one is set already (see handle_interrupted_append).
+        """Set the error that ends the producer, unless it is set already (see handle_interrupted_append).
 
         The next round, or the end of the sender, fails the unsent batches and all blocking calls.
+
+        `error`: the error; None changes nothing.
         """
         self.fatal_error = self.fatal_error or error

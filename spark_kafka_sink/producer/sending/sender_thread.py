@@ -1,9 +1,11 @@
 """SenderThread: runs the sender on a daemon thread, lets callers wait for its end, and ends it even without close().
 
 The thread references the sender but not the producer. So an unreferenced producer is garbage-collected, and its
-finalizer makes the thread deliver the accepted records and end. The thread is a daemon, so that a program can exit even
-if close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits up to `flush_at_exit` seconds
-for the remaining records. Tests run the sender without a thread, using their own SenderLoop
+finalizer calls `abandon`, which makes the thread deliver the accepted records and end. The thread is a daemon, so that
+a program can exit even if close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits up to
+`flush_at_exit` seconds for the remaining records.
+
+SenderThread implements the SenderLoop protocol. Tests use an implementation without a thread instead
 (tests/producer/virtual_time.py).
 """
 
@@ -21,13 +23,17 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
 
 _EXIT_GRACE_MS = 5_000.0
-"""How long the exit waits for the callbacks of records that failed because `flush_at_exit` had passed."""
+"""How long the interpreter's exit waits for user callbacks, after `flush_at_exit` has passed and the records failed."""
 
 
 class SenderThread:
-    """The SenderLoop used in production."""
+    """Runs one sender on a thread of its own. Methods without a docstring are documented in SenderLoop."""
 
     def __init__(self, system: System, flush_at_exit: float) -> None:
+        """`flush_at_exit`: how many seconds the interpreter's exit waits for the remaining records.
+
+        Raise ConfigurationError if it is not a number of seconds.
+        """
         if not isinstance(flush_at_exit, int | float) or not flush_at_exit >= 0:
             raise ConfigurationError(f"flush_at_exit must be a number of seconds, 0 or more, not {flush_at_exit!r}.")
         self._system = system
@@ -40,9 +46,10 @@ class SenderThread:
         self._has_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
+        """Start the thread under this name. Call this once."""
         self._sender = sender
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._running_lock.acquire()
+        self._running_lock.acquire()  # the thread releases the lock when it ends
         self._thread.start()
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
@@ -52,19 +59,20 @@ class SenderThread:
         return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender thread to end. Return whether it has ended before the timeout.
+        """Wait for the sender thread to end. Return whether it ended in time. A timeout of None waits forever.
 
-        Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt during its wait marks the thread as ended
-        while it is still running (https://github.com/python/cpython/issues/90882). A later close(), or the
-        interpreter's exit, would then not wait for the remaining records. An Event cannot be used either, because a
-        signal handler may call close() while the interrupted call holds the event's lock.
+        The wait is for a lock. Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt during its wait
+        marks the thread as ended while it is still running (https://github.com/python/cpython/issues/90882). A later
+        close(), or the interpreter's exit, would then not wait for the remaining records. An Event cannot be used
+        either, because a signal handler may call close() while the interrupted call holds the event's lock.
         """
         assert self._thread is not None
         try:
             self._running_lock.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
         finally:
-            # After a KeyboardInterrupt, it is unknown whether this thread has acquired the lock. Releasing it is safe
-            # once the sender has ended. Before that, a released lock would let the next `join` return at once.
+            # Release the lock only if the sender has ended: before that, the next `join` would acquire the released
+            # lock at once instead of waiting. After an interrupt, it is unknown whether this thread has acquired the
+            # lock, but releasing it does no harm in either case (see `_release_running_lock`).
             if self._has_ended:
                 self._release_running_lock()
         if self._has_ended:
@@ -81,16 +89,17 @@ class SenderThread:
             self._sender.run()
         finally:
             _running_threads.discard(self)
+            # Set the flag before releasing the lock, because `join` reads the flag once it has acquired the lock.
             self._has_ended = True
             self._release_running_lock()
 
     def _release_running_lock(self) -> None:
-        """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if it is not locked.
+        """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if the lock is not held.
 
-        Every thread that finds that the sender has ended calls this method, even if it has not acquired the lock
-        itself: a thread may be interrupted after `acquire` has locked the lock and before `acquire` has returned.
+        Every thread that finds that the sender has ended calls this method, even if `acquire` raised: an interrupt may
+        occur after `acquire` has locked the lock and before it returns.
         """
-        with suppress(RuntimeError):  # a different thread has unlocked it
+        with suppress(RuntimeError):  # another thread has released the lock
             self._running_lock.release()
 
     # --- interpreter exit
@@ -104,7 +113,10 @@ class SenderThread:
         return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete_rows
 
     def begin_exit(self) -> float:
-        """Make the sender deliver the remaining records and end. Return the deadline, on the monotonic clock."""
+        """Make the sender deliver the remaining records and end.
+
+        Return the time, on the monotonic clock, at which `flush_at_exit` will have passed.
+        """
         assert self._sender is not None
         self._sender.abandon(force=not self._flush_at_exit_ms)
         return self._system.now() + self._flush_at_exit_ms
@@ -118,21 +130,24 @@ class SenderThread:
 
 
 _running_threads: set[SenderThread] = set()
-"""Instances whose thread is running. Each thread adds and removes its own, which is atomic under the GIL."""
+"""Instances whose thread is running. No lock is needed: adding and removing an item is atomic under the GIL."""
 
 
 @atexit.register
 def _deliver_at_exit() -> None:
-    """Deliver the records of all producers concurrently: all senders begin their exit before any of them is awaited."""
+    """Deliver the remaining records of all producers, or fail them after their `flush_at_exit`."""
+    # All senders begin their exit before any of them is awaited, so that they deliver their records concurrently.
     deadlines = [(thread, thread.begin_exit()) for thread in list(_running_threads) if thread.has_work]
     for thread, deadline_ms in deadlines:
         thread.end_exit(deadline_ms)
 
 
 def abandon(sender: Sender, pid: int) -> None:
-    """Make the sender of a garbage-collected producer end.
+    """Make the sender of a garbage-collected producer deliver the accepted records and end.
 
     Do nothing in a forked child, because the sender thread belongs to the parent process.
+
+    `pid`: the process that created the producer.
     """
     if os.getpid() == pid:
         sender.abandon()

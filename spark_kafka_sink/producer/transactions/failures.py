@@ -1,6 +1,7 @@
-"""Build the errors that commit_transaction() raises for transactions with failed records.
+"""Build the errors of transactions with failed records, and of records that are not sent.
 
-Each error states how many records have failed, and the key of the first one.
+The error of a commit states how many records of the batch failed, and the key of the first one, so that a user can find
+the records.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.decoder import decode_batches
 
 _MAX_SHOWN_KEY_BYTES = 60
+"""Maximum number of bytes of a key that an error message shows."""
 
 
 def fail_transaction(
@@ -22,18 +24,21 @@ def fail_transaction(
     error: KafkaSinkError,
     record_errors: Mapping[int, KafkaSinkError] | None,
 ) -> None:
-    """Prevent a transaction from being committed, because one of its batches is not stored, or may not be stored.
+    """Prevent a transaction from being committed, because one of its batches was not stored, or may not have been.
 
-    `record_errors`: errors of the records that the broker rejected individually, keyed by their index in the batch.
+    `error`: the error of the batch.
+    `record_errors`: errors of the records that the broker rejected individually, keyed by their index in the batch;
+    None if there are none.
     """
-    # If unsent batches are dropped, the transaction has already failed or is being aborted, and keeps its first error.
+    # If unsent batches are dropped, the transaction has already failed or is being aborted. Its first error is kept, so
+    # a message that describes this batch is not needed.
     if not manager.should_drop_unsent_batches:
         error = _build_failed_records_error(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
 def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
-    """Build the error for a record that is dropped because its transaction cannot be committed or is aborted."""
+    """Build the error for a record that is not sent because its transaction cannot be committed or is being aborted."""
     message_start = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
     cause = manager.error
     if cause is None:
@@ -48,7 +53,8 @@ def _build_failed_records_error(
 ) -> KafkaSinkError:
     """Build an error that states how many of the batch's records failed, and the key of the first one.
 
-    Without `record_errors`, the whole batch has failed with `error`.
+    `record_errors`: errors of the failed records, keyed by index in the batch. If it is empty, all records failed with
+    `error`.
     """
     first_index = min(record_errors, default=0)
     cause = record_errors.get(first_index, error)
@@ -66,8 +72,9 @@ def _build_failed_records_error(
 def _read_key(batch: ProducerBatch, record_index: int) -> str | None:
     """Return a record's key for an error message, truncated if it is long.
 
-    Return None if the key is null, or if the batch has no sequence yet or is already done.
+    Return None if the key is null or can no longer be read.
     """
+    # A batch without a sequence may still be open, and the memory of a batch that is done may have been released.
     if not batch.has_sequence or batch.is_done:
         return None
     columns = next(iter(decode_batches(b"".join(batch.build_wire_segments())))).columns

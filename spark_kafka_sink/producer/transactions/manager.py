@@ -10,13 +10,14 @@
                         handle_failed_batch                    a batch has failed
                         transition_to_fatal_error              the producer has failed
 
-The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt,
-`_derive_request` computes the next request from the state. A producer id comes first, then additions to the
-transaction, then its end. The engine in requests/pending.py routes and retries the requests (transaction_call.py).
-Each request in requests/transactions.py interprets its response and calls one of the listener methods below (on_...).
+The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt to
+send one, `_derive_request` computes the next request from the state. A producer id comes first, then additions to the
+transaction, then its end. The request engine (requests/pending.py) routes and retries the requests; transaction_call.py
+passes them to the engine. Each request in requests/transactions.py interprets its response and calls one of the
+listener methods below (on_...).
 
-EndTxn is sent only when all batches of the transaction are done and none of their requests is in flight (`is_flushed`).
-An empty transaction ends without a request.
+EndTxn, the request that ends a transaction, is sent only when all batches of the transaction are done and none of their
+requests is in flight (`is_flushed`). An empty transaction ends without a request.
 
 A transaction is in doubt if the coordinator may have executed a request that adds partitions or a group, but the
 response was lost or was a rejection because the coordinator could not store the request in time. Aborting such a
@@ -50,6 +51,7 @@ from spark_kafka_sink.producer.transactions.states import (
     ENDING_STATES,
     INIT,
     PREPARE,
+    SEND,
     SEND_OFFSETS,
     WRITABLE_STATES,
     Operation,
@@ -89,8 +91,8 @@ class TransactionManager:
         self._timeout_ms = timeout_ms
         self._version: int  # protocol version of the last transaction under this epoch; 0 until there is one
         self._lock = threading.RLock()
-        self._transaction: OpenTransaction | None = None
-        self._needs_producer_id = False
+        self._transaction: OpenTransaction | None = None  # None if no transaction is open
+        self._needs_producer_id = False  # whether InitProducerId must be sent before any other request
         self._id_and_epoch_to_send: ProducerIdAndEpoch
         """Sent with InitProducerId: the current identity to get its next epoch (KIP-360), or NO_PRODUCER_ID."""
         self._transaction_count = 0  # number of transactions that `begin` has begun
@@ -111,6 +113,7 @@ class TransactionManager:
 
     @property
     def fatal_error(self) -> KafkaSinkError | None:
+        """The error that has ended the producer; None if there is none."""
         return self.error if self.state is _State.FATAL_ERROR else None
 
     def __repr__(self) -> str:
@@ -121,24 +124,28 @@ class TransactionManager:
     def init(self, transactional_id: str | None = None) -> Operation:
         """Fence earlier producers with this transactional id, abort their open transaction, and get a producer id.
 
-        May be called again, with the same or a different transactional id, if the producer is ready or if another
-        process has ended its prepared transaction. Raise IllegalStateError in other states.
+        `transactional_id`: replaces the current transactional id; None keeps it.
+
+        May be called again if the producer is ready, or if another process has ended its prepared transaction. Raise
+        IllegalStateError in other states.
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
             if requested_id != self.transactional_id:
-                self._reject_id_change_while_pending(requested_id)
+                self._ensure_id_can_change(requested_id)
             return self._lifecycle.start_or_join(INIT, lambda: self._begin_init(requested_id))
 
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
-            # If the state does not allow this transition, it raises before anything has changed.
+            # Change the state first: if the state does not allow it, this raises before anything else has changed. The
+            # state passes through INITIALIZING, from which it may become PREPARED.
             self._lifecycle.transition_to(_State.INITIALIZING)
             self._needs_producer_id = False
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
-            # The requests that the other process has sent under this epoch, and its next sequence, are unknown here.
+            # It is unknown which requests the other process has sent under this epoch, and which sequence is next. So
+            # the next transaction must have a new epoch.
             self._has_delayable_request = True
             self._transaction = OpenTransaction(prepared.version, is_started=True)
             self._lifecycle.transition_to(_State.PREPARED)
@@ -149,29 +156,33 @@ class TransactionManager:
         `version`: the transaction protocol version of the cluster; None if it is unknown.
         """
         with self._lock:
-            self._lifecycle.reject_while_pending(BEGIN)
+            self._lifecycle.ensure_no_pending_operation(BEGIN)
             self._lifecycle.raise_if_failed()
             self._lifecycle.transition_to(_State.IN_TRANSACTION)
             if version is None:
                 version = self._version or 1  # that of the previous transaction, or 1 if there was none
-            # Brokers expect the first transaction of version 2 to have a new epoch. A request that may run late would
-            # affect this transaction if both had the same epoch.
+            # A new epoch is needed in two cases. Brokers expect one for the first transaction of version 2. And if a
+            # request of an earlier transaction runs late, it would affect this transaction under the same epoch.
             if self._version == 1 and (version >= 2 or self._has_delayable_request):
-                self._require_producer_id(self.id_and_epoch)
+                self._request_producer_id(self.id_and_epoch)
             self._version = version
             self._transaction_count += 1
             self._transaction = OpenTransaction(version, number=self._transaction_count)
 
     def commit(self) -> Operation:
+        """Begin the commit of the open transaction, or join the pending commit. Return its operation."""
         with self._lock:
             return self._lifecycle.start_or_join(COMMIT, lambda: self._lifecycle.transition_to(_State.COMMITTING))
 
     def abort(self) -> Operation:
-        """Begin an abort. It may follow a pending commit whose EndTxn was not sent yet."""
+        """Begin to abort the open transaction, or join the pending abort. Return its operation.
+
+        A pending commit is replaced if its EndTxn was not sent yet.
+        """
         with self._lock:
             transaction = self._transaction
             if self.state is _State.COMMITTING and transaction is not None and not transaction.is_end_sent:
-                # The commit fails before it is discarded, because another thread may be waiting for its outcome.
+                # Fail the commit before discarding it, because another thread may be waiting for its outcome.
                 self._transition_to_abortable_error(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
@@ -188,7 +199,7 @@ class TransactionManager:
             self._require_transaction().accepts_records = False
 
     def find_last_offsets_operation(self) -> Operation | None:
-        """Return the operation of the last offsets that are not yet part of the transaction, or None."""
+        """Return the last operation of `send_offsets` that is not done, or None if all offsets are written."""
         with self._lock:
             unwritten_offsets = [] if self._transaction is None else self._transaction.unwritten_offsets
             return unwritten_offsets[-1].operation if unwritten_offsets else None
@@ -196,7 +207,9 @@ class TransactionManager:
     def prepare(self) -> TransactionIdentity | None:
         """Leave the transaction open for another process to end, and return its identity.
 
-        All records must be acknowledged and all offsets written. If the transaction is empty, end it and return None.
+        If the transaction is empty, end it and return None.
+
+        All records must be acknowledged, and all offsets must be written.
         """
         with self._lock:
             self._lifecycle.ensure_in_transaction(PREPARE)
@@ -210,7 +223,7 @@ class TransactionManager:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
-        """Add a consumer group's offsets to the transaction. Return an operation that ends when they are written."""
+        """Add a consumer group's offsets to the transaction. Return an operation that ends once they are written."""
         with self._lock:
             self._lifecycle.ensure_in_transaction(SEND_OFFSETS)
             if not self._require_transaction().accepts_records:
@@ -222,50 +235,58 @@ class TransactionManager:
                 operation.finish()
             return operation
 
-    def ensure_can_send(self, transaction_number: int | None = None) -> int:
-        """Return the number of the open transaction. Raise if it accepts no records.
+    def require_transaction_number(self, expected_number: int | None = None) -> int:
+        """Return the number of the open transaction, to which the caller may add records.
 
-        `transaction_number`: the number that the open transaction must have; None to accept any. A call that has waited
-        for metadata or memory passes the number of its own transaction, because it must not add its record to a later
-        one.
+        Raise IllegalStateError if no transaction is open, or if the open one no longer accepts records. If it has
+        failed, raise its error.
+
+        `expected_number`: the number that the open transaction must have, or None if any will do. A call that has
+        waited for metadata or memory passes the number of its own transaction, because its record must not become part
+        of a later one.
         """
         with self._lock:
             transaction = self._transaction
-            if transaction_number is not None and (transaction is None or transaction.number != transaction_number):
-                raise self._lifecycle.build_ended_error("send")
-            self._lifecycle.ensure_in_transaction("send")
+            if expected_number is not None and (transaction is None or transaction.number != expected_number):
+                raise self._lifecycle.build_ended_error(SEND)
+            self._lifecycle.ensure_in_transaction(SEND)
             assert transaction is not None
             if not transaction.accepts_records:
-                raise self._lifecycle.build_ended_error("send")
+                raise self._lifecycle.build_ended_error(SEND)
             return transaction.number
 
-    def abort_if_open(self) -> Operation | None:
-        """Abort an open transaction before the producer closes.
+    def abort_or_get_pending(self) -> Operation | None:
+        """Begin to abort the open transaction, or find the pending operation, before the producer closes.
 
-        Return the operation to wait for: the abort, else the pending operation, or None if there is neither.
+        Return the operation to wait for; None if no transaction is open and no operation is pending.
         """
         with self._lock:
-            if self.is_open:
+            if self.has_abortable_transaction:
                 self._lifecycle.discard_pending()
                 return self.abort()
             return self._lifecycle.pending_operation
 
     @property
-    def is_open(self) -> bool:
-        """Whether close() must abort a transaction. A prepared transaction is left to other processes."""
+    def has_abortable_transaction(self) -> bool:
+        """Whether a transaction is open that must be aborted before the producer closes.
+
+        A prepared transaction is left to other processes.
+        """
         return self.state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR)
 
     # --- the sender thread
 
     @property
     def should_drop_unsent_batches(self) -> bool:
-        """Whether batches that were not sent yet must be dropped."""
+        """Whether batches that were not sent yet must fail, because the transaction will not be committed."""
         return self.state in (_State.ABORTING, _State.ABORTABLE_ERROR, _State.FATAL_ERROR)
 
     def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
         """Return whether a batch for this partition may be sent now.
 
         If the partition must first be added to the transaction (version 1), request the addition and return False.
+
+        `is_retry`: whether the batch was sent before.
         """
         with self._lock:
             transaction = self._transaction
@@ -273,8 +294,8 @@ class TransactionManager:
                 return False
             is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.added_partitions:
-                # Even if the transaction can only be aborted, a batch that was sent before may be sent again: its
-                # records are aborted with the transaction, because EndTxn waits for the batch.
+                # A batch that was sent before may be sent again even if the transaction can only be aborted. Its
+                # records are then aborted as well, because EndTxn is not sent before the batch is done.
                 return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
             if not is_writable:
                 return False
@@ -287,15 +308,17 @@ class TransactionManager:
 
     @property
     def identity(self) -> TransactionIdentity:
-        """The identity of the open transaction, for its requests."""
+        """The identity of the open transaction, which its requests contain. A transaction must be open."""
         with self._lock:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._require_transaction().version)
 
     def handle_rejected_record(self, transaction_number: int, error: KafkaSinkError) -> None:
-        """Prevent the commit of the transaction with this number, because a record could not be added to it.
+        """Prevent the commit of a transaction, because a record could not be added to it.
 
-        Do nothing if the transaction has ended. An IllegalStateError is ignored, because it means that the call came
-        too late: the record belongs to no transaction, so the transaction that is being committed is complete.
+        Do nothing if the transaction has ended, or if the error is an IllegalStateError. That error means that the call
+        came too late: its record belongs to no transaction, so the transaction being committed lacks nothing.
+
+        `transaction_number`: the number of the transaction.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
@@ -304,24 +327,25 @@ class TransactionManager:
                 self.handle_failed_batch(error, has_sequence=False)
 
     def handle_failed_batch(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
-        """Prevent the commit of the transaction, because a batch is not stored, or may not be stored.
+        """Prevent the commit of the transaction, because one of its batches was not stored, or may not have been.
 
-        `has_sequence`: whether the batch had sequence numbers, in which case the sequence may now have a gap.
+        `has_sequence`: whether the batch had sequence numbers, which may now be missing from the partition's log.
         """
         with self._lock:
             transaction = self._transaction
             if transaction is None:
                 return
             transaction.needs_new_epoch |= has_sequence
-            # After EndTxn was sent, only the coordinator knows the outcome: it may have committed already.
+            # Once EndTxn was sent, only the coordinator knows the outcome: it may already have committed.
             if not transaction.is_end_sent:
                 self._transition_to_abortable_error(error)
 
     def detect_recreated_topic(self, topic: str, topic_id: UUID | None) -> None:
         """Prevent the commit of the transaction if a topic was recreated after the transaction had written to it.
 
-        The earlier records were deleted with the old topic, so a commit would expose only part of the transaction. Call
-        this for each batch that a broker has stored.
+        The earlier records were deleted with the old topic, so a commit would expose only part of the transaction.
+
+        Call this for each batch that a broker has stored.
 
         `topic_id`: the topic's id when the batch was sent; None if the cluster has no topic ids.
         """
@@ -338,7 +362,9 @@ class TransactionManager:
                 self.handle_failed_batch(error, has_sequence=True)  # in a transaction, all batches have sequences
 
     def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
-        """Return the next request in the current state, or None. End an empty transaction, which needs no request.
+        """Return the next request, or None if none can be sent now.
+
+        If the transaction is to end and is empty, end it here: no request is needed.
 
         `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
         """
@@ -352,10 +378,10 @@ class TransactionManager:
             return self._derive_request(is_flushed)
 
     def try_begin_sending(self, request: Request) -> bool:
-        """Record that the request is being sent. Call this immediately before its bytes are sent.
+        """Record that a request is being sent, and return True. Call this immediately before its bytes are sent.
 
-        Return False, and record nothing, if the request must no longer be sent: a record has failed since
-        `next_request` returned an EndTxn that commits, so the transaction can only be aborted.
+        Return False, and record nothing, if the request must no longer be sent. That is so if `next_request` returned
+        an EndTxn that commits, and a record has failed since then: the transaction can only be aborted.
         """
         with self._lock:
             if isinstance(request, EndTransaction):
@@ -369,13 +395,16 @@ class TransactionManager:
             return True
 
     def handle_disconnect(self, request: Request, *, was_sent: bool) -> None:
-        """Handle a request whose connection ended before the response. The broker may still execute the request."""
+        """Handle a request whose connection was lost before the response. A broker may still execute the request.
+
+        `was_sent`: whether the request was sent, so that the broker may have received it.
+        """
         with self._lock:
             self._has_delayable_request |= was_sent and request.unsafe_when_delayed
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
-        """Apply the partial results of a response, even if the request will be retried."""
+        """Apply what a response says about parts of the request, even if the request will be retried."""
         with self._lock:
             classification = request.classify(response)
             if may_be_stored(classification):
@@ -385,10 +414,10 @@ class TransactionManager:
                 request.notify_listener_of_executed_parts(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
-        """Handle the final response of a request."""
+        """Handle the final response to a request, after which the request is not retried."""
         with self._lock:
             if isinstance(request, InitProducerId) and not self._can_use_response(request):
-                return
+                return  # the response is stale
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
                 request.notify_listener(response, self)
@@ -400,8 +429,9 @@ class TransactionManager:
     def handle_failure(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
         """Handle a request that was rejected or could not be sent.
 
-        An abortable error is fatal if the transaction is already being aborted and the abort cannot be completed
-        without this request.
+        The verdict decides whether the call may be repeated, the transaction must be aborted, or the producer has
+        failed. An abortable error is fatal if the transaction is already being aborted, and if the abort cannot be
+        completed without this request.
         """
         with self._lock:
             if verdict is Verdict.UNAUTHORIZED and self.state is _State.INITIALIZING:
@@ -417,10 +447,10 @@ class TransactionManager:
                 self.transition_to_fatal_error(error)
 
     def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
-        """Enter FATAL_ERROR, and fail all operations."""
+        """End the producer because of an error, and fail all operations. The first fatal error is kept."""
         with self._lock:
             if self.state is not _State.FATAL_ERROR:
-                description = repr(self)  # includes the state before the failure
+                description = repr(self)  # names the state before the failure
                 self._lifecycle.enter_error_state(_State.FATAL_ERROR, error)
                 _log.error("%s failed permanently: %s", description, error)
             self.close(error)
@@ -432,11 +462,11 @@ class TransactionManager:
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
-    def _reject_id_change_while_pending(self, requested_id: str) -> None:
+    def _ensure_id_can_change(self, requested_id: str) -> None:
         """Raise IllegalStateError if an operation is pending under the current transactional id.
 
-        Its outcome can only be learned under its own id. After a fatal error, no call can be repeated, so a pending
-        operation no longer matters.
+        The outcome of an operation can only be learned under its own id. After a fatal error, no call can be repeated,
+        so a pending operation no longer matters.
         """
         pending_operation = self._lifecycle.pending_operation
         if pending_operation is not None and self.state is not _State.FATAL_ERROR:
@@ -447,12 +477,14 @@ class TransactionManager:
             )
 
     def _begin_init(self, transactional_id: str) -> None:
+        """Begin to initialize the producer under a transactional id, without any transaction."""
         self._lifecycle.transition_to(_State.INITIALIZING)
         self._lifecycle.transactional_id = transactional_id
         self._transaction = None
-        self._require_producer_id(NO_PRODUCER_ID)
+        self._request_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
+        """Begin to abort the transaction. Its offsets that are not written yet fail."""
         self._lifecycle.transition_to(_State.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
@@ -460,13 +492,15 @@ class TransactionManager:
     # --- the next request
 
     def _is_transaction_empty(self) -> bool:
-        return self._transaction is None or self._transaction.is_empty(aborting=self.state is _State.ABORTING)
+        """Return whether the transaction can end without a request to the coordinator."""
+        is_aborting = self.state is _State.ABORTING
+        return self._transaction is None or self._transaction.can_end_without_request(is_aborting=is_aborting)
 
     def _derive_request(self, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, or None if none can be sent now.
 
-        The order matters: a producer id comes first, because all other requests carry it. Additions to the transaction
-        precede its end, because the coordinator would not count later ones as part of it.
+        The order matters: a producer id comes first, because all other requests contain it. Additions to the
+        transaction precede its end, because the coordinator would not count later additions as part of it.
         """
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
@@ -483,10 +517,14 @@ class TransactionManager:
         return EndTransaction(self.identity, commit=self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
     def _can_use_response(self, request: InitProducerId) -> bool:
-        """Return whether the response to a request may still be used.
+        """Return whether the response to a request is about the identity that the producer requests now.
 
-        The response is stale in this case: (1) InitProducerId is sent for the new epoch of a transaction, (2) the
-        transaction is empty and is prepared, (3) init() or take_over() changes the identity, (4) the response arrives.
+        The response is stale after this sequence of events:
+
+            1. InitProducerId is sent, because a transaction needs a new epoch.
+            2. The transaction is empty, and `prepare` ends it.
+            3. `init` or `take_over` changes the identity.
+            4. The response arrives.
         """
         if not self._needs_producer_id or request.transactional_id != self.transactional_id:
             return False
@@ -502,10 +540,11 @@ class TransactionManager:
     # --- executed requests (TransactionListener)
 
     def on_initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        """Adopt the identity that the coordinator has assigned (InitProducerId)."""
         self.id_and_epoch = id_and_epoch
         self._needs_producer_id = self._has_delayable_request = False
         if self._transaction is None:
-            self._version = 0  # no transaction was begun under the new epoch yet
+            self._version = 0  # no transaction has begun under the new epoch yet
         if self.state is _State.INITIALIZING:
             self._lifecycle.transition_to(_State.READY)
             self._lifecycle.finish_operation()
@@ -520,25 +559,32 @@ class TransactionManager:
         self._require_transaction().remove_written_offsets(partitions)
 
     def on_ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None:
+        """Complete the transaction, which the coordinator has ended (EndTxn).
+
+        `next_id_and_epoch`: the identity for the next transaction; None if the current one is kept (version 1).
+        """
         if next_id_and_epoch is not None:
             self.id_and_epoch = next_id_and_epoch
         self._complete_transaction()
 
     def _complete_transaction(self) -> None:
-        """Discard the ended transaction. In version 1, request a new epoch if the sequence numbers may have gaps."""
+        """Discard the ended transaction, and finish its operation.
+
+        In version 1, if sequence numbers may be missing, request a new epoch first.
+        """
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
-            self._require_producer_id(self.id_and_epoch)
+            self._request_producer_id(self.id_and_epoch)
             self._lifecycle.transition_to(_State.INITIALIZING)
         else:
             self._lifecycle.transition_to(_State.READY)
             self._lifecycle.finish_operation()
 
     def _build_timeout_advice(self, now_ms: float) -> str | None:
-        """Return an explanation if the transaction was open for longer than transaction.timeout.ms.
+        """Return what to do if the transaction was open for longer than transaction.timeout.ms; None if it was not.
 
-        The coordinator then aborts the transaction under the next epoch, and rejects this producer as if another
-        producer had fenced it (KIP-588).
+        After that time, the coordinator aborts the transaction under the next epoch, and rejects this producer as if
+        another producer had fenced it (KIP-588).
         """
         started_ms = None if self._transaction is None else self._transaction.started_ms
         if started_ms is None or now_ms - started_ms < self._timeout_ms:
@@ -550,7 +596,7 @@ class TransactionManager:
         )
 
     def _transition_to_abortable_error(self, error: KafkaSinkError) -> None:
-        """Enter ABORTABLE_ERROR, unless the transaction is being aborted or has failed. Keep the first error."""
+        """Fail the transaction, so that it can only be aborted. Do nothing if it has failed or is being aborted."""
         if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING, _State.INITIALIZING):
             return
         _log.info("%r: the transaction must be aborted: %s", self, error)
@@ -561,13 +607,13 @@ class TransactionManager:
 
     # --- helpers
 
-    def _require_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
-        """Make InitProducerId, with this id and epoch, the next request."""
+    def _request_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
+        """Let InitProducerId, with this id and epoch, be the next request. Other requests wait for its response."""
         self._needs_producer_id = True
         self._id_and_epoch_to_send = id_and_epoch_to_send
 
     def _mark_in_doubt(self, request: Request) -> None:
-        """Mark the transaction as in doubt if the request adds partitions or a group to it."""
+        """Record that the coordinator may have executed a request, if the request adds to the transaction."""
         if self._transaction is not None:
             self._transaction.is_in_doubt |= request.adds_to_transaction
 

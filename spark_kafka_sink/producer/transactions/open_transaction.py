@@ -14,11 +14,14 @@ from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMe
 
 @dataclass
 class GroupOffsets:
-    """Offsets of a consumer group that are not yet part of the transaction."""
+    """The offsets of one send_offsets_to_transaction() call that brokers have not written yet."""
 
     group_metadata: GroupMetadata
+    """The consumer group to which the offsets belong."""
     offsets: dict[TopicPartition, OffsetAndMetadata]
+    """The offsets that are not written yet, by partition."""
     operation: Operation
+    """The call's operation, which is finished once all offsets are written."""
     is_group_added: bool = False
     """Whether brokers have added the group to the transaction (version 1)."""
 
@@ -32,43 +35,45 @@ class OpenTransaction:
     """
 
     version: int
-    """The transaction protocol version: 2 for KIP-890, else 1.
+    """The transaction protocol version: 2 with KIP-890, otherwise 1.
 
-    In version 1, partitions and groups are added by requests of their own. In version 2, a partition or group is
-    added by its first batch or its first offsets.
+    In version 1, the producer adds partitions and groups with requests of their own. In version 2, brokers add a
+    partition with its first batch, and a group with its first offsets.
     """
     number: int = 0
-    """Sequential number of the transaction within the producer. After waiting, a call compares this with the open
-    transaction's number to find out whether its own transaction has ended."""
+    """Sequential number of the transaction within the producer. A call that has waited compares the number of its own
+    transaction with that of the open one, to find out whether its own transaction has ended."""
     added_partitions: set[TopicPartition] = field(default_factory=set)
-    """The partitions of the transaction: batches for them may be sent."""
+    """The partitions of the transaction. Batches for these partitions may be sent."""
     partitions_to_add: set[TopicPartition] = field(default_factory=set)
     """Partitions that must be added before a batch for them may be sent (version 1)."""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
-    """Topic ids by topic name, as of the transaction's first acknowledged records for the topic."""
+    """The id of each topic, by topic name, when the topic's first records in the transaction were acknowledged."""
     unwritten_offsets: list[GroupOffsets] = field(default_factory=list)
     """Offsets that brokers have not written yet, in the order of the calls. Only the first entry is being sent."""
     is_started: bool = False
-    """Whether brokers know of the transaction. If they do, it must be ended with EndTxn."""
+    """Whether brokers know of the transaction. If they do, it must be ended with a request (EndTxn)."""
     started_ms: float | None = None
-    """Monotonic time at which the sender noticed the start. In version 1, the coordinator's timeout is already running
-    by then; in version 2, it starts when the first request arrives."""
+    """Monotonic time at which the sender noticed that `is_started` was set; None before that.
+
+    In version 1, the coordinator's timeout is already running by then. In version 2, the timeout starts when the first
+    request arrives."""
     is_in_doubt: bool = False
-    """Whether a request that adds a partition or a group may have been executed even though the producer received no
-    successful response."""
+    """Whether a request that adds a partition or a group may have been executed, although the producer received no
+    successful response to it."""
     needs_new_epoch: bool = False
-    """Whether the transaction may leave gaps in the sequence numbers. If so, a new epoch must follow it."""
+    """Whether sequence numbers may be missing because a batch failed. The next transaction then needs a new epoch."""
     is_end_sent: bool = False
-    """Whether EndTxn was sent. From then on, no record may follow, and the coordinator decides the outcome."""
+    """Whether EndTxn, the request that ends the transaction, was sent."""
     accepts_records: bool = True
     """Whether records and offsets may still be added. False once the transaction is being prepared."""
 
-    def is_empty(self, *, aborting: bool) -> bool:
-        """Return whether the transaction can end without a request: no broker knows of it, and nothing is left to add.
+    def can_end_without_request(self, *, is_aborting: bool) -> bool:
+        """Return whether no broker knows of the transaction, and nothing remains to be added to it.
 
-        `aborting`: whether the transaction is being aborted, in which case nothing more is added to it.
+        `is_aborting`: whether the transaction is being aborted. Nothing more is then added to it.
         """
-        has_pending_additions = not aborting and bool(self.partitions_to_add or self.unwritten_offsets)
+        has_pending_additions = not is_aborting and bool(self.partitions_to_add or self.unwritten_offsets)
         return not (self.is_started or self.is_in_doubt or has_pending_additions)
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
@@ -78,18 +83,21 @@ class OpenTransaction:
         self.is_started = True
 
     def mark_group_added(self) -> None:
-        """Record that brokers have added the first group to the transaction."""
+        """Record that brokers have added the group of the first unwritten offsets to the transaction."""
         self.is_started = True
         self.unwritten_offsets[0].is_group_added = True
 
     def remove_written_offsets(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the offsets of the first group that brokers have written. The remaining offsets are sent again."""
+        """Remove the offsets that brokers have written from the first unwritten offsets.
+
+        Finish the operation of the call if none of its offsets remain. Otherwise the remaining offsets are sent again.
+        """
         for partition in partitions:
             self.unwritten_offsets[0].offsets.pop(partition, None)
         if not self.unwritten_offsets[0].offsets:
             self.unwritten_offsets.pop(0).operation.finish()
 
     def fail_offsets(self, error: KafkaSinkError) -> None:
-        """Fail the operations of all offsets that brokers have not written."""
+        """Fail the operations of all calls whose offsets brokers have not written."""
         for group_offsets in self.unwritten_offsets:
             group_offsets.operation.finish(error)

@@ -18,8 +18,9 @@ A READY producer may be initialized again, under any transactional id, and gets 
 be ended by any process that knows its transactional id, producer id and epoch. After that, the producer that prepared
 it may be initialized again.
 
-If a call times out, its operation stays pending, because its outcome is unknown. Only the same call may follow; it
-waits for the same operation. As an exception, an abort may follow a commit whose EndTxn was not sent yet.
+A call such as commit_transaction() begins an operation and waits for it. If the wait times out, the operation stays
+pending, because its outcome is unknown. Only the same call may follow; it waits for the same operation. As an
+exception, an abort may follow a commit whose EndTxn (the request that ends the transaction) was not sent yet.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, Transacti
 
 
 class TransactionManagerState(Enum):
+    """State of a transactional producer (see the table in the module's docstring)."""
+
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
     READY = "ready"
@@ -70,17 +73,21 @@ _ALLOWED_CALLS = {
     _State.ABORTABLE_ERROR: "abort_transaction() first",
     _State.FATAL_ERROR: "close(), and create a new producer",
 }
-"""The advice shown in the error if a call is not allowed in a state."""
+"""The rest of the sentence "Call ..." in the error for a call that is not allowed in a state."""
 
 WRITABLE_STATES = frozenset({_State.IN_TRANSACTION, _State.COMMITTING})
-"""States in which records may be added to the transaction, or are being sent."""
+"""States in which batches of the transaction may be sent. While COMMITTING, these batches contain earlier records."""
 ENDING_STATES = frozenset({_State.COMMITTING, _State.ABORTING})
+"""States in which the transaction is ended once all of its batches are done."""
 
 
 def require_valid_transition(
     current_state: TransactionManagerState, next_state: TransactionManagerState, transactional_id: str
 ) -> None:
-    """Raise IllegalStateError if TRANSITIONS does not allow this transition."""
+    """Raise IllegalStateError if TRANSITIONS does not allow a transition.
+
+    `transactional_id`: named in the error's message.
+    """
     if next_state is not _State.FATAL_ERROR and next_state not in TRANSITIONS[current_state]:
         raise IllegalStateError(
             f"transactional id {transactional_id}: invalid transition from '{current_state.value}' to "
@@ -88,8 +95,9 @@ def require_valid_transition(
         )
 
 
+# The names of KafkaProducer's methods, for error messages.
 INIT, BEGIN, COMMIT, ABORT = "init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"
-PREPARE, SEND_OFFSETS = "prepare_transaction", "send_offsets_to_transaction"
+PREPARE, SEND, SEND_OFFSETS = "prepare_transaction", "send", "send_offsets_to_transaction"
 DESCRIBE = "describe_transactions"
 
 _ABORT_REMEDY = f"Call {ABORT}(), then begin a new transaction."
@@ -97,9 +105,10 @@ _ABORTED_REMEDY = "It was aborted; begin a new transaction."
 
 
 class Operation:
-    """A call whose outcome a caller waits for. Only the first outcome is kept."""
+    """Something that a caller waits for, such as a commit. The sender thread finishes the operation."""
 
     def __init__(self, name: str) -> None:
+        """`name`: the name of the method that began the operation, for error messages."""
         self.name = name
         self.done_event = threading.Event()
         self.is_result_read = False
@@ -107,13 +116,17 @@ class Operation:
         self._error: KafkaSinkError | None  # set together with `done_event`
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
+        """Wake the callers that wait for the operation. Do nothing if the operation has already finished.
+
+        `error`: the reason why the operation has failed; None if it has succeeded.
+        """
         if not self.done_event.is_set():
-            # The error is set before the event, because a waiting thread reads it as soon as the event is set.
+            # Set the error before the event, because a waiting thread reads the error as soon as the event is set.
             self._error = error
             self.done_event.set()
 
     def read_result(self) -> None:
-        """Raise the operation's error if it has failed, and allow another operation to begin.
+        """Allow another operation to begin, and raise the operation's error if it has failed.
 
         Raise IllegalStateError if the operation is not done yet.
         """
@@ -125,7 +138,7 @@ class Operation:
 
 
 def mark_already_aborted(error: TransactionAbortableError) -> None:
-    """Change the remedy of an error from `build_abortable_error`, because its transaction was already aborted."""
+    """Change the remedy of an error from `build_abortable_error`: its transaction was aborted in the meantime."""
     error.remedy = _ABORTED_REMEDY
 
 
@@ -147,13 +160,13 @@ class TransactionLifecycle:
             self.error = None  # the error belonged to the transaction that has ended
 
     def enter_error_state(self, error_state: TransactionManagerState, error: KafkaSinkError) -> None:
-        """Change to an error state, with `error` as its cause."""
+        """Change to an error state, with `error` as its cause. Raise IllegalStateError if TRANSITIONS forbids it."""
         self.transition_to(error_state)
         self.error = error
 
     @property
     def pending_operation(self) -> Operation | None:
-        """The operation whose result no caller has read yet, if any."""
+        """The operation whose result no caller has read yet; None if there is none."""
         operation = self._operation
         return None if operation is None or operation.is_result_read else operation
 
@@ -162,7 +175,9 @@ class TransactionLifecycle:
         self._operation = None
 
     def start_or_join(self, name: str, begin: Callable[[], None]) -> Operation:
-        """Return the pending operation if it has this name, or start a new one with `begin`.
+        """Return the pending operation if it has this name. Otherwise start and return a new operation.
+
+        `begin`: changes the state to that of the new operation; may raise IllegalStateError.
 
         Raise IllegalStateError if an operation with a different name is pending, and the producer's error if the
         producer has failed.
@@ -170,8 +185,8 @@ class TransactionLifecycle:
         pending_operation = self.pending_operation
         if pending_operation is not None and pending_operation.name == name:
             return pending_operation
-        self.reject_while_pending(name)
-        # An abort is the only call that an abortable error allows.
+        self.ensure_no_pending_operation(name)
+        # After an abortable error, an abort is the only operation that may begin.
         if name != ABORT or self.state is _State.FATAL_ERROR:
             self.raise_if_failed()
         begin()
@@ -186,20 +201,22 @@ class TransactionLifecycle:
         if self._operation is not None:
             self._operation.finish(error)
 
-    def reject_while_pending(self, call: str) -> None:
+    def ensure_no_pending_operation(self, call_name: str) -> None:
         """Raise IllegalStateError if an operation is pending.
 
-        After a fatal error, the pending operation no longer matters, and callers raise the fatal error.
+        After a fatal error, the pending operation no longer matters. Callers then raise the fatal error instead.
+
+        `call_name`: the method that must not be called while an operation is pending.
         """
         pending_operation = self.pending_operation
         if pending_operation is not None and self.state is not _State.FATAL_ERROR:
             raise IllegalStateError(
-                f"transactional id {self.transactional_id}: {call}() is not possible, because the outcome of "
+                f"transactional id {self.transactional_id}: {call_name}() is not possible, because the outcome of "
                 f"{pending_operation.name}() is unknown. Call {pending_operation.name}() again."
             )
 
     def raise_if_failed(self) -> None:
-        """Raise the cause of the current state if it is an error state."""
+        """Raise the error of the transaction or the producer if the current state is an error state."""
         error = self.error
         if error is not None and self.state is _State.FATAL_ERROR:
             raise copy_error(error)
@@ -207,6 +224,7 @@ class TransactionLifecycle:
             raise self.build_abortable_error(error)
 
     def build_abortable_error(self, cause: KafkaSinkError) -> TransactionAbortableError:
+        """Build the error that tells the caller to abort the transaction."""
         error = TransactionAbortableError(
             f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause}",
             remedy=_ABORT_REMEDY,
@@ -214,21 +232,24 @@ class TransactionLifecycle:
         error.__cause__ = cause
         return error
 
-    def build_ended_error(self, call: str) -> IllegalStateError:
-        """Build the error for a call whose transaction accepts no more records or offsets."""
+    def build_ended_error(self, call_name: str) -> IllegalStateError:
+        """Build the error for a call whose transaction no longer accepts records or offsets."""
         return IllegalStateError(
-            f"transactional id {self.transactional_id}: the transaction of this {call}() has ended while the call "
-            f"waited, or is being prepared, so nothing was added to it. Call {call}() again in the right transaction, "
-            "and end a transaction only when all its calls have returned."
+            f"transactional id {self.transactional_id}: the transaction of this {call_name}() has ended while the call "
+            f"waited, or is being prepared, so nothing was added to it. Call {call_name}() again in the right "
+            "transaction, and end a transaction only when all its calls have returned."
         )
 
-    def ensure_in_transaction(self, call: str) -> None:
-        """Raise if an operation is pending, the producer has failed, or no transaction is open."""
-        self.reject_while_pending(call)
+    def ensure_in_transaction(self, call_name: str) -> None:
+        """Raise IllegalStateError if no transaction is open or an operation is pending.
+
+        If the transaction or the producer has failed, raise its error.
+        """
+        self.ensure_no_pending_operation(call_name)
         self.raise_if_failed()
         if self.state is not _State.IN_TRANSACTION:
             required_call = INIT if self.state is _State.UNINITIALIZED else BEGIN
             raise IllegalStateError(
-                f"transactional id {self.transactional_id}: {call}() requires an open transaction, but the state is "
-                f"'{self.state.value}'. Call {required_call}() first."
+                f"transactional id {self.transactional_id}: {call_name}() requires an open transaction, but the state "
+                f"is '{self.state.value}'. Call {required_call}() first."
             )

@@ -1,4 +1,7 @@
-"""TransactionCall: adapts a TransactionManager to the request engine (requests/pending.py)."""
+"""TransactionCall: passes the requests of a TransactionManager to the request engine, and their results back.
+
+The request engine (requests/pending.py) takes its requests from calls. It decides when a request is sent and retried.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class TransactionCall(Call[Any]):
-    """A call that stays open for the producer's lifetime.
+    """The requests that a TransactionManager derives from its state.
 
-    It sends one request at a time, derived from the manager's state at each attempt. Call the methods only on the
-    sender thread.
+    Unlike other calls, this call remains in the request engine for the producer's lifetime. It has at most one request
+    at a time, which it gets from the manager before each attempt to send one.
+
+    Only the sender thread may call the methods.
     """
 
     def __init__(
@@ -29,8 +34,8 @@ class TransactionCall(Call[Any]):
     ) -> None:
         """Create a call without requests.
 
-        `check_flushed`: returns whether all batches of the transaction are done and no request for them is in flight.
-        `on_result`: called after each request's final result, which may have changed the manager's state.
+        `check_flushed`: returns whether all batches of the transaction are done, with none of their requests in flight.
+        `on_result`: called after the final result of each request, which may have changed the manager's state.
         """
         super().__init__(requests=())
         self._manager = manager
@@ -39,7 +44,7 @@ class TransactionCall(Call[Any]):
         self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled
 
     def update_due_keys(self, now_ms: float) -> None:
-        """Schedule the manager's next request, unless one is in flight. If it is backing off, keep its due time."""
+        """Make the manager's next request due, but not before its backoff ends and not while a request is in flight."""
         is_flushed = self._manager.state in ENDING_STATES and self._check_flushed()
         request = None if self.in_flight_keys else self._manager.next_request(now_ms, is_flushed=is_flushed)
         if request is None:
@@ -50,7 +55,7 @@ class TransactionCall(Call[Any]):
         self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now_ms)}
 
     def get_request(self, key: str) -> Request[Any]:
-        """Return the scheduled request, whose only key is `key`."""
+        """Return the request that is due, whose only key is `key`."""
         return self._require_request()
 
     def try_begin_sending(self, request: Request[Any]) -> bool:

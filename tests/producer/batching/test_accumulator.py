@@ -337,13 +337,13 @@ def test_partition_loads_exclude_unavailable_nodes() -> None:
         h.append(partition)
     h.ready()
     for _ in range(3):
-        h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=False)
-        h.accumulator.update_node_latency_stats(1, h.clock.now, can_drain=True)
+        h.accumulator.record_node_availability(0, h.clock.now, is_accepting=False)
+        h.accumulator.record_node_availability(1, h.clock.now, is_accepting=True)
         h.clock.now += 30
     loads = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert loads is not None
     assert (loads.partitions, loads.candidate_count) == ([2], 3)
-    h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=True)
+    h.accumulator.record_node_availability(0, h.clock.now, is_accepting=True)
     again = h.accumulator.find_partition_loads(TOPIC, h.snapshot, [0, 1, 2])
     assert again is not None
     assert again.partitions == [0, 1, 2]

@@ -27,7 +27,7 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
-from tests.producer.batching.one_piece import append_rows
+from tests.producer.batching.single_slice import append_rows
 
 ERROR = DeliveryError("no")
 

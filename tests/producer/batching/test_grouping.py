@@ -15,7 +15,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching import grouping
 from spark_kafka_sink.producer.batching.grouping import (
     GroupedRows,
-    convert_records,
+    convert_and_assign_records,
     group_by_partition,
     split_into_row_groups,
 )
@@ -45,7 +45,7 @@ def convert(*records: SingleRecord) -> Rows:
     staged_records = StagedRecords("t", ClusterSnapshot())
     for name, record in enumerate(records):
         staged_records.add(record, named(name))
-    return convert_records(staged_records, assign_requested_partitions)
+    return convert_and_assign_records(staged_records, assign_requested_partitions)
 
 
 def assign_requested_partitions(rows: Rows, _: object) -> NDArray[np.int32]:
@@ -128,8 +128,8 @@ def test_assigns_single_records_together_by_requested_partition_and_latest_snaps
     for partition in (None, 2, None):
         staged_records.add((b"v", None, None, partition, 1), ())
         unassigned_records.add((b"v", None, None, None, 1), ())
-    assert convert_records(staged_records, assign_partitions).partitions.tolist() == [4, 2, 4]
-    convert_records(unassigned_records, assign_partitions)
+    assert convert_and_assign_records(staged_records, assign_partitions).partitions.tolist() == [4, 2, 4]
+    convert_and_assign_records(unassigned_records, assign_partitions)
     (count, sizes_fit, names, snapshot), (*_, no_names, _) = assign_calls
     assert (count, sizes_fit, np.asarray(names).tolist()) == (
         3,

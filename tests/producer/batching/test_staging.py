@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import grouping, staging
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
+from spark_kafka_sink.producer.batching.encoded_buffer import EncodedBuffer
 from spark_kafka_sink.producer.batching.grouping import group_by_partition
 from spark_kafka_sink.producer.batching.row_groups import RowGroup
 from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords, split_into_chunks
@@ -46,7 +46,7 @@ def add_record(stage: Stage, partition: int, size: int, value: bytes = b"v", res
 
 def convert_records(staged: StagedRecords) -> Rows:
     """Convert single records, all of which request a partition."""
-    return grouping.convert_records(staged, lambda rows, snapshot: np.array(rows.requested_partitions))
+    return grouping.convert_and_assign_records(staged, lambda rows, snapshot: np.array(rows.requested_partitions))
 
 
 def test_stage_counts_its_rows_bytes_and_reservations() -> None:
@@ -372,9 +372,9 @@ def test_rows_in_a_batch_do_not_fail_with_stage_after_copy_to_own_memory() -> No
     appended, missing = (ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in range(2))
     group = RowGroup(np.arange(4), [NamedCall("call")])
     encoded = EncodedSlices(memoryview(b""), [0, 0], [0, 0], [2, 2], [0, 0], [0, 0])
-    pieces = EncodedPieces(encoded, MemoryLease(BufferPool(0, lambda: 0.0), 0), group, [0, 2], [2, 4], [0, 0])
-    stage.pending_appends = BatchAppends([pieces], [appended, missing], [])
-    appended.append(pieces, 0)
+    encoded_buffer = EncodedBuffer(encoded, MemoryLease(BufferPool(0, lambda: 0.0), 0), group, [0, 2], [2, 4], [0, 0])
+    stage.pending_appends = BatchAppends([encoded_buffer], [appended, missing], [])
+    appended.append(encoded_buffer, 0)
     appended.copy_to_own_memory()
     (failed,) = stage.build_failed_batches(DeliveryError("no"))
     assert [row_indices.tolist() for _, row_indices, _ in failed.split_rows_by_call()] == [[2, 3]]

@@ -49,13 +49,13 @@ def create_batch(records: int = 1) -> ProducerBatch:
 
 def gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
     connections: dict[int, NodeApiVersions] = {0: NodeApiVersions("b", {}), 1: NodeApiVersions("b", {})}
-    made = Idempotence(enabled=True, max_in_flight=5, get_connection=connections.get)
+    made = Idempotence(enabled=True, max_in_flight=5, get_connection_identity=connections.get)
     made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
     return made, connections
 
 
 def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
-    made.handle_stored_batch(batch, made.get_connection(node))
+    made.handle_stored_batch(batch, made.get_connection_identity(node))
 
 
 def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
@@ -196,7 +196,7 @@ def leaders_with_open_requests() -> set[int]:
     assert made.admit(first, 0, 0)
     succeed(made, first)
     assert made.admit(create_batch(), 0, 0)
-    made.partition_state(TP).confirmed_connection = made.get_connection(1)
+    made.partition_state(TP).confirmed_connection = made.get_connection_identity(1)
     made.admit(create_batch(), 1, 0)
     return set(made.partition_state(TP).in_flight_batches.values())
 

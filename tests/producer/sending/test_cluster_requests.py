@@ -64,7 +64,7 @@ def test_sender_thread_sends_submitted_call_which_ends_with_its_response(sender:
     assert not sender.sent, "the caller's thread sends nothing"
     assert sender.requests.send_due(0) == float("inf")
     sender.respond(InitProducerIdResponse(producer_id=7))
-    assert call.end_event.is_set()
+    assert call.done_event.is_set()
     assert [response.producer_id for response in call.results().values()] == [7]
 
 
@@ -73,7 +73,7 @@ def test_call_ends_with_its_last_key_when_one_response_covers_several(sender: Se
     """The caller reads the results of all keys as soon as the call has ended."""
     call = BlockingCall([DescribeTransactions(["a", "b"])])
     ended_with: list[list[str]] = []
-    call.end_event.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
+    call.done_event.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
     for name in "ab":
         sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
     sender.requests.submit(call)
@@ -122,7 +122,7 @@ def test_request_that_node_does_not_support_ends_its_call(sender: Sender) -> Non
     call = new_call()
     sender.requests.submit(call)
     sender.requests.send_due(0)
-    assert call.end_event.is_set()
+    assert call.done_event.is_set()
     with pytest.raises(UnsupportedVersionError):
         call.results()
 
@@ -131,7 +131,7 @@ def test_end_of_producer_ends_calls_and_rejects_later_ones(sender: Sender) -> No
     call = new_call()
     sender.requests.submit(call)
     sender.requests.fail(ProducerClosedError("closed"))
-    assert call.end_event.is_set()
+    assert call.done_event.is_set()
     with pytest.raises(ProducerClosedError):
         call.results()
     with pytest.raises(KafkaSinkError, match="closed"):

@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.sending.produce_exchange import (
     PartitionResponse,
 )
 from spark_kafka_sink.protocol import error_codes as codes
-from tests.producer.batching.one_piece import append_rows
+from tests.producer.batching.single_slice import append_rows
 
 
 def test_named_records_get_broker_message_and_others_batch_refused_error() -> None:

@@ -79,7 +79,7 @@ class Walk:
         self.random = Random(seed)
         self.connections: dict[int, NodeApiVersions] = {1: NodeApiVersions("b", {}), 2: NodeApiVersions("b", {})}
         self.leader = 1
-        self.made = CheckedIdempotence(enabled=True, max_in_flight=3, get_connection=self.connections.get)
+        self.made = CheckedIdempotence(enabled=True, max_in_flight=3, get_connection_identity=self.connections.get)
         self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
         self.state = self.made.partition_state(TP)
         self.queue: list[ProducerBatch] = []  # batches to retry, in the order of their sequences

@@ -87,7 +87,7 @@ def test_blocking_call_ends_with_the_sender() -> None:
     established(producer)
     call = submit_call(producer)
     producer.close(timeout=0)
-    assert call.end_event.is_set()
+    assert call.done_event.is_set()
     with pytest.raises(ProducerClosedError):
         call.results()
 
@@ -111,7 +111,7 @@ def test_rejected_producer_id_ends_blocking_calls() -> None:
     call = submit_call(producer)
     assert isinstance(wait_for_error(producer, future), BrokerError)
     get_loop(producer).run_once()
-    assert call.end_event.is_set()
+    assert call.done_event.is_set()
     with pytest.raises(BrokerError, match="INVALID_REQUEST"):
         call.results()
 
@@ -124,7 +124,7 @@ def test_fatal_metadata_error_ends_blocking_calls() -> None:
     sender = get_sender(producer)
     sender.metadata.set_fatal_error(AuthenticationError("rejected"))
     get_loop(producer).run_once()
-    assert call.end_event.is_set()
+    assert call.done_event.is_set()
     with pytest.raises(AuthenticationError, match="rejected"):
         call.results()
 

@@ -285,7 +285,7 @@ def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) 
     prepared = talk.manager.prepare()
     assert prepared == TransactionIdentity("x", *initial(talk), version)
     assert talk.state() is S.PREPARED
-    assert not talk.manager.is_open
+    assert not talk.manager.has_abortable_transaction
     assert talk.next() is None
     assert not talk.manager.admit_batch(T0, is_retry=False)
 
@@ -304,7 +304,7 @@ def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
 def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
     talk = Talk()
     calls: tuple[Callable[[], object], ...] = (
-        talk.manager.ensure_can_send,
+        talk.manager.require_transaction_number,
         talk.manager.prepare,
         lambda: talk.manager.send_offsets(OFFSETS, GROUP),
     )
@@ -315,7 +315,7 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
     with pytest.raises(
         IllegalStateError, match=r"send\(\) requires an open .* is 'ready'\. Call begin_transaction\(\) first"
     ):
-        talk.manager.ensure_can_send()
+        talk.manager.require_transaction_number()
 
 
 def test_a_producer_that_cannot_go_on_says_why_whatever_id_it_is_asked_for() -> None:
@@ -354,7 +354,7 @@ def test_sending_is_refused_while_the_transaction_ends() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
     with pytest.raises(IllegalStateError, match=r"send\(\) is not possible, because the outcome of commit"):
-        talk.manager.ensure_can_send()
+        talk.manager.require_transaction_number()
 
 
 @pytest.mark.parametrize("call", ["init", "commit", "abort"])
@@ -389,16 +389,16 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
 
 def test_does_not_add_record_to_later_transaction() -> None:
     talk = Talk().begun()
-    number = talk.manager.ensure_can_send()
+    number = talk.manager.require_transaction_number()
     talk.commit()
     talk.manager.begin(talk.version)
     with pytest.raises(IllegalStateError, match=r"send\(\)"):
-        talk.manager.ensure_can_send(number)
-    assert talk.manager.ensure_can_send() != number
+        talk.manager.require_transaction_number(number)
+    assert talk.manager.require_transaction_number() != number
 
 
 def test_adds_no_record_while_transaction_is_being_prepared() -> None:
     talk = Talk().begun()
     talk.manager.stop_accepting_records()
     with pytest.raises(IllegalStateError, match=r"send\(\)"):
-        talk.manager.ensure_can_send()
+        talk.manager.require_transaction_number()

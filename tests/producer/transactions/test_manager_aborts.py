@@ -56,7 +56,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
 @BOTH
 def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sent(version: int) -> None:
     talk = Talk(version).started()
-    number = talk.manager.ensure_can_send()
+    number = talk.manager.require_transaction_number()
     operation = talk.manager.commit()
     end = talk.send(EndTransaction)
     talk.manager.handle_rejected_record(number, RecordTooLargeError("The record has 2000000 bytes."))
@@ -69,10 +69,10 @@ def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sen
 @BOTH
 def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int) -> None:
     talk = Talk(version).started()
-    number = talk.manager.ensure_can_send()
+    number = talk.manager.require_transaction_number()
     operation = talk.manager.commit()
     with pytest.raises(IllegalStateError) as late:
-        talk.manager.ensure_can_send(number)
+        talk.manager.require_transaction_number(number)
     talk.manager.handle_rejected_record(number, late.value)
     talk.settle()
     assert get_error(operation) is None
@@ -81,7 +81,7 @@ def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int
 @BOTH
 def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int) -> None:
     talk = Talk(version).started()
-    number = talk.manager.ensure_can_send()
+    number = talk.manager.require_transaction_number()
     talk.is_flushed = False
     operation = talk.manager.commit()
     talk.manager.handle_rejected_record(number, RecordTooLargeError("The record has 2000000 bytes."))
@@ -321,7 +321,7 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
 def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(version: int) -> None:
     """The caller rejects its record after the sender has chosen the request but before the sender has sent it."""
     talk = Talk(version).started()
-    number = talk.manager.ensure_can_send()
+    number = talk.manager.require_transaction_number()
     commit = talk.manager.commit()
     request = talk.due()
     assert isinstance(request, EndTransaction)

@@ -129,7 +129,7 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
         with pytest.raises(ProducerFencedError, match=message):
             finish(call)
     with pytest.raises(ProducerFencedError, match=message):
-        talk.manager.ensure_can_send()
+        talk.manager.require_transaction_number()
     assert talk.next() is None
     assert not talk.manager.admit_batch(T0, is_retry=True)
 

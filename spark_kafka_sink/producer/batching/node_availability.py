@@ -1,8 +1,8 @@
-"""NodeLatencyStats: tracks nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
+"""NodeAvailability: finds nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
 
-A node is unavailable if it has had ready batches for longer than partitioner.availability.timeout.ms and none of them
-could be drained. As in the Java client, two times are recorded for each node: when it last had ready batches, and when
-they could last be drained.
+A node is unavailable if there were batches for it for longer than partitioner.availability.timeout.ms and it accepted
+none of them. As in the Java client (NodeLatencyStats), two times are recorded for each node: when there last were
+batches for it, and when it last could accept them.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from spark_kafka_sink.producer.partitioner import PartitionLoads
 
 
 class _NodeTimes(NamedTuple):
-    """The last time a node had ready batches, and the last time they could be drained."""
-
     ready_ms: float
-    drained_ms: float
+    """When there last were batches for the node."""
+    accepting_ms: float
+    """When the node last could accept batches; the time of its first batches if it never could."""
 
 
-class NodeLatencyStats:
-    """The last ready and drain times of each node. The caller must hold the accumulator's lock."""
+class NodeAvailability:
+    """Which nodes accept batches. The caller must hold the accumulator's lock."""
 
     def __init__(self, availability_timeout_ms: float) -> None:
         self._availability_timeout_ms = availability_timeout_ms
         self._times_by_node: dict[int, _NodeTimes] = {}
 
-    def update(self, node_id: int, now_ms: float, *, can_drain: bool) -> None:
-        """Record that a node has ready batches, and whether they can be drained because the node accepts requests."""
+    def record_ready_batches(self, node_id: int, now_ms: float, *, is_accepting: bool) -> None:
+        """Record that there are batches for a node, and whether the node can accept them now."""
         times = self._times_by_node.get(node_id)
-        # The timeout of a node begins when it has ready batches for the first time.
-        drained_ms = now_ms if can_drain or times is None else times.drained_ms
-        self._times_by_node[node_id] = _NodeTimes(ready_ms=now_ms, drained_ms=drained_ms)
+        # A node's timeout starts when there are batches for it for the first time.
+        accepting_ms = now_ms if is_accepting or times is None else times.accepting_ms
+        self._times_by_node[node_id] = _NodeTimes(ready_ms=now_ms, accepting_ms=accepting_ms)
 
-    def find_available_partition_loads(
+    def filter_available_partitions(
         self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
     ) -> PartitionLoads:
         """Return the queue lengths of the candidate partitions whose leader is known and available.
 
-        `candidates`: the candidate partitions; None stands for one that is not in the metadata.
+        `candidates`: the candidate partitions; None stands for a partition that is not in the metadata.
         `queue_lengths`: the queue length of each candidate.
         """
         partitions: list[int] = []
@@ -54,8 +54,11 @@ class NodeLatencyStats:
         return PartitionLoads(partitions, lengths, candidate_count=len(queue_lengths))
 
     def _is_unavailable(self, node_id: int) -> bool:
-        """Return whether a node has accepted no batches for longer than the timeout. 0 disables the timeout."""
+        """Return whether a node has gone longer than the timeout without accepting a batch.
+
+        A timeout of 0 disables the check.
+        """
         times = self._times_by_node.get(node_id)
         if times is None or self._availability_timeout_ms <= 0:
             return False
-        return times.ready_ms - times.drained_ms > self._availability_timeout_ms
+        return times.ready_ms - times.accepting_ms > self._availability_timeout_ms

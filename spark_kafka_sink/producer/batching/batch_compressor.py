@@ -1,0 +1,79 @@
+"""BatchCompressor: closes and compresses batches, and estimates how many bytes of records a batch can hold.
+
+The estimate is based on the compression ratios of a topic's earlier batches. The ratio of a batch is its compressed
+size divided by its uncompressed size.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.records.compression import Codec, CompressionRatios, require_codec
+from spark_kafka_sink.records.header import HEADER_BYTES
+
+_log = logging.getLogger(__name__)
+_RATIO_ESTIMATION_FACTOR = 1.05
+"""The compressed size of a batch is estimated slightly too high by this factor, as in the Java client."""
+
+
+class BatchCompressor:
+    """Compresses batches with the codec of the configuration, which may be Codec.NONE.
+
+    Any thread may call the methods.
+    """
+
+    def __init__(self, config: ProducerConfig) -> None:
+        # Check the codec again: a pickled configuration was validated in another process, which may have more codecs.
+        require_codec(config.codec)
+        self._config = config
+        self._codec = config.codec
+        self.is_enabled = config.codec is not Codec.NONE
+        self.encoded_copy_count = 2 if self.is_enabled else 1
+        """How many times memory is reserved for encoded rows. Compression needs memory for a second copy."""
+        self._ratios = CompressionRatios()
+
+    def compute_max_batch_bytes(self, topic: str) -> int:
+        """Return the maximum size of a topic's batches before compression.
+
+        If compression is enabled, a batch of this size is expected to compress to batch.size bytes. The result is then
+        limited to max.request.size, or to batch.size if that is larger.
+        """
+        if not self.is_enabled:
+            return self._config.batch_size
+        max_bytes = max(self._config.batch_size, self._config.max_request_size)
+        estimated_ratio = self._ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
+        return min(int(self._config.batch_size / estimated_ratio), max_bytes)
+
+    def compute_max_batch_body_bytes(self, topic: str) -> int:
+        """Return the maximum size of a topic's batches without their header, before compression.
+
+        A partition with this many staged bytes has a full batch.
+        """
+        return self.compute_max_batch_bytes(topic) - HEADER_BYTES
+
+    def close_batch(self, batch: ProducerBatch) -> None:
+        """Close and compress a batch, and update the topic's compression ratio.
+
+        If the codec fails, close the batch without compression and log a warning.
+        """
+        if not self.is_enabled:
+            batch.close()
+            return
+        try:
+            batch.close(self._codec, self._config.compression_level)
+        except Exception as error:  # codec libraries raise exceptions of their own
+            _log.warning("%r could not be compressed (%r). It is sent uncompressed.", batch, error)
+            batch.close()
+        ratio = batch.body_bytes / batch.uncompressed_bytes
+        self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
+
+    def reset_ratio(self, batch: ProducerBatch) -> None:
+        """Reset the topic's compression ratio after the broker rejected a batch as too large.
+
+        The ratio becomes 1, or this batch's ratio if compression made the batch larger.
+        """
+        if self.is_enabled:
+            observed_ratio = batch.body_bytes / batch.uncompressed_bytes
+            self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed_ratio))
