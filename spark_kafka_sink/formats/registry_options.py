@@ -21,7 +21,7 @@ from spark_kafka_sink.client.option_parsing import (
 )
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, parse_registry_urls
+from spark_kafka_sink.formats.registry_transport import OPTION_PREFIX, RegistryConfig, parse_registry_urls
 from spark_kafka_sink.network.security.tls_context import TlsConfig
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
