@@ -20,7 +20,7 @@ from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.records.arrays import build_null_mask, numbers_to_arrow
 
 _MAX_BATCH_BYTES = 32 << 20
-"""Larger batches are split before encoding, so that the result stays below 2 GiB, the limit of an Arrow array."""
+"""Larger batches are split before encoding. Otherwise, the result could exceed 2 GiB, the limit of an Arrow array."""
 
 
 class RowFormat(Protocol):
@@ -62,10 +62,11 @@ class ColumnsEncoder:
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Encode a batch to one array, or to several arrays if one would be too large."""
         if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
             return self._encode_halves(batch)
-        # The rows of a small batch can still exceed 2 GiB once they are encoded, because a format may need many more
-        # bytes for a value than Arrow.
+        # A format may need many more bytes for a value than Arrow. So even a small batch can exceed 2 GiB once it is
+        # encoded. Then try again with half of the rows.
         try:
             with convert_arrow_errors(*self.names):
                 return [self._encode_rows(batch)]

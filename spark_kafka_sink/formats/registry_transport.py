@@ -291,7 +291,8 @@ def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> floa
     if attempt > MAX_RETRIES or not min_backoffs_s:
         return None
     # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
-    return max(_BACKOFF_S * 2 ** (attempt - 1), *min_backoffs_s)
+    default_backoff_s: float = _BACKOFF_S * 2 ** (attempt - 1)
+    return max(default_backoff_s, *min_backoffs_s)
 
 
 def _select_min_backoffs_s(failures: Sequence[_FailedRequest]) -> list[float]:

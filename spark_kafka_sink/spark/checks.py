@@ -74,7 +74,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     """
     # These values come from the unparsed options, so that the schema is checked even if the options are invalid.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
-    encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_parts(options)}
+    encoders: dict[str, ColumnsEncoder | None] = dict.fromkeys(find_encoded_parts(options))
     schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     format_faults = OptionFaults()
     try:
