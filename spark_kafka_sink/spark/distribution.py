@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -97,6 +97,15 @@ class Distribution:
         """Return the positions of all columns that the distribution uses."""
         positions = {*self.key, *self.content, *(position for position, _ in self.order)}
         return positions if self.partition is None else positions | {self.partition}
+
+
+class WritePlan(NamedTuple):
+    """The result of the checks before a write: the columns and the tasks in which its rows are written."""
+
+    column_positions: list[int]
+    """Positions of the columns that the sink uses."""
+    distribution: Distribution | None
+    """The distribution of the rows, or None if the rows are not redistributed between tasks."""
 
 
 def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
