@@ -61,12 +61,14 @@ class AvroFormat:
 
 
 @lru_cache(maxsize=64)
-def build_record_writer(schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]) -> RowWriter:
-    """Build a writer for columns with these names and types. Raise SchemaError if they do not fit the schema."""
-    parsed_schema = parse_record_schema(schema)
-    builder = _RecordWriterBuilder(NamedTypes(parsed_schema))
+def build_record_writer(
+    schema_json: str, column_names: tuple[str, ...], column_types: tuple[pa.DataType, ...]
+) -> RowWriter:
+    """Build a writer for the columns of a table. Raise SchemaError if the columns do not fit the schema."""
+    schema = parse_record_schema(schema_json)
+    builder = _RecordWriterBuilder(NamedTypes(schema))
     return builder.build_fields_writer(
-        parsed_schema, namespace="", column_names=names, column_types=types, path_prefix=""
+        schema, namespace="", column_names=column_names, column_types=column_types, path_prefix=""
     )
 
 
@@ -207,6 +209,7 @@ class _RecordWriterBuilder:
         return build_scalar_writer(schema, data_type, path)
 
     def _build_struct_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+        """Build a writer for a struct column, whose fields are matched with the record's fields by name."""
         positions = range(data_type.num_fields)
         write_struct = self.build_fields_writer(
             schema,
@@ -280,8 +283,8 @@ def _encode_lists(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> 
 
     `write_element`: the writer for the elements of all lists, which form a column of their own.
     """
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    elements = column.values.slice(first_element, element_count)
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    elements = column.values.slice(first_element_index, element_count)
     pieces = write_element(elements, build_element_mask(element_offsets, mask))
     return _encode_blocks(element_offsets, join_pieces(pieces, element_count), mask)
 
@@ -291,9 +294,9 @@ def _encode_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> lis
 
     `write_value`: the writer for the values of all maps, which form a column of their own.
     """
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element, element_count))
-    values = column.items.slice(first_element, element_count)
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element_index, element_count))
+    values = column.items.slice(first_element_index, element_count)
     value_pieces = write_value(values, build_element_mask(element_offsets, mask))
     entries = join_pieces([*build_signed_varint_fields(key_lengths), keys, *value_pieces], element_count)
     return _encode_blocks(element_offsets, entries, mask)

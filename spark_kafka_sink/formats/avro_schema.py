@@ -21,6 +21,7 @@ from spark_kafka_sink.formats.schema_json import parse_schema_json
 DEFAULT_NAME = "topLevelRecord"
 """Name of a derived record without a name from the user, as in Spark's `to_avro`."""
 PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+"""Avro types without a name or attributes."""
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
@@ -198,6 +199,7 @@ _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "array": {"items": _is_schema},
     "map": {"values": _is_schema},
 }
+"""Attributes that a type must have. All other types, such as `string`, need none."""
 _DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_non_negative_int}
 
 

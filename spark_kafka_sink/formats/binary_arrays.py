@@ -137,8 +137,8 @@ def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]
     - the number of elements
     """
     child_offsets = integers_to_numpy(column.offsets).astype(np.int64)
-    first_element, element_stop = int(child_offsets[0]), int(child_offsets[-1])
-    return child_offsets - first_element, first_element, element_stop - first_element
+    first_element_index, element_stop = int(child_offsets[0]), int(child_offsets[-1])
+    return child_offsets - first_element_index, first_element_index, element_stop - first_element_index
 
 
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:

@@ -82,6 +82,7 @@ class ColumnsEncoder:
         return self._encode_chunks(batch.slice(0, middle)) + self._encode_chunks(batch.slice(middle))
 
     def _encode_rows(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode a batch to one array. Raise pa.ArrowCapacityError or RecordTooLargeError if it would be too large."""
         if self.struct_position is None:
             columns = [batch.column(position) for position in self.positions]
             return self.format.encode_rows(self.names, columns, batch.num_rows, self.prefix)
@@ -98,7 +99,8 @@ class ColumnsEncoder:
         return _insert_nulls(encoded_rows, build_null_mask(struct_column))
 
 
-def _insert_nulls(values: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
-    """Return an array that is null where `null_mask` is True. `values` holds the other elements, in order."""
-    value_indices = np.cumsum(~null_mask) - 1  # the number of preceding values; only used where `null_mask` is False
-    return values.take(numbers_to_arrow(value_indices, null_mask))
+def _insert_nulls(valid_rows: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
+    """Return an array with nulls where `null_mask` is True, and with the valid rows in order elsewhere."""
+    # The index of a valid row is the number of valid rows before it. The indices of nulls are not used.
+    valid_row_indices = np.cumsum(~null_mask) - 1
+    return valid_rows.take(numbers_to_arrow(valid_row_indices, null_mask))

@@ -53,6 +53,7 @@ def check_names_and_parse_title(schema_json: str, column_names: Sequence[str]) -
 
 
 def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
+    """Return the schema for objects with these fields. Fields of type null are never written, so they are left out."""
     properties = {field.name: _build_type_schema(field.type) for field in fields if not pa.types.is_null(field.type)}
     required_names = [field.name for field in fields if not field.nullable]
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -60,6 +61,7 @@ def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
 
 
 def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
+    """Return the schema for values of this type, as JsonFormat writes them."""
     if pa.types.is_struct(data_type):
         return _build_object_schema([data_type.field(index) for index in range(data_type.num_fields)])
     if pa.types.is_list(data_type):

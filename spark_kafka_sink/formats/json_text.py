@@ -49,6 +49,8 @@ from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 
+# Escape sequence of each byte that cannot be written in a JSON string as it is. All other control characters are added
+# below.
 _ESCAPES = {
     ord('"'): b'\\"',
     ord("\\"): b"\\\\",
@@ -61,7 +63,6 @@ _ESCAPES = {
 _FIRST_PRINTABLE_BYTE = 0x20
 _BACKSLASH = ord("\\")
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(_FIRST_PRINTABLE_BYTE) if byte not in _ESCAPES}
-"""Escape sequence of each byte that cannot be written in a JSON string as it is."""
 
 
 class JsonColumn(NamedTuple):
@@ -250,8 +251,8 @@ def _add_quotes(values: pa.Array) -> pa.Array:
 
 def _encode_lists(column: pa.Array) -> pa.Array:
     """Encode a list column as JSON arrays. Null lists stay null."""
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    elements, needs_quotes = _encode_column(column.values.slice(first_element, element_count))
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    elements, needs_quotes = _encode_column(column.values.slice(first_element_index, element_count))
     if needs_quotes:
         elements = _add_quotes(elements)
     return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
@@ -259,9 +260,9 @@ def _encode_lists(column: pa.Array) -> pa.Array:
 
 def _encode_maps(column: pa.Array) -> pa.Array:
     """Encode a map column as JSON objects. Null maps stay null."""
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    keys = _encode_keys(column.keys.slice(first_element, element_count))
-    values, needs_quotes = _encode_column(column.items.slice(first_element, element_count))
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    keys = _encode_keys(column.keys.slice(first_element_index, element_count))
+    values, needs_quotes = _encode_column(column.items.slice(first_element_index, element_count))
     if needs_quotes:
         values = _add_quotes(values)
     entries = join(build_binary_scalar(b'"'), keys, build_binary_scalar(b'":'), fill_nulls(values, b"null"))

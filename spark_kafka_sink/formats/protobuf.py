@@ -235,8 +235,8 @@ def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: st
 
     Raise InvalidRecordError if an element of a selected row is null or does not fit the field.
     """
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    elements = column.values.slice(first_element, element_count)
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    elements = column.values.slice(first_element_index, element_count)
     element_mask = build_element_mask(element_offsets, mask)
     _reject_null_elements(elements, element_mask, path)
     pieces = _encode_value(field, elements, element_mask, f"{path}.element")
@@ -252,11 +252,11 @@ def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) ->
 
     Raise InvalidRecordError if a value of a selected row is null, or if a key or value does not fit its field.
     """
-    element_offsets, first_element, element_count = read_element_offsets(column)
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
     key_field, value_field = field.inner_fields
     element_mask = build_element_mask(element_offsets, mask)
-    keys = column.keys.slice(first_element, element_count)
-    values = column.items.slice(first_element, element_count)
+    keys = column.keys.slice(first_element_index, element_count)
+    values = column.items.slice(first_element_index, element_count)
     _reject_null_elements(values, element_mask, path)
     key_pieces = _encode_value(key_field, keys, element_mask, f"{path}.key")
     value_pieces = _encode_value(value_field, values, element_mask, f"{path}.value")

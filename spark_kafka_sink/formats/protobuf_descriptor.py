@@ -192,6 +192,7 @@ def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
 
 
 def _build_map_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
+    """Build a map field for a map column. Raise SchemaError if the column is not a map or does not fit."""
     # Protobuf represents a map as a repeated message, the entry, with the fields `key` and `value`.
     if not pa.types.is_map(data_type):
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a Protobuf map")
@@ -206,6 +207,7 @@ def _build_map_field(field: Any, data_type: pa.DataType, path: str) -> MessageFi
 
 
 def _build_repeated_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
+    """Build a repeated field for a list column. Raise SchemaError if the column is not a list or does not fit."""
     if not pa.types.is_list(data_type):
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a repeated Protobuf field")
     element = _build_singular_field(field, data_type.value_type, f"{path}.element")

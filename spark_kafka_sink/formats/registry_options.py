@@ -28,6 +28,7 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import HiddenValueError, Option
 
 REGISTRY_PREFIX = OPTION_PREFIX
+"""The prefix of the options that are named as in Confluent's serializers."""
 # Values of the options that select schemas and subjects. Users type them.
 SCHEMA_SOURCES = ("register", "lookup", "latest")
 SCHEMA_ID_LOCATIONS = ("prefix", "header")

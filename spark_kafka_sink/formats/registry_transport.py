@@ -37,6 +37,7 @@ from spark_kafka_sink.network.security.tls_context import TlsConfig, build_clien
 MAX_RESPONSE_BYTES = 16 << 20
 """Maximum size of a response. A larger one is an error, so that a wrong URL cannot exhaust the driver's memory."""
 MAX_RETRIES = 3
+"""Maximum number of attempts after the first one. Each attempt tries all URLs."""
 OPTION_PREFIX = "schema.registry."
 """Prefix of the options of the registry, as in Confluent's serializers."""
 _BACKOFF_S = 0.1
@@ -261,6 +262,7 @@ class RegistryTransport:
         return f"{prefix}: {self._sanitize_message(body) or 'no reason given'}"
 
     def _describe_credentials_remedy(self) -> str:
+        """Return the remedy for a request that was rejected because of its credentials."""
         if self._config.token is not None:
             return "check the token in schema.registry.bearer.auth.token and the permissions of its owner."
         if self._config.user_info is not None:
@@ -276,6 +278,7 @@ class RegistryTransport:
 
 
 def _build_authorization(config: RegistryConfig) -> _Authorization:
+    """Build the Authorization header from the credentials. A token takes precedence over user and password."""
     if config.token is not None:
         return _Authorization(f"Bearer {config.token}", (config.token,))
     if config.user_info is not None:

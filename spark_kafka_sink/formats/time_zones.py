@@ -128,6 +128,7 @@ def _find_utc_offset(zone: tzinfo, time: datetime) -> int:
 
 @lru_cache(maxsize=64)
 def _load_zone(name: str) -> tzinfo:
+    """Load the rules of a zone. Raise SchemaError if this machine does not know the zone."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -52,27 +52,32 @@ _EXPECTED_TYPES = {
     "partition": "int",
     "timestamp": "timestamp or bigint",
 }
+"""The columns that the sink uses, with the types that each may have."""
 _TYPE_REMEDIES = {
     # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
     "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
 }
+"""Remedies for columns for which a plain cast is not the right advice."""
 _CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
+"""The type to which an error suggests to cast each column."""
 _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
+"""Types for which an error suggests a cast."""
 
 
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
 ) -> ColumnPlan:
-    """Check the schema and return the plan of its columns. Raise SchemaError with one line per error.
+    """Check the schema and return the plan of its columns. Raise SchemaError with one line per fault.
 
+    `fixed_topic`: the option `topic`, which takes precedence over the column; None if it is not set.
     `encoders`: the encoders for `value` and `key`, if these fields are built from other columns. None stands for an
     encoder that could not be built because the options are invalid.
     """
     names = schema.fieldNames()
     encoders = encoders or {}
-    # If the option topic or an encoder provides a field, the column of the same name has no special meaning.
+    # If the option topic or an encoder provides a field of the record, the column of the same name is not used.
     unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
-    relevant_names = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
+    used_columns = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
     faults = []
     if fixed_topic is None and "topic" not in names:
         faults.append(
@@ -85,16 +90,20 @@ def plan_columns(
             + _describe_case_mismatch("value", names)
             + _suggest_value_column(names)
         )
-    column_faults = [_find_column_fault(name, schema) for name in relevant_names]
+    column_faults = [_find_column_fault(name, schema) for name in used_columns]
     faults += [fault for fault in column_faults if fault is not None]
     if faults:
         raise SchemaError("\n".join(faults))
-    sources_by_field: dict[str, Any] = {name: names.index(name) for name in relevant_names} | dict(encoders)
+    # A field of the record comes from a column, given by its position, or from an encoder.
+    sources_by_field: dict[str, Any] = {name: names.index(name) for name in used_columns} | dict(encoders)
     return ColumnPlan(fixed_topic=fixed_topic, **sources_by_field)
 
 
 def _describe_case_mismatch(name: str, names: list[str]) -> str:
-    """Return a remark about a column whose name differs only in case, or an empty string."""
+    """Return a remark about a column whose name differs from `name` only in case, or "" if there is none.
+
+    `names`: the names of all columns, of which none is equal to `name`.
+    """
     mismatch = next((other for other in names if other.lower() == name), None)
     return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""
 
@@ -105,7 +114,7 @@ def _find_column_fault(name: str, schema: StructType) -> str | None:
     if column_count > 1:
         return f"There are {column_count} columns named '{name}'. Rename or drop all but one of them."
     data_type = schema[name].dataType
-    if _is_allowed(name, data_type):
+    if _is_allowed_type(name, data_type):
         return None
     remedy = _TYPE_REMEDIES.get(name) or _suggest_cast(name, data_type.simpleString())
     return (
@@ -114,7 +123,8 @@ def _find_column_fault(name: str, schema: StructType) -> str | None:
     )
 
 
-def _is_allowed(column: str, data_type: DataType) -> bool:
+def _is_allowed_type(column: str, data_type: DataType) -> bool:
+    """Return whether the column of this name may have the type (see the table in the module's docstring)."""
     if column == "topic":
         return isinstance(data_type, _STRING_TYPES)
     if column == "partition":

@@ -51,6 +51,7 @@ _EXIT_WAIT_SECONDS = 5.0
 """How long the exit of the program may wait for the ends of queries and for unsent events."""
 _MAX_MESSAGE_CHARACTERS = 2_000
 _STACK_TRACE_HEADERS = ("Traceback (most recent call last)", "JVM stacktrace")
+"""First lines of the stack traces that Spark's error messages contain."""
 _CANCELLED_PATTERN = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 """Matches the text of the error that Spark raises when a user cancels a job."""
 _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user\.info|keystore\.key|key\.pem")

@@ -78,6 +78,7 @@ from spark_kafka_sink.spark.positional_columns import select_by_position
 from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
 _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
+"""Save modes in lowercase. The sink appends the rows in each of them, as Spark's own Kafka sink does."""
 _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
 """Options of a write whose checks have passed, so that the checks are not repeated when Spark plans the write."""
@@ -104,7 +105,8 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
 
     The wrapper checks the write, selects the columns that the sink needs and appends the rows. The rows are written
     through mapInArrow if `writeMethod` requests it or Spark has no Python data sources, and otherwise through the data
-    source. A write in a different format goes to the original method.
+    source. Raise a KafkaSinkError if a check or the write fails. A write in a different format goes to the original
+    method.
     """
 
     @functools.wraps(original)
@@ -129,20 +131,20 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
         plan = _prepare_write(self, recorded_calls)
         # From here on, all options have been checked.
-        dataframe = get_writer_dataframe(self)
-        frame, extra_options = _select_and_distribute(dataframe, recorded_calls, plan)
+        source_frame = get_writer_dataframe(self)
+        sink_frame, extra_options = _select_and_distribute(source_frame, recorded_calls, plan)
         extra_options |= _build_micro_batch_options(self)
         _warn_about_table_layout(recorded_calls)
         lineage = trace_save(
-            dataframe, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
+            source_frame, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
         )
         with lineage as lineage_options:
             extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
             if uses_map_in_arrow:
-                write_with_map_in_arrow(frame, recorded_calls.options() | extra_options)
+                write_with_map_in_arrow(sink_frame, recorded_calls.options() | extra_options)
                 return
             # The mode has been checked. Spark rejects the default mode for a Python data source, so always append.
-            writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
+            writer = rebuild_writer(self, sink_frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
             original(writer.format(FORMAT_NAME).mode("append").options(**extra_options))
 
     return save
@@ -187,7 +189,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
 
     The wrapper checks the write, selects the columns that the sink needs and starts the query. Each micro-batch is
     written as a batch job if the output mode is `update`, the option `distribution` is set, or the write goes through
-    mapInArrow. A write in a different format goes to the original method.
+    mapInArrow. Raise a KafkaSinkError if a check fails. A write in a different format goes to the original method.
     """
 
     @functools.wraps(original)
@@ -211,13 +213,13 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
         plan = _prepare_write(self, recorded_calls)
         # From here on, all options have been checked.
-        dataframe = get_writer_dataframe(self)
+        source_frame = get_writer_dataframe(self)
         if plan.distribution is None:
-            frame = coalesce_to_max_tasks(_select_columns(dataframe, plan.column_positions), recorded_calls)
+            sink_frame = coalesce_to_max_tasks(_select_columns(source_frame, plan.column_positions), recorded_calls)
         else:
             # MicroBatchWriter distributes the rows, so it also needs the columns that rows are hashed and sorted by.
             required_positions = sorted({*plan.column_positions, *plan.distribution.column_positions()})
-            frame = _select_columns(dataframe, required_positions)
+            sink_frame = _select_columns(source_frame, required_positions)
         _warn_about_table_layout(recorded_calls)
         is_update_mode = _get_output_mode(recorded_calls) == "update"
         uses_foreach_batch = is_update_mode or plan.distribution is not None or uses_map_in_arrow
@@ -225,11 +227,11 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         def start_query(lineage_options: dict[str, str]) -> Any:
             internal_options = _build_stream_options() | lineage_options
             if uses_foreach_batch:
-                return original(_build_foreach_batch_writer(self, frame, recorded_calls, internal_options))
-            writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+                return original(_build_foreach_batch_writer(self, sink_frame, recorded_calls, internal_options))
+            writer = rebuild_writer(self, sink_frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
             return original(writer.options(**internal_options))
 
-        return trace_query(dataframe, recorded_calls.options(), plan.column_positions, start_query)
+        return trace_query(source_frame, recorded_calls.options(), plan.column_positions, start_query)
 
     return start
 
@@ -366,6 +368,7 @@ def _check_trigger(recorded_calls: RecordedCalls) -> None:
 
 
 def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
+    """Log a warning if the user has called a method such as partitionBy, which has no effect on Kafka."""
     call = recorded_calls.last_call(*_TABLE_LAYOUT_METHODS)
     if call is not None:
         columns = ", ".join(repr(name) for name in (*call.args, *call.kwargs.values()))
