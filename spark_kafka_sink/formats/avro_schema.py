@@ -84,17 +84,20 @@ class _SchemaBuilder:
         return ["null", schema] if self._null_first else [schema, "null"]
 
     def _build_type_schema(self, data_type: pa.DataType, field_name: str, namespace: str, path: str) -> Any:
-        """Return the schema of a type. Raise SchemaError if Avro has no corresponding type."""
+        """Return the schema of a type. Raise SchemaError if Avro has no corresponding type.
+
+        `field_name`: the name of the enclosing record field. A record or a decimal is named after it.
+        """
         scalar_schema = next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), None)
         if scalar_schema is not None:
             return scalar_schema
         if pa.types.is_decimal128(data_type):
-            size = MIN_BYTES_FOR_DIGITS[data_type.precision]
+            # All types of this kind have the name `fixed`, as in Spark's `to_avro`. Their namespaces distinguish them.
             return {
                 "type": "fixed",
                 "name": "fixed",
                 "namespace": f"{namespace}.{field_name}",
-                "size": size,
+                "size": MIN_BYTES_FOR_DIGITS[data_type.precision],
                 "logicalType": "decimal",
                 "precision": data_type.precision,
                 "scale": data_type.scale,

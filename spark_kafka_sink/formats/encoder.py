@@ -65,12 +65,12 @@ class ColumnsEncoder:
         """Encode a batch to one array, or to several arrays if one would be too large."""
         if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
             return self._encode_halves(batch)
-        # A format may need many more bytes for a value than Arrow. So even a small batch can exceed 2 GiB once it is
-        # encoded. Then try again with half of the rows.
         try:
             with convert_arrow_errors(*self.names):
                 return [self._encode_rows(batch)]
         except (pa.ArrowCapacityError, RecordTooLargeError) as error:
+            # Even a small batch can exceed 2 GiB once it is encoded, because a format may need many more bytes for a
+            # value than Arrow. Then encode its halves separately, down to single rows.
             if batch.num_rows <= 1:
                 raise RecordTooLargeError(
                     f"The row is too large to encode: {sanitize(str(error))}. Exclude large columns"

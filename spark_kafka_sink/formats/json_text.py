@@ -333,12 +333,12 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     _, _, data = padded_bytes.buffers()
     offsets = view_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
-    text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
-    text_offsets = (offsets - offsets[0]) // 3 * 4
-    row_ends = text_offsets[1:]
+    encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
+    encoded_offsets = (offsets - offsets[0]) // 3 * 4
+    row_ends = encoded_offsets[1:]
     for position in (1, 2):  # counted from the end of a row
-        text[row_ends[padding_bytes >= position] - position] = ord("=")
-    buffers = [None, pa.py_buffer(text_offsets.astype(np.int32)), pa.py_buffer(text)]
+        encoded_bytes[row_ends[padding_bytes >= position] - position] = ord("=")
+    buffers = [None, pa.py_buffer(encoded_offsets.astype(np.int32)), pa.py_buffer(encoded_bytes)]
     encoded_column = pa.Array.from_buffers(pa.binary(), len(column), buffers)
     return copy_nulls(encoded_column, column)
 

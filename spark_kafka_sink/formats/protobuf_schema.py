@@ -88,6 +88,7 @@ def _declare_message(
                 f"column {path_prefix}{column.name} is not a valid Protobuf name; rename it so that it contains only "
                 "letters, digits and '_'"
             )
+        # Reserve a name for each column, even if the column needs no message.
         nested_message_name = _build_nested_message_name(column.name, used_names)
         declaration = _declare_field(column, nested_message_name, f"{path_prefix}{column.name}")
         message_field = replace(declaration.proto_field, name=column.name, number=number)

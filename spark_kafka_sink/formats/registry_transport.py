@@ -289,7 +289,11 @@ def _build_authorization(config: RegistryConfig) -> _Authorization:
 
 
 def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> float | None:
-    """Return the delay before the next attempt, or None if there must be no further attempt."""
+    """Return the delay before the next attempt, or None if there must be no further attempt.
+
+    `attempt`: the number of the attempt that has failed, counted from 1.
+    `failures`: the failure of each URL in this attempt.
+    """
     min_backoffs_s = _select_min_backoffs_s(failures)
     if attempt > MAX_RETRIES or not min_backoffs_s:
         return None
@@ -299,7 +303,7 @@ def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> floa
 
 
 def _select_min_backoffs_s(failures: Sequence[_FailedRequest]) -> list[float]:
-    """Return the minimum backoffs of the failed requests that can be retried."""
+    """Return the minimum backoff of each failed request that can be retried."""
     return [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
 
 

@@ -142,12 +142,12 @@ class LineageWrite:
             is_active = query.isActive
         except (Py4JError, OSError):
             is_active = True
-        was_watcher_started = watcher.ident is not None
-        if not is_active and not was_watcher_started:
-            self.watch(query)
-        elif not is_active:
-            # Let the watcher send the last event.
-            watcher.join(timeout_s)
+        if not is_active:
+            was_watcher_started = watcher.ident is not None
+            if was_watcher_started:
+                watcher.join(timeout_s)  # let the watcher send the last event
+            else:
+                self.watch(query)
         # This sends nothing if the run has ended in the meantime.
         self._abort("The program ended before the query.")
 

@@ -227,6 +227,7 @@ class TaskWriter:
         for sent_rows, result in self._columns_writer.collect_results():
             self._add_result(sent_rows, result)
         if self._failures:
+            # Wait for the results of the other rows, so that a single error reports all failures.
             self._collect_all_results()
             raise self._failures.build_error(self._options)
 
@@ -263,14 +264,18 @@ class TaskWriter:
         self._counts.bytes += written_bytes
 
     def _handle_failure(self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows) -> None:
-        """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
+        """Send the failed rows again, send them to the dead-letter topic, or record them as failures of the task.
+
+        `failed_records`: the failed rows among `sent_rows`.
+        """
         topic = sent_rows.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
             self._handle_rejected_dead_letters(sent_rows, failed_records, failure)
         elif dead_letter_topic is not None and isinstance(failure.error, BatchRefusedError):
-            # These rows are valid. The broker rejected the batch because of other records, which become dead letters.
-            self._send(_SentRows(TopicRows(topic, failed_records, failure.partition)))
+            # These rows are valid, so send them again. The broker rejected their batch because of other records, which
+            # become dead letters.
+            self._send(_SentRows(TopicRows(topic, failed_records, partition=failure.partition)))
         elif dead_letter_topic is not None and is_record_error(failure.error):
             self._send_dead_letters(dead_letter_topic, sent_rows.rows, failed_records, failure)
         else:
@@ -298,7 +303,10 @@ class TaskWriter:
     def _handle_rejected_dead_letters(
         self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows
     ) -> None:
-        """Truncate and resend dead letters that are too large, or record them as failures of the task."""
+        """Truncate dead letters that are too large and send them again, or record them as failures of the task.
+
+        `failed_records`: the dead letters that were rejected.
+        """
         error, topic = failure.error, sent_rows.rows.topic
         # A record that is too large for its topic is often too large for the dead-letter topic as well.
         if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
