@@ -1,4 +1,8 @@
-"""Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types."""
+"""Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types.
+
+Each type has a builder. A builder compares the type of a column with the schema. It returns a writer, which is a
+function that encodes the column (avro.py), or None if the column does not fit the schema.
+"""
 
 from __future__ import annotations
 

@@ -220,7 +220,8 @@ class _ObjectBuilder:
             self._flush_constant()
             self._pieces.append(self._build_field_prefix(label))
         self._pieces.append(values)
-        self._pending_constant, self._rows_with_fields = closing_quote, True
+        self._pending_constant = closing_quote
+        self._rows_with_fields = True
 
     def build(self, row_count: int) -> pa.Array:
         """Return the objects as a binary array without nulls."""

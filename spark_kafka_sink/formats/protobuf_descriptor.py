@@ -51,22 +51,31 @@ def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns:
     """
     files = _parse_files(_decode_descriptor(encoded_descriptor))
     message = _find_message(files, message_name)
-    file = message.file
+    _check_imports(message)
+    fields = _select_fields(message, list(columns), path_prefix="")
+    return ParsedMessage(
+        fields=fields,
+        encoded_descriptor=base64.b64encode(message.file.serialized_pb).decode(),
+        name=message.full_name,
+        message_indexes=encode_message_indexes(_find_message_path(message)),
+    )
+
+
+def _check_imports(message: Any) -> None:
+    """Raise SchemaError if the message's file imports a file that Protobuf does not provide.
+
+    Only the message's own file is registered in the schema registry, so readers would not find other imported files.
+    """
     unsupported_imports = [
-        dependency.name for dependency in file.dependencies if not dependency.name.startswith(_WELL_KNOWN_PREFIX)
+        dependency.name
+        for dependency in message.file.dependencies
+        if not dependency.name.startswith(_WELL_KNOWN_PREFIX)
     ]
     if unsupported_imports:
         raise SchemaError(
             f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be "
             "imported"
         )
-    fields = _select_fields(message, list(columns), path_prefix="")
-    return ParsedMessage(
-        fields=fields,
-        encoded_descriptor=base64.b64encode(file.serialized_pb).decode(),
-        name=message.full_name,
-        message_indexes=encode_message_indexes(_find_message_path(message)),
-    )
 
 
 def encode_message_indexes(message_path: Sequence[int]) -> bytes:
@@ -245,18 +254,22 @@ def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> Mess
         inner_fields = _select_fields(field.message_type, inner_columns, f"{path}.")
     else:
         check_column_type(type_name, data_type, path)
-    oneof = field.containing_oneof
-    # protoc adds a oneof for each optional proto3 field. A oneof with a single field needs no check, so ignore it.
-    oneof_name = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
     return MessageField(
         field.name,
         field.number,
         type_name=type_name,
         has_presence=field.has_presence,
-        oneof=oneof_name,
+        oneof=_find_oneof_name(field),
         inner_fields=inner_fields,
         enum_values=enum_values,
     )
+
+
+def _find_oneof_name(field: Any) -> str | None:
+    """Return the name of the oneof that contains the field, or None if the field is not in a oneof with others."""
+    oneof = field.containing_oneof
+    # protoc adds a oneof for each optional proto3 field. A oneof with a single field needs no check, so ignore it.
+    return str(oneof.name) if oneof is not None and len(oneof.fields) > 1 else None
 
 
 _TYPE_NAMES = {

@@ -213,7 +213,11 @@ def _check_keys_have_prefix(
 
 
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
-    """Unless the subject is set, add a fault if the topic or schema name that determines it is unknown."""
+    """Add a fault to `faults` if the subject is not set, and the topic or schema name that determines it is unknown.
+
+    `options`: the options of the value or the key.
+    `topic`: the option `topic`, or None if it is not set.
+    """
     if options.subject:
         return
     subject_option = f"{options.record_part}Subject"

@@ -9,7 +9,7 @@
 | headers   | array<struct<key:string,value:binary>>, map<string,binary>, map<string,string> | no headers      |
 | timestamp | timestamp, or bigint milliseconds                                        | the current time      |
 
-As in Spark's own sink, column names are case-sensitive, and columns with different names are ignored. Error messages
+As in Spark's own sink, column names are case-sensitive, and columns with other names are ignored. Error messages
 have the wording of Spark's own sink. The schema is checked on the driver, without a broker. Tasks then select columns
 by position. With `valueFormat` or `keyFormat`, an encoder builds the value or the key from other columns
 (`value_formats.py`), and the `value` or `key` column has no special meaning.
@@ -153,7 +153,10 @@ def _is_header_type(data_type: DataType) -> bool:
 
 
 def _suggest_value_column(names: Sequence[str]) -> str:
-    """List the existing columns, and suggest renaming a similar one or building the value from all of them."""
+    """Return the end of an error message about a missing column `value`.
+
+    The text lists the existing columns, and suggests to rename a similar one or to build the value from all of them.
+    """
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
     # Compare in lowercase, so that `Value` and `VALUE` also count as similar.

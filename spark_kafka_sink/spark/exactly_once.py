@@ -116,6 +116,8 @@ class ExactlyOnceWrite:
         task = report.task
         start = self.start
         try:
+            # The transactional id is derived from the number of the attempt. If the id is in use, for example because
+            # Spark has rerun the stage, choose a different number.
             preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
             task_attempt = choose_task_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id

@@ -227,6 +227,7 @@ def abort_and_report(
         abort_result = exactly_once_write.abort(reports)
         LOGGER.warning("The write failed: %s [%s]", abort_result.outcome, report.batch)
         if abort_result.was_aborted:
+            # The tasks have counted their rows as written, but read_committed readers see none of them.
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
     else:
         _log_written_rows(report, finished_count=len(reports), task_count=len(messages))

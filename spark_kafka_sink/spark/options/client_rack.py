@@ -1,4 +1,7 @@
-"""The option `clientRackEnv` and its conflicts with producer options."""
+"""The option `clientRackEnv`, which names the environment variable with a task's rack.
+
+This module also checks the conflicts of the option with producer options.
+"""
 
 from __future__ import annotations
 
