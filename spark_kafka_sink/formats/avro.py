@@ -85,7 +85,7 @@ class _NullableWriter(NamedTuple):
 class _RecordWriterBuilder:
     """Builds column writers.
 
-    All methods have these parameters:
+    The methods have these parameters:
 
     `schema`: the Avro schema of the column, as parsed from JSON.
     `namespace`: the namespace in which names in the schema are looked up.

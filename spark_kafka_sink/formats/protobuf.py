@@ -90,7 +90,7 @@ def _encode_message(
     Raise InvalidRecordError if a selected value does not fit its field, or if two fields of a oneof are set.
 
     `mask`: the rows in which the message is present.
-    `path`: text before each field's name in error messages, such as `address.`; empty for the outermost message.
+    `path_prefix`: text before each field's name in error messages, such as `address.`; empty for the outermost message.
     """
     columns_by_name = dict(zip(names, columns, strict=True))
     pieces: list[Piece] = []
