@@ -87,7 +87,8 @@ def format_times(array: pa.Array) -> pa.Array:
 def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[np.int64]:
     """Write `YYYY-MM-DD` to the first ten columns of the table, and return the years.
 
-    Only the last four digits of a year are written, without a sign. The caller corrects all other years.
+    Only the last four digits of a year are written, without a sign. `_to_text_with_years` replaces the years that need
+    a sign.
 
     `days`: days since 1970 in the proleptic Gregorian calendar.
     """

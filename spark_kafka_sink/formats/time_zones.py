@@ -66,7 +66,7 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
 
 
 def _move_before_last_year(seconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Move times after _LAST_YEAR back by whole cycles. The offsets stay the same, because the transitions repeat."""
+    """Move times from _LAST_YEAR on back by whole cycles. The transitions repeat, so the offsets stay the same."""
     cycle_seconds = _CYCLE_YEARS * _MEAN_YEAR_SECONDS
     last_seconds = (_LAST_YEAR - 1970) * _MEAN_YEAR_SECONDS
     moved_seconds = last_seconds - cycle_seconds + (seconds - last_seconds) % cycle_seconds
@@ -86,7 +86,7 @@ def _parse_fixed_offset(zone: str) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _find_transitions(zone: str, year: int) -> list[_Transition]:
-    """Return the transitions of one year in order. The first element is the start of the year.
+    """Return the transitions of one year in order. The first element is the start of the year with its offset.
 
     Raise SchemaError if the zone is unknown.
     """

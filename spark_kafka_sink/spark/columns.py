@@ -75,7 +75,8 @@ def plan_columns(
     """
     names = schema.fieldNames()
     encoders = encoders or {}
-    # If the option topic or an encoder provides a field of the record, the column of the same name is not used.
+    # If the option topic or an encoder provides a field of the record, the column of the same name has no special
+    # meaning. An encoder may encode it like any other column.
     unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
     used_columns = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
     faults = []

@@ -105,7 +105,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     options_by_lowercase = {name.lower(): value for name, value in options.items()}
     user_options = {name: value for name, value in options_by_lowercase.items() if name not in INTERNAL_OPTIONS}
     sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options))
-    # Each step adds faults to `parsed_options`. The order of the steps is the order of the faults in the error.
+    # The steps add faults to `parsed_options`. The error lists these faults in the order of the steps.
     parsed_options = _parse_sink_options(sink_options)
     values = parsed_options.values
     topic, report_topic = values["topic"], values["reportTopic"]

@@ -54,7 +54,7 @@ def trace_query(
 
     `options`: the write's options, with lowercase names.
     `column_positions`: positions of the columns that the sink uses.
-    `start`: starts the query. Its argument are the options that must be added to the write.
+    `start`: starts the query and returns it. Its argument is a dict of options that must be added to the write.
     """
     write = _prepare_lineage_if_enabled(frame, options, column_positions, is_stream=True, uses_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))

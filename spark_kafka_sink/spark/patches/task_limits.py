@@ -1,4 +1,4 @@
-"""The options that limit how many tasks write concurrently: maxTasks, distributionTasks and maxBytesPerSecond.
+"""The options that limit the number of tasks or their rate: maxTasks, distributionTasks and maxBytesPerSecond.
 
 The tasks of a write share maxBytesPerSecond equally, so the number of concurrent tasks must be known before the write.
 """

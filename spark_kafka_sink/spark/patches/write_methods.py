@@ -23,7 +23,8 @@ run through mapInArrow (map_in_arrow.py), because Spark does not allow it as the
 
 A wrapper reads and changes the write's settings through the writer's recorded calls (recorded_writer.py). Each call of
 a method such as `option` on the writer is recorded, including the calls that a wrapper itself makes. The original
-writer only collects settings: the write goes through a rebuilt writer, which repeats the recorded calls.
+writer only collects settings. The write goes through mapInArrow or through a rebuilt writer, which repeats the recorded
+calls.
 """
 
 from __future__ import annotations
