@@ -12,7 +12,7 @@ import pytest
 from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import PreflightError
-from spark_kafka_sink.spark.checks import check_connection
+from spark_kafka_sink.spark.checks import check_connection_and_create_topic
 from spark_kafka_sink.spark.options.parse import parse_options
 
 pytestmark = pytest.mark.needs("kafka")
@@ -37,13 +37,13 @@ def test_a_topic_is_made_once_and_compared_afterwards(
     settings.write_text(json.dumps(options(kafka, topic)))
     assert main(["doctor", "--spark-conf", str(settings)]) == 0
     assert f"creation of topic {topic}: possible: partitions 5" in capsys.readouterr().out
-    check_connection(parse_options(options(kafka, topic)))
+    check_connection_and_create_topic(parse_options(options(kafka, topic)))
     assert main(["topics", topic, "--bootstrap-server", kafka.bootstrap(), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 5
     assert main(["doctor", "--spark-conf", str(settings)]) == 0
     assert f"creation of topic {topic}: the topic exists and matches the options" in capsys.readouterr().out
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
-        check_connection(parse_options(options(kafka, topic, createTopic__partitions="6")))
+        check_connection_and_create_topic(parse_options(options(kafka, topic, createTopic__partitions="6")))
     assert "5 partitions, not 6" in caplog.text
 
 
@@ -60,6 +60,6 @@ def test_what_kafka_refuses_is_said_before_the_first_task(
     kafka: KafkaCluster, overrides: dict[str, str], message: str, checks: str
 ) -> None:
     with pytest.raises(PreflightError, match=message):
-        check_connection(
+        check_connection_and_create_topic(
             parse_options(options(kafka, f"refused-{uuid.uuid4().hex[:8]}", checkConnection=checks, **overrides))
         )

@@ -7,7 +7,8 @@ encoder_builders.py     builds encoders from options and columns, and attaches s
 format_builders.py      builds row formats and their schemas by format name
 options.py              parses the options of each part of a record (value or key)
 registry_options.py     parses the schema registry options
-schema_registry.py      queries the schema registry from the driver
+schema_registry.py      registers and fetches schemas from the driver; write_rules.py finds rules that it cannot execute
+registry_transport.py   sends requests to the schema registry, and retries them
 json_text.py            encodes JSON, byte for byte like Spark's to_json
 json_schema.py          derives JSON Schemas from columns, and checks the user's
 avro.py                 encodes Avro; avro_scalars.py handles scalar types, avro_schema.py derives and parses schemas

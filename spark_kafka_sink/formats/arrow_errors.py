@@ -1,4 +1,4 @@
-"""Convert Arrow's errors to errors that name the column."""
+"""Convert Arrow's errors to this package's errors, which name the column and a remedy."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def convert_arrow_errors(*column_names: str) -> Iterator[None]:
         raise
     except pa.ArrowException as error:
         names = ", ".join(sanitize(name) for name in column_names)
-        columns = f"{'column' if len(column_names) == 1 else 'columns'} {names}"
+        subject = f"{'column' if len(column_names) == 1 else 'columns'} {names}"
         reason = sanitize(str(error)).rstrip(".")
         if isinstance(error, pa.ArrowNotImplementedError):
-            raise SchemaError(f"{columns} cannot be encoded: {reason}. Cast the column to another type") from error
+            raise SchemaError(f"{subject} cannot be encoded: {reason}. Cast the column to another type") from error
         raise InvalidRecordError(
-            f"{columns} cannot be encoded: {reason}. Correct the value, or filter these rows out"
+            f"{subject} cannot be encoded: {reason}. Correct the value, or filter these rows out"
         ) from error

@@ -7,8 +7,9 @@ elements and a 0; an empty one is a single 0. A union consists of the branch ind
 Because a number has neither a name nor a length before it, a numeric column is encoded as a `Field`. Adjacent fields
 are merged as long as they fit into 8 bytes.
 
-The schema and the column types determine each column's writer, a function that returns the column's pieces. The driver
-also builds the writers, so that columns that do not fit the schema raise SchemaError before any row is written.
+The schema and the column types determine each column's writer: a function that encodes the column, and returns the
+bytes as pieces (binary_pieces.py). The driver also builds the writers, so that columns that do not fit the schema raise
+SchemaError before any row is written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
-from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
+from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
 from spark_kafka_sink.formats.avro_schema import NamedTypes, get_avro_type, parse_record_schema
 from spark_kafka_sink.formats.binary_arrays import is_string_type, read_element_offsets
 from spark_kafka_sink.formats.binary_pieces import (
@@ -42,13 +43,8 @@ from spark_kafka_sink.formats.binary_pieces import (
 )
 from spark_kafka_sink.records.fields import Field, build_constant_field, build_signed_varint_fields, encode_varint
 
-ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
-"""Function that returns the pieces of a column.
-
-It does not validate rows that the mask does not select. The caller discards their bytes.
-"""
 RowWriter = Callable[[Sequence[pa.Array], Mask], list[Piece]]
-"""Function that takes all columns of some rows, and returns the pieces of the rows."""
+"""Like a ColumnWriter, but takes all columns of a record instead of a single column."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +61,36 @@ class AvroFormat:
 
 
 @lru_cache(maxsize=64)
-def build_record_writer(schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]) -> RowWriter:
-    """Build a writer for columns with these names and types. Raise SchemaError if they do not fit the schema."""
-    parsed_schema = parse_record_schema(schema)
-    builder = _RecordWriterBuilder(NamedTypes(parsed_schema))
+def build_record_writer(
+    schema_json: str, column_names: tuple[str, ...], column_types: tuple[pa.DataType, ...]
+) -> RowWriter:
+    """Build a writer for the columns of a table. Raise SchemaError if the columns do not fit the schema."""
+    schema = parse_record_schema(schema_json)
+    builder = _RecordWriterBuilder(NamedTypes(schema))
     return builder.build_fields_writer(
-        parsed_schema, namespace="", column_names=names, column_types=types, path_prefix=""
+        schema, namespace="", column_names=column_names, column_types=column_types, path_prefix=""
     )
 
 
 class _NullableWriter(NamedTuple):
-    """A writer for the non-null values of a type, and the encoded indices of its union branches.
-
-    `encoded_value_index`: the index of the values' branch, or None if the type is not a union.
-    `encoded_null_index`: the index of the null branch, or None if the type does not allow null.
-    """
+    """A writer for the non-null values of a type, and the encoded indices of its union branches."""
 
     write: ColumnWriter
     encoded_value_index: bytes | None
+    """The index of the branch of the non-null values, or None if the type is not a union."""
     encoded_null_index: bytes | None
+    """The index of the null branch, or None if the type does not allow null."""
 
 
 class _RecordWriterBuilder:
-    """Builds column writers. `path` is a column's full name in error messages, including its parents."""
+    """Builds column writers.
+
+    The methods have these parameters:
+
+    `schema`: the Avro schema of the column, as parsed from JSON.
+    `namespace`: the namespace in which names in the schema are looked up.
+    `path`: the column's full name in error messages, including its parents.
+    """
 
     def __init__(self, named_types: NamedTypes) -> None:
         self._named_types = named_types
@@ -104,6 +107,9 @@ class _RecordWriterBuilder:
 
         Raise SchemaError if a column has no matching field or an incompatible type, or if a field without a column does
         not allow null.
+
+        `path_prefix`: text before each column's name in its path, such as `address.`; empty for the columns of the
+        outermost record.
         """
         _, inner_namespace = self._named_types.resolve(schema, namespace)
         fields_by_name = {field["name"]: field for field in schema["fields"]}
@@ -131,7 +137,10 @@ class _RecordWriterBuilder:
         return write_fields
 
     def build_value_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build a column writer. If the schema does not allow null, the writer rejects nulls."""
+        """Build a writer for a column that may contain nulls. Raise SchemaError if its type does not fit the schema.
+
+        The writer raises InvalidRecordError if a selected row is null and the schema does not allow null.
+        """
         schema, namespace = self._named_types.resolve(schema, namespace)
         if pa.types.is_null(data_type):
             null_piece = build_constant_field(_encode_null_branch(schema, path))
@@ -141,7 +150,7 @@ class _RecordWriterBuilder:
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
             valid_mask = build_valid_mask(column)
             if valid_mask is not None and nullable_writer.encoded_null_index is None:
-                _reject_nulls(apply_mask(~valid_mask, mask), path)
+                _reject_nulls(selected_nulls=apply_mask(~valid_mask, mask), path=path)
             pieces = nullable_writer.write(column, combine_masks(mask, valid_mask))
             if nullable_writer.encoded_value_index is None:  # not a union, so no branch index precedes the value
                 return pieces
@@ -154,14 +163,15 @@ class _RecordWriterBuilder:
     def _build_nullable_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
         """Build a writer for the column. If the schema is a union, use its first branch that fits.
 
-        Raise SchemaError if no branch fits. A branch is tried by building its writer, which is kept if it fits: a check
-        before building would take exponential time for nested unions.
+        Raise SchemaError if no branch fits.
         """
         if not isinstance(schema, list):
             write_value = self._build_non_null_writer(schema, namespace, data_type, path)
             return _NullableWriter(write_value, encoded_value_index=None, encoded_null_index=None)
         encoded_null_index = encode_varint(schema.index("null")) if "null" in schema else None
-        errors = []
+        # Try a branch by building its writer. If branches were checked before their writers are built, each level of
+        # nested unions would double the time.
+        branch_errors = []
         for index, branch in enumerate(schema):
             if branch == "null":
                 continue
@@ -173,12 +183,17 @@ class _RecordWriterBuilder:
                     encoded_null_index=encoded_null_index,
                 )
             except SchemaError as error:
-                errors.append(str(error))
+                branch_errors.append(str(error))
+        if not branch_errors:
+            raise SchemaError(f"column {path}: the Avro schema allows only null")
         # Report only the first error: usually the union has a single branch besides null.
-        raise SchemaError(errors[0] if errors else f"column {path}: the Avro schema allows only null")
+        raise SchemaError(branch_errors[0])
 
     def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build a writer for a column whose rows selected by the mask contain no nulls."""
+        """Build a writer for a column. The writer requires that no row selected by its mask is null.
+
+        Raise SchemaError if the column's type does not fit the schema.
+        """
         avro_type = get_avro_type(schema)
         # The type may itself be a nested schema, as in {"type": {"type": ...}}.
         if isinstance(avro_type, (Mapping, list)):
@@ -187,13 +202,14 @@ class _RecordWriterBuilder:
             return self._build_struct_writer(schema, namespace, data_type, path)
         if avro_type == "array" and pa.types.is_list(data_type):
             write_element = self.build_value_writer(schema["items"], namespace, data_type.value_type, f"{path}.element")
-            return lambda column, mask: _write_arrays(column, mask, write_element)
+            return lambda column, mask: _encode_lists(column, mask, write_element)
         if avro_type == "map" and _is_map_with_string_keys(data_type):
             write_value = self.build_value_writer(schema["values"], namespace, data_type.item_type, f"{path}.value")
-            return lambda column, mask: _write_maps(column, mask, write_value)
+            return lambda column, mask: _encode_maps(column, mask, write_value)
         return build_scalar_writer(schema, data_type, path)
 
     def _build_struct_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+        """Build a writer for a struct column, whose fields are matched with the record's fields by name."""
         positions = range(data_type.num_fields)
         write_struct = self.build_fields_writer(
             schema,
@@ -221,15 +237,18 @@ def _select_column(position: int, write_column: ColumnWriter) -> RowWriter:
 
 
 def _is_map_with_string_keys(data_type: pa.DataType) -> bool:
-    """Return whether this is a map that Avro can represent, whose keys are always strings."""
-    # The keys of Spark's empty map, map(), have the type null.
+    """Return whether this is a map that Avro can represent. Avro's map keys are always strings."""
+    # The type of Spark's empty map, map(), has keys of type null.
     return bool(pa.types.is_map(data_type)) and (
         is_string_type(data_type.key_type) or bool(pa.types.is_null(data_type.key_type))
     )
 
 
 def _encode_null_branch(schema: Any, path: str) -> bytes:
-    """Return the encoding of null: the index of a union's null branch, or no bytes if the schema is `null`."""
+    """Return the encoding of null: the index of a union's null branch, or no bytes if the schema is `null`.
+
+    Raise SchemaError if the schema does not allow null.
+    """
     if isinstance(schema, list) and "null" in schema:
         return encode_varint(schema.index("null"))
     if schema != "null":
@@ -237,43 +256,58 @@ def _encode_null_branch(schema: Any, path: str) -> bytes:
     return b""
 
 
-def _reject_nulls(invalid_mask: NDArray[np.bool_], path: str) -> None:
-    """Raise InvalidRecordError if the mask, which is True for selected rows that are null, selects any row."""
-    if invalid_mask.any():
-        null_count = np.count_nonzero(invalid_mask)
+def _reject_nulls(selected_nulls: NDArray[np.bool_], path: str) -> None:
+    """Raise InvalidRecordError if any row that is to be written is null.
+
+    `selected_nulls`: a mask of the rows that are both selected and null.
+    """
+    if selected_nulls.any():
+        null_count = np.count_nonzero(selected_nulls)
         raise InvalidRecordError(
-            f"column {path} is null in {null_count} of {len(invalid_mask)} rows, but the schema does "
+            f"column {path} is null in {null_count} of {len(selected_nulls)} rows, but the schema does "
             "not allow null. Filter these rows out, or make the field a union with null."
         )
 
 
-def _encode_branch_indices(valid_mask: Any, writer: _NullableWriter) -> Field:
+def _encode_branch_indices(valid_mask: NDArray[np.bool_], writer: _NullableWriter) -> Field:
     """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
+    # A union without a null branch has no index for nulls. Any index will do, because only rows that are not written
+    # can be null: `_reject_nulls` has been called.
     value_word = np.uint64(int.from_bytes(writer.encoded_value_index or b"", "little"))
     null_word = np.uint64(int.from_bytes(writer.encoded_null_index or b"", "little"))
     return Field(np.where(valid_mask, value_word, null_word), width=1, max_width=1)
 
 
-def _write_arrays(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:
-    """Return the pieces of a list column. `write_element` writes the elements of the selected rows."""
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    elements = column.values.slice(first_element, element_count)
+def _encode_lists(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:
+    """Return the pieces of a list column.
+
+    `write_element`: the writer for the elements of all lists, which form a column of their own.
+    """
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    elements = column.values.slice(first_element_index, element_count)
     pieces = write_element(elements, build_element_mask(element_offsets, mask))
-    return _write_blocks(element_offsets, join_pieces(pieces, element_count), mask)
+    return _encode_blocks(element_offsets, join_pieces(pieces, element_count), mask)
 
 
-def _write_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list[Piece]:
-    """Return the pieces of a map column with string keys. `write_value` writes the values of the selected rows."""
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element, element_count))
-    values = column.items.slice(first_element, element_count)
+def _encode_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list[Piece]:
+    """Return the pieces of a map column with string keys.
+
+    `write_value`: the writer for the values of all maps, which form a column of their own.
+    """
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element_index, element_count))
+    values = column.items.slice(first_element_index, element_count)
     value_pieces = write_value(values, build_element_mask(element_offsets, mask))
     entries = join_pieces([*build_signed_varint_fields(key_lengths), keys, *value_pieces], element_count)
-    return _write_blocks(element_offsets, entries, mask)
+    return _encode_blocks(element_offsets, entries, mask)
 
 
-def _write_blocks(element_offsets: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
-    """Return the pieces of arrays or maps: the count, the elements and a 0, or only the 0 if there are no elements."""
+def _encode_blocks(element_offsets: NDArray[np.int64], elements: pa.Array, mask: Mask) -> list[Piece]:
+    """Return the pieces of arrays or maps: the count, the elements and a 0, or only the 0 if there are no elements.
+
+    `elements`: the encoded elements of all rows.
+    `element_offsets`: the index of each row's first element, followed by the total number of elements.
+    """
     element_counts = np.diff(element_offsets)
     is_nonempty = element_counts > 0
     count_fields = build_signed_varint_fields(element_counts)

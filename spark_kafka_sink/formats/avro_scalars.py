@@ -1,4 +1,8 @@
-"""Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types."""
+"""Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types.
+
+Each type has a builder. A builder compares the type of a column with the schema. It returns a writer, which is a
+function that encodes the column (avro.py), or None if the column does not fit the schema.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,13 @@ from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
 from spark_kafka_sink.records.fields import Field, build_fixed_field, build_signed_varint_fields
 
 ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
+"""Function that encodes a column and returns its bytes as pieces (binary_pieces.py).
+
+It does not validate rows that the mask does not select. The caller discards their bytes.
+"""
 
 _MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
-"""Microseconds per unit, by the logical type's suffix."""
+"""Microseconds per unit of a logical type, by the suffix of its name, such as `millis` in `timestamp-millis`."""
 _NANOS_PER_MICRO = 1_000
 _DECIMAL_BYTES = 16
 """Size of Arrow's decimal128, and the maximum size of a fixed type to which decimals can be written."""
@@ -53,13 +61,21 @@ def _build_integer_writer(
 ) -> ColumnWriter | None:
     """Build a writer for int or long, or return None if the column cannot be written with this schema.
 
-    Both types have the same encoding and differ only in their range.
+    Both types have the same encoding and differ only in their range. The column contains integers, dates or times.
     """
     if pa.types.is_integer(data_type):
         fits_range = get_avro_type(schema) == "long" or not pa.types.is_int64(data_type)
-        return _write_integers if fits_range else None
+        return _encode_integers if fits_range else None
     if pa.types.is_date32(data_type) and logical_type in (None, "date"):
-        return lambda column, mask: _write_integers(column.view(pa.int32()), mask)
+        return lambda column, mask: _encode_integers(column.view(pa.int32()), mask)
+    return _build_time_writer(logical_type, data_type)
+
+
+def _build_time_writer(logical_type: str | None, data_type: pa.DataType) -> ColumnWriter | None:
+    """Build a writer for timestamps or times of day, or return None if the column does not fit the logical type.
+
+    Fractions of the logical type's unit are truncated towards the past.
+    """
     # The logical type of a time consists of a kind and a unit, for example local-timestamp-micros.
     kind, _, unit = (logical_type or "").rpartition("-")
     is_matching_type = _TIME_TYPE_CHECKS.get(kind)
@@ -86,13 +102,14 @@ _TIME_TYPE_CHECKS: dict[str, Callable[[pa.DataType], bool]] = {
 """Functions that check whether a column's type fits a logical type, by the kind in the name of the logical type."""
 
 
-def _write_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
+def _encode_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
     return list(build_signed_varint_fields(integers_to_numpy(column)))
 
 
 def _build_float_writer(
     schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
+    """Build a writer for float or double, or return None if the column's type does not fit."""
     is_double = get_avro_type(schema) == "double"
     # A 32-bit column fits into both types. A 64-bit column fits only into a double, because a float would round it.
     if pa.types.is_float32(data_type) or (is_double and pa.types.is_float64(data_type)):
@@ -104,7 +121,7 @@ def _build_float_writer(
 def _build_string_writer(
     _schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str
 ) -> ColumnWriter | None:
-    return _write_length_prefixed if is_string_type(data_type) else None
+    return _encode_length_prefixed if is_string_type(data_type) else None
 
 
 def _build_bytes_writer(
@@ -112,10 +129,10 @@ def _build_bytes_writer(
 ) -> ColumnWriter | None:
     if logical_type == "decimal":
         return _build_decimal_writer(schema, data_type)
-    return _write_length_prefixed if is_binary_type(data_type) else None
+    return _encode_length_prefixed if is_binary_type(data_type) else None
 
 
-def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
+def _encode_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
     lengths, data = split_lengths_and_bytes(column)
     return [*build_signed_varint_fields(lengths), data]
 
@@ -123,10 +140,10 @@ def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
 def _build_fixed_writer(
     schema: Any, logical_type: str | None, data_type: pa.DataType, path: str
 ) -> ColumnWriter | None:
-    """Build a writer for Avro's fixed type, or return None if the column does not fit.
+    """Build a writer for Avro's fixed type, or return None if the column's type does not fit.
 
-    With the logical type decimal, the column must contain decimals; otherwise it must be binary. The writer of a binary
-    column raises InvalidRecordError if a selected value does not have the schema's size.
+    With the logical type decimal, the column must contain decimals. Otherwise, it must be binary, and the writer raises
+    InvalidRecordError if a selected value does not have the schema's size.
     """
     size = schema["size"]
     if logical_type == "decimal":
@@ -170,7 +187,7 @@ def _build_enum_writer(
 def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
     """Build a writer for decimals of a fixed size, or return None if the column's type does not fit the schema.
 
-    Numbers must not be truncated, so raise SchemaError if the size is too small for the schema's precision.
+    Raise SchemaError if the size is too small for the schema's precision, because numbers must not be truncated.
     """
     size, precision = schema["size"], schema["precision"]
     writer = _build_decimal_writer(schema, data_type)
@@ -186,9 +203,11 @@ def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) 
 def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
     """Build a writer for decimals, which are written as signed unscaled numbers in big-endian order.
 
-    A `fixed` type gives every number its declared size; a `bytes` type uses only as many bytes as the number's
-    magnitude and sign need. Return None if the column's type does not fit the schema: it is not decimal128, its scale
-    differs, or its precision is too high.
+    With a `fixed` type, every number takes the declared size. With a `bytes` type, a number takes only as many bytes as
+    its magnitude and sign need.
+
+    Return None if the column's type does not fit the schema: it is not decimal128, its scale differs, or its precision
+    is too high.
     """
     if not pa.types.is_decimal128(data_type):
         return None
@@ -207,7 +226,7 @@ def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter |
 
 
 def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Split each 128-bit number into its low and high 64-bit words. For a null, both words are 0."""
+    """Split each 128-bit number into its low and its high 64-bit word. For a null, both words are 0."""
     data_buffer, data_start = column.buffers()[1], _DECIMAL_BYTES * column.offset
     words = np.frombuffer(data_buffer, np.uint64, 2 * len(column), data_start).reshape(-1, 2)
     if column.null_count:
@@ -219,7 +238,7 @@ def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.in
 def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many bytes each number needs for its magnitude and a sign bit.
 
-    -128 therefore takes two bytes, as in fastavro.
+    -128 takes two bytes, as in fastavro, although it would fit into one byte in two's complement.
     """
     sign = (high_words >> 63).view(np.uint64)
     is_negative = sign & np.uint64(1)

@@ -19,7 +19,9 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.schema_json import parse_schema_json
 
 DEFAULT_NAME = "topLevelRecord"
+"""Name of a derived record without a name from the user, as in Spark's `to_avro`."""
 PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+"""Avro types without a name or attributes."""
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
@@ -28,22 +30,41 @@ MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digi
 """Minimum size of a signed number in bytes, by its number of decimal digits. One bit is for the sign."""
 
 
-def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
-    """Return the columns' Avro schema as JSON. Raise SchemaError if Avro does not support a name or type."""
+def derive_avro_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
+    """Return the columns' Avro schema as JSON. Raise SchemaError if Avro does not support a column's name or type.
+
+    `name`: the full name of the record; DEFAULT_NAME if it is None.
+    `null_first`: whether nullable columns have the type `["null", type]` and the default null, as in `avro-confluent`.
+    """
     namespace, _, record_name = (name or DEFAULT_NAME).rpartition(".")
-    schema = _SchemaBuilder(null_first).build_record_schema(fields, record_name, namespace, path="")
+    schema = _SchemaBuilder(null_first).build_record_schema(fields, record_name, namespace, path_prefix="")
     return json.dumps(schema, separators=(",", ":"))
 
 
 class _SchemaBuilder:
-    """Builds Avro schemas. `path` is a column's full name in error messages, including its parents."""
+    """Builds Avro schemas as objects for JSON. All methods raise SchemaError if Avro does not support a name or type.
+
+    The methods have these parameters:
+
+    `namespace`: the namespace of the types that are defined within the field.
+    `path`: the column's full name in error messages, including its parents.
+    `field_name`: the name of the enclosing record field. The records and decimals within the field are named after it.
+    """
 
     def __init__(self, null_first: bool) -> None:
         self._null_first = null_first
 
-    def build_record_schema(self, fields: Sequence[pa.Field], name: str, namespace: str, path: str) -> dict[str, Any]:
+    def build_record_schema(
+        self, fields: Sequence[pa.Field], name: str, namespace: str, path_prefix: str
+    ) -> dict[str, Any]:
+        """Return the schema of a record.
+
+        `path_prefix`: text before each field's name in its path, such as `address.`; empty for the outermost record.
+        """
         inner_namespace = f"{namespace}.{name}" if namespace else name
-        field_schemas = [self._build_field_schema(field, inner_namespace, f"{path}{field.name}") for field in fields]
+        field_schemas = [
+            self._build_field_schema(field, inner_namespace, f"{path_prefix}{field.name}") for field in fields
+        ]
         schema: dict[str, Any] = {"type": "record", "name": name, "fields": field_schemas}
         return {**schema, "namespace": namespace} if namespace else schema
 
@@ -55,28 +76,28 @@ class _SchemaBuilder:
         field_schema = {"name": field.name, "type": self._build_nullable_schema(field, field.name, namespace, path)}
         return {**field_schema, "default": None} if field.nullable and self._null_first else field_schema
 
-    def _build_nullable_schema(self, field: pa.Field, name: str, namespace: str, path: str) -> Any:
-        """Return the schema of a field's type, in a union with null if the field is nullable."""
-        schema = self._build_type_schema(field.type, name, namespace, path)
+    def _build_nullable_schema(self, field: pa.Field, field_name: str, namespace: str, path: str) -> Any:
+        """Return the schema of a field's or an element's type, in a union with null if it is nullable."""
+        schema = self._build_type_schema(field.type, field_name, namespace, path)
         if not field.nullable or schema == "null":
             return schema
         return ["null", schema] if self._null_first else [schema, "null"]
 
-    def _build_type_schema(self, data_type: pa.DataType, name: str, namespace: str, path: str) -> Any:
+    def _build_type_schema(self, data_type: pa.DataType, field_name: str, namespace: str, path: str) -> Any:
         """Return the schema of a type. Raise SchemaError if Avro has no corresponding type.
 
-        `name` is used as the name of a record, or as the last part of a decimal's namespace.
+        `field_name`: the name of the enclosing record field. A record or a decimal is named after it.
         """
         scalar_schema = next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), None)
         if scalar_schema is not None:
             return scalar_schema
         if pa.types.is_decimal128(data_type):
-            size = MIN_BYTES_FOR_DIGITS[data_type.precision]
+            # All types of this kind have the name `fixed`, as in Spark's `to_avro`. Their namespaces distinguish them.
             return {
                 "type": "fixed",
                 "name": "fixed",
-                "namespace": f"{namespace}.{name}",
-                "size": size,
+                "namespace": f"{namespace}.{field_name}",
+                "size": MIN_BYTES_FOR_DIGITS[data_type.precision],
                 "logicalType": "decimal",
                 "precision": data_type.precision,
                 "scale": data_type.scale,
@@ -84,16 +105,16 @@ class _SchemaBuilder:
         if pa.types.is_list(data_type):
             return {
                 "type": "array",
-                "items": self._build_nullable_schema(data_type.value_field, name, namespace, f"{path}.element"),
+                "items": self._build_nullable_schema(data_type.value_field, field_name, namespace, f"{path}.element"),
             }
         if pa.types.is_map(data_type) and pa.types.is_string(data_type.key_type):
             return {
                 "type": "map",
-                "values": self._build_nullable_schema(data_type.item_field, name, namespace, f"{path}.value"),
+                "values": self._build_nullable_schema(data_type.item_field, field_name, namespace, f"{path}.value"),
             }
         if pa.types.is_struct(data_type):
             return self.build_record_schema(
-                [data_type.field(index) for index in range(data_type.num_fields)], name, namespace, f"{path}."
+                [data_type.field(index) for index in range(data_type.num_fields)], field_name, namespace, f"{path}."
             )
         raise SchemaError(f"column {path} of type {data_type} has no corresponding Avro type; cast it to a string")
 
@@ -161,15 +182,18 @@ def _is_name_list(value: Any) -> bool:
     return isinstance(value, list) and all(_is_name(item) for item in value)
 
 
-_DESCRIPTIONS: dict[Callable[[Any], bool], str] = {
+_EXPECTED_VALUES: dict[Callable[[Any], bool], str] = {
     _is_name: "a name",
     _is_non_negative_int: "an integer",
     _is_schema: "a type",
     _is_field_list: "a list of objects with name and type",
     _is_name_list: "a list of names",
 }
+"""Description of the values that a check accepts, for error messages."""
 _NAMED_TYPES = ("record", "error", "enum", "fixed")
+"""Types that have a name, by which other types in the same schema can refer to them."""
 _Attributes = dict[str, Callable[[Any], bool]]
+"""Attributes of a type by name, each with the check of its value."""
 _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "record": {"name": _is_name, "fields": _is_field_list},
     "error": {"name": _is_name, "fields": _is_field_list},
@@ -178,11 +202,12 @@ _REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
     "array": {"items": _is_schema},
     "map": {"values": _is_schema},
 }
+"""Attributes that a type must have. All other types, such as `string`, need none."""
 _DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_non_negative_int}
 
 
 def _check_attributes(schema: Mapping[str, Any]) -> None:
-    """Raise SchemaError if an attribute of this type, not of types nested in it, is missing or invalid."""
+    """Raise SchemaError if an attribute of this type is missing or invalid. Types nested in it are not checked."""
     avro_type, logical_type = schema.get("type"), schema.get("logicalType")
     if not _is_schema(avro_type):
         raise SchemaError("the Avro schema has an object whose type is missing or invalid")
@@ -193,21 +218,25 @@ def _check_attributes(schema: Mapping[str, Any]) -> None:
         required_attributes |= _DECIMAL_ATTRIBUTES
     for name, is_valid in required_attributes.items():
         if not is_valid(schema.get(name)):
-            raise SchemaError(f"the Avro schema has a type {avro_type} whose {name} must be {_DESCRIPTIONS[is_valid]}")
+            raise SchemaError(
+                f"the Avro schema has a type {avro_type} whose {name} must be {_EXPECTED_VALUES[is_valid]}"
+            )
     if logical_type is not None and not _is_name(logical_type):
         raise SchemaError("the Avro schema has a logicalType that is not a name")
 
 
 class NamedTypes:
-    """The index of a schema's named types by full name. Raises SchemaError if any type in the schema is invalid."""
+    """The named types of a schema, by full name. The constructor raises SchemaError if any type is invalid."""
 
     def __init__(self, schema: Any) -> None:
         self._definitions: dict[str, tuple[Any, str]] = {}
-        self._collect(schema, namespace="")
+        """The schema of each type, and the namespace in which names inside this schema are looked up."""
+        self._check_and_index(schema, namespace="")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
-        """Return the schema, or its definition if it is a type name, with the namespace of the names inside it.
+        """Return the schema, or the type's definition if the schema is the name of a type.
 
+        The second element of the result is the namespace in which names inside the returned schema are looked up.
         A name without dots is looked up in `namespace` first. Raise SchemaError if the name is undefined.
         """
         if not isinstance(schema, str) or schema in PRIMITIVE_TYPES:
@@ -218,11 +247,11 @@ class NamedTypes:
                 return self._definitions[full_name]
         raise SchemaError(f"the Avro schema uses the undefined name '{schema}'")
 
-    def _collect(self, schema: Any, namespace: str) -> None:
+    def _check_and_index(self, schema: Any, namespace: str) -> None:
         """Check a schema, and add its named types to the index, including nested ones."""
         if isinstance(schema, list):
             for branch in schema:
-                self._collect(branch, namespace)
+                self._check_and_index(branch, namespace)
         if not isinstance(schema, Mapping):
             return
         _check_attributes(schema)
@@ -232,7 +261,7 @@ class NamedTypes:
             full_name = name if "." in name or not inner_namespace else f"{inner_namespace}.{name}"
             self._definitions[full_name] = (schema, inner_namespace)
         for inner_schema in _find_inner_schemas(schema):
-            self._collect(inner_schema, inner_namespace)
+            self._check_and_index(inner_schema, inner_namespace)
 
 
 def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
@@ -244,7 +273,10 @@ def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _find_inner_namespace(schema: Any, namespace: str) -> str:
-    """Return the namespace that applies to names inside the schema."""
+    """Return the namespace in which names inside the schema are looked up.
+
+    `namespace`: the namespace around the schema. It applies unless the schema is a named type with another namespace.
+    """
     if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED_TYPES:
         return namespace
     name = schema.get("name")
@@ -254,16 +286,19 @@ def _find_inner_namespace(schema: Any, namespace: str) -> str:
     return declared_namespace if isinstance(declared_namespace, str) else namespace
 
 
-def parse_full_record_name(text: str) -> str:
-    """Return the record's full name, which the subject name strategies `record` and `topicRecord` need."""
-    schema = parse_record_schema(text)
+def parse_full_record_name(schema_json: str) -> str:
+    """Return the record's full name, which the subject name strategies `record` and `topicRecord` need.
+
+    Raise SchemaError if the schema is not a record with a name.
+    """
+    schema = parse_record_schema(schema_json)
     namespace, name = _find_inner_namespace(schema, namespace=""), str(schema["name"])
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def parse_record_schema(text: str) -> Any:
+def parse_record_schema(schema_json: str) -> Any:
     """Parse an Avro schema from JSON. Raise SchemaError if it is not a record with a name."""
-    schema = parse_schema_json(text, "the Avro schema")
+    schema = parse_schema_json(schema_json, description="the Avro schema")
     if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
         raise SchemaError("the Avro schema must be a record with a name, because the columns become its fields")
     return schema

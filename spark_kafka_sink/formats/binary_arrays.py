@@ -1,7 +1,8 @@
 """Operations on Arrow's binary arrays: build constants, join arrays, select rows, set and replace nulls.
 
 The encoder of a nested type builds a binary array for each field, and joins the arrays row by row in a single Arrow
-call. A join costs 10 to 15 ns per piece and row, so adjacent constants should be combined into one piece.
+call. The arrays and constants that are joined are called pieces. A join costs 10 to 15 ns per piece and row, so
+adjacent constants should be combined into one piece.
 
 Constants are built from bytes, because `pa.scalar` imports pandas (see records/arrays.py).
 """
@@ -67,17 +68,17 @@ def is_binary_type(data_type: pa.DataType) -> bool:
 
 
 def to_text(array: pa.Array) -> pa.Array:
-    """Convert numbers, booleans or decimals to text as Arrow formats it, in a binary array."""
+    """Convert numbers, booleans or decimals to text as Arrow formats it. Return a binary array; nulls stay null."""
     return array.cast(pa.string()).view(_BINARY)
 
 
 def join(*pieces: Any) -> pa.Array:
-    """Concatenate the pieces row by row. A row is null if any of its pieces is null."""
+    """Concatenate binary arrays and scalars row by row. A row is null if any of its pieces is null."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES)
 
 
 def join_non_null(*pieces: Any) -> pa.Array:
-    """Concatenate the pieces row by row. Nulls are skipped."""
+    """Concatenate binary arrays and scalars row by row. Nulls are skipped."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES, null_handling="replace", null_replacement="")
 
 
@@ -126,20 +127,25 @@ def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
 
 
 def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
-    """Return a list or map column's element offsets, and the range of its elements in the child arrays.
+    """Return the element offsets of a list or map column, and the range of its elements in the child arrays.
 
-    The offsets count from the column's first element. The range consists of that element's index in the child arrays
-    and the number of elements.
+    The child arrays hold the elements (or the keys and values) of all rows, one after the other. The result consists of
+
+    - the element offsets: the index of each row's first element, followed by the number of elements. The indices count
+      from the column's first element.
+    - the index of the column's first element in the child arrays
+    - the number of elements
     """
     child_offsets = integers_to_numpy(column.offsets).astype(np.int64)
-    first_element, element_stop = int(child_offsets[0]), int(child_offsets[-1])
-    return child_offsets - first_element, first_element, element_stop - first_element
+    first_element_index, element_stop = int(child_offsets[0]), int(child_offsets[-1])
+    return child_offsets - first_element_index, first_element_index, element_stop - first_element_index
 
 
 def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
-    """Combine groups of rows into one array. A group consists of rows and their row indices in the result.
+    """Combine groups of rows into one array.
 
-    Each row index must occur in exactly one group.
+    `groups`: for each group, the indices of its rows in the result, and the rows. Each index must occur in exactly one
+    group.
     """
     indices_in_groups = np.empty(row_count, np.int64)  # for each result row, its index in the concatenated groups
     group_start = 0

@@ -26,9 +26,11 @@ from spark_kafka_sink.records.fields import Field, mask_field
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
+"""A column of bytes, which is a part of each encoded row."""
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 """Mask of the selected rows, or None if all rows are selected. None saves copying pieces."""
 ALL_ROWS: Mask = None
+"""The mask that selects all rows."""
 
 
 def join_pieces(pieces: Sequence[Piece], row_count: int, prefix: bytes = b"") -> pa.Array:

@@ -20,7 +20,7 @@ from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.records.arrays import build_null_mask, numbers_to_arrow
 
 _MAX_BATCH_BYTES = 32 << 20
-"""Larger batches are split before encoding, so that the result stays below 2 GiB, the limit of an Arrow array."""
+"""Larger batches are split before encoding. Otherwise, the result could exceed 2 GiB, the limit of an Arrow array."""
 
 
 class RowFormat(Protocol):
@@ -62,14 +62,15 @@ class ColumnsEncoder:
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
     def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Encode a batch to one array, or to several arrays if one would be too large."""
         if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
             return self._encode_halves(batch)
-        # The rows of a small batch can still exceed 2 GiB once they are encoded, because a format may need many more
-        # bytes for a value than Arrow.
         try:
             with convert_arrow_errors(*self.names):
                 return [self._encode_rows(batch)]
         except (pa.ArrowCapacityError, RecordTooLargeError) as error:
+            # Even a small batch can exceed 2 GiB once it is encoded, because a format may need many more bytes for a
+            # value than Arrow. Then encode its halves separately, down to single rows.
             if batch.num_rows <= 1:
                 raise RecordTooLargeError(
                     f"The row is too large to encode: {sanitize(str(error))}. Exclude large columns"
@@ -81,6 +82,7 @@ class ColumnsEncoder:
         return self._encode_chunks(batch.slice(0, middle)) + self._encode_chunks(batch.slice(middle))
 
     def _encode_rows(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode a batch to one array. Raise pa.ArrowCapacityError or RecordTooLargeError if it would be too large."""
         if self.struct_position is None:
             columns = [batch.column(position) for position in self.positions]
             return self.format.encode_rows(self.names, columns, batch.num_rows, self.prefix)
@@ -97,7 +99,8 @@ class ColumnsEncoder:
         return _insert_nulls(encoded_rows, build_null_mask(struct_column))
 
 
-def _insert_nulls(values: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
-    """Return an array that is null where `null_mask` is True. `values` holds the other elements, in order."""
-    value_indices = np.cumsum(~null_mask) - 1  # the number of preceding values; only used where `null_mask` is False
-    return values.take(numbers_to_arrow(value_indices, null_mask))
+def _insert_nulls(valid_rows: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
+    """Return an array with nulls where `null_mask` is True, and with the valid rows in order elsewhere."""
+    # The index of a valid row is the number of valid rows before it. The indices of nulls are not used.
+    valid_row_indices = np.cumsum(~null_mask) - 1
+    return valid_rows.take(numbers_to_arrow(valid_row_indices, null_mask))

@@ -2,6 +2,8 @@
 
 The columns come from a Spark schema or an Arrow schema. Errors about columns are reported together with errors about
 options. If there are no errors, the schema registry is queried for schema ids.
+
+A part is one part of a record that is encoded from columns: its value or its key.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Columns(Protocol):
 def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
-    """Build an encoder for each part that has a format.
+    """Build an encoder for each part that has a format. Return the encoders by the names of the parts.
 
     If a part's columns do not fit its format, its encoder is None and the errors are added to `faults`. Raise
     MissingDependencyError if a package is missing.
@@ -72,6 +74,10 @@ def attach_schema_id(
 
     By default, the id precedes each encoded row. With schemaIdLocation=header, a record header contains the GUID.
 
+    Raise SchemaRegistryError if a request fails or the registry's schema cannot be used. Raise SchemaError if the
+    columns do not fit the latest schema.
+
+    `topic`: the topic of all records; None if each record names its topic.
     `stream_start`: identifies one start of a Spark stream, after which all micro-batches use the same latest schema;
     None for a batch job.
     """
@@ -87,7 +93,10 @@ def _attach_latest_schema(
     topic: str | None,
     stream_start: str | None,
 ) -> ColumnsEncoder:
-    """Encode with the latest schema of the subject, which the columns must fit."""
+    """Return a copy of the encoder that uses the latest schema of the subject.
+
+    Raise SchemaError if the columns do not fit this schema.
+    """
     client = get_registry_client(registry_options.config)
     subject = options.subject or registry_options.build_subject_name(
         options.record_part, topic, options.schema.name or ""
@@ -106,17 +115,22 @@ def _attach_latest_schema(
 def _attach_own_schema(
     encoder: ColumnsEncoder, options: FormatOptions, registry_options: RegistryOptions, topic: str | None
 ) -> ColumnsEncoder:
-    """Encode with the user's schema or the one derived from the columns. The registry provides only its id."""
+    """Return a copy of the encoder that uses the user's schema, or the schema derived from the columns.
+
+    The registry provides only the schema's id.
+    """
     client = get_registry_client(registry_options.config)
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # every registry format has a schema
     subject = options.subject or registry_options.build_subject_name(
         options.record_part, topic, schema_format.schema.name
     )
-    register_or_lookup = client.register if registry_options.schema_source == "register" else client.lookup
-    registered_schema = register_or_lookup(subject, schema_format.schema)
+    if registry_options.schema_source == "register":
+        registered_schema = client.register(subject, schema_format.schema)
+    else:
+        registered_schema = client.lookup(subject, schema_format.schema)
     if registry_options.has_id_in_header and registered_schema.guid is None:
-        # Some registries return no GUID for a registration.
+        # Some registries return no GUID when a schema is registered, but do when it is looked up.
         registered_schema = client.lookup(subject, schema_format.schema)
     return _attach_registered_schema(encoder, schema_format, registered_schema, subject, options, registry_options)
 
@@ -129,7 +143,7 @@ def _attach_registered_schema(
     options: FormatOptions,
     registry_options: RegistryOptions,
 ) -> ColumnsEncoder:
-    """Return `encoder` for the registered schema: with its id before each row, or its GUID in a record header.
+    """Return a copy of the encoder that uses `schema_format`, and adds the schema's id or GUID to each record.
 
     Raise SchemaRegistryError if the registry options require a GUID and the registry returned none.
     """
@@ -184,9 +198,10 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
 
 
 def _find_struct_position(options: FormatOptions, columns: Columns) -> int | None:
-    """Return the position of the struct column whose fields are encoded (`payload.*`), or None for any other option.
+    """Return the position of the struct column whose fields are encoded, or None if the table's columns are encoded.
 
-    Raise ConfigurationError if there is no struct column with this name, or if several columns have the name.
+    To encode the fields of a struct column, the option names the column as in `payload.*`. Raise ConfigurationError if
+    there is no struct column with this name, or if several columns have the name.
     """
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None

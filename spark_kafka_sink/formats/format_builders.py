@@ -1,4 +1,8 @@
-"""Build row formats and their schemas by format name, on the driver."""
+"""Build row formats and their schemas by format name, on the driver.
+
+A builder checks that the format can encode the columns. It derives a schema from the columns or uses the user's schema,
+if the format has schemas.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema, parse_full_record_name
+from spark_kafka_sink.formats.avro_schema import derive_avro_schema, parse_full_record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
-from spark_kafka_sink.formats.json_schema import derive_json_schema, parse_json_schema_title
+from spark_kafka_sink.formats.json_schema import check_names_and_parse_title, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_descriptor import parse_descriptor
@@ -26,24 +30,25 @@ GUID_MAGIC_BYTE = b"\1"
 
 
 class SchemaOptions(NamedTuple):
-    """The user's schema, and the name of the record or message. Without a schema, one is derived from the columns."""
+    """The user's schema."""
 
     text: str | None = None
+    """The schema as JSON, or as a Protobuf descriptor in base64. None if the schema is derived from the columns."""
     name: str | None = None
+    """Full name of the record or message; None for a default name or, in a descriptor, the first message."""
 
 
 NO_SCHEMA = SchemaOptions()
 
 
 class SchemaFormat(NamedTuple):
-    """A row format with the schema of its rows, if the format has schemas.
-
-    `message_indexes`: a message's position in its Protobuf file, in Confluent's encoding; empty for other formats.
-    """
+    """A row format with the schema of its rows."""
 
     row_format: RowFormat
     schema: Schema | None = None
+    """The schema, or None if the format has no schemas."""
     message_indexes: bytes = b""
+    """A message's position in its Protobuf file, in Confluent's encoding; empty for other formats."""
 
     def build_row_prefix(self, schema_id: int) -> bytes:
         """Return the prefix of each row that carries the schema id, in Confluent's wire format."""
@@ -54,9 +59,12 @@ class SchemaFormat(NamedTuple):
         return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
 
-def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
-    """Build the format with this name. Raise SchemaError if it cannot encode the columns."""
-    schema_format = _BUILDERS[name](fields, schema)
+def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+    """Build the format with this name. Raise SchemaError if it cannot encode the columns.
+
+    `fields`: names and types of the encoded columns.
+    """
+    schema_format = _BUILDERS[format_name](fields, schema)
     # Encode an empty batch, because Arrow rejects unsupported types (ArrowNotImplementedError) even without rows.
     empty_columns = [pa.nulls(0, field.type) for field in fields]
     empty_batch = pa.RecordBatch.from_arrays(empty_columns, [field.name for field in fields])
@@ -66,16 +74,19 @@ def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -
 
 
 def build_latest_format(
-    name: str, fields: Sequence[pa.Field], registered_schema: RegisteredSchema, schema_name: str | None
+    format_name: str, fields: Sequence[pa.Field], registered_schema: RegisteredSchema, schema_name: str | None
 ) -> SchemaFormat:
-    """Build the format with this name for a schema from the registry. Raise SchemaError if the schema does not fit."""
-    expected_type = _SCHEMA_TYPES[name]
+    """Build the format with this name for a schema from the registry. Raise SchemaError if the schema does not fit.
+
+    `schema_name`: the full name of the message in a Protobuf schema; None for the first message.
+    """
+    expected_type = _SCHEMA_TYPES[format_name]
     if registered_schema.schema_type != expected_type:
         raise SchemaError(
             f"the schema with id {registered_schema.id} in the registry has type {registered_schema.schema_type}, not "
             f"{expected_type}"
         )
-    return build_format(name, fields, SchemaOptions(registered_schema.text, schema_name))
+    return build_format(format_name, fields, SchemaOptions(registered_schema.text, schema_name))
 
 
 def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> SchemaFormat:
@@ -85,35 +96,39 @@ def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> SchemaFor
 
 
 def _build_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
-    return _build_avro_format(fields, schema.text or derive_schema(fields, schema.name, null_first=False))
+    return _build_avro_format(fields, schema.text or derive_avro_schema(fields, schema.name, null_first=False))
 
 
 def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
-    return _build_avro_format(fields, schema.text or derive_schema(fields, schema.name, null_first=True))
+    return _build_avro_format(fields, schema.text or derive_avro_schema(fields, schema.name, null_first=True))
 
 
-def _build_avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
-    build_record_writer(text, tuple(field.name for field in fields), tuple(field.type for field in fields))
-    return SchemaFormat(AvroFormat(text), Schema("AVRO", text, parse_full_record_name(text)))
+def _build_avro_format(fields: Sequence[pa.Field], schema_json: str) -> SchemaFormat:
+    # Build the writer only for its check that the columns fit the schema. The tasks build it again.
+    build_record_writer(schema_json, tuple(field.name for field in fields), tuple(field.type for field in fields))
+    return SchemaFormat(
+        AvroFormat(schema_json), Schema("AVRO", text=schema_json, name=parse_full_record_name(schema_json))
+    )
 
 
 def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
     if schema.text is None:
         derived_message = derive_message(fields, schema.name)
-        registry_schema = Schema("PROTOBUF", derived_message.text, derived_message.name)
+        registry_schema = Schema("PROTOBUF", text=derived_message.text, name=derived_message.name)
         # The derived message is the first of its file, whose position is encoded as a single 0.
         return SchemaFormat(ProtobufFormat(derived_message.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
-    registry_schema = Schema("PROTOBUF", message.encoded_descriptor, message.name)
+    registry_schema = Schema("PROTOBUF", text=message.encoded_descriptor, name=message.name)
     return SchemaFormat(ProtobufFormat(message.fields), registry_schema, message.message_indexes)
 
 
 def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
     schema_format = _build_json(fields, schema)
-    text = schema.text or derive_json_schema(fields, schema.name)
-    property_names = [field.name for field in fields if not pa.types.is_null(field.type)]  # null fields are omitted
-    title = parse_json_schema_title(text, property_names)
-    return SchemaFormat(schema_format.row_format, Schema("JSON", text, title))
+    schema_json = schema.text or derive_json_schema(fields, schema.name)
+    # Columns of type null have no property in the schema, because null fields are omitted.
+    property_names = [field.name for field in fields if not pa.types.is_null(field.type)]
+    title = check_names_and_parse_title(schema_json, property_names)
+    return SchemaFormat(schema_format.row_format, Schema("JSON", text=schema_json, name=title))
 
 
 _BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], SchemaFormat]] = {
@@ -124,6 +139,7 @@ _BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], SchemaFormat]
     "json-schema-confluent": _build_json_schema,
 }
 FORMATS = tuple(_BUILDERS)
+"""Names of all formats, as users type them."""
 SCHEMA_FORMATS = tuple(name for name in FORMATS if name != "json")
 """Formats whose rows follow a schema."""
 _SCHEMA_TYPES = {"avro-confluent": "AVRO", "protobuf-confluent": "PROTOBUF", "json-schema-confluent": "JSON"}

@@ -82,7 +82,7 @@ def _to_float_array(values: NDArray[Any]) -> pa.Array:
 
 
 def _format_plain(values: NDArray[Any]) -> pa.Array:
-    """Format numbers without an exponent. Append `.0` to integers, because Arrow omits it."""
+    """Format numbers without an exponent. Integers end with `.0`, which Arrow omits."""
     text = to_text(_to_float_array(values))
     is_integral = values == np.trunc(values)
     if not is_integral.any():
@@ -97,13 +97,19 @@ def _format_non_finite(values: NDArray[Any]) -> pa.Array:
 
 
 def _format_tiny(values: NDArray[Any]) -> pa.Array:
-    """Format each distinct number separately. This is fast, because only a few hundred numbers are below the limit."""
+    """Format numbers below the type's limit in _TINY_LIMITS.
+
+    Each distinct number is formatted separately. This is fast, because a type has only a few hundred such numbers.
+    """
     distinct_values, value_indices = np.unique(values, return_inverse=True)
     return choose(value_indices, [_format_two_digits(value) for value in distinct_values])
 
 
 def _format_two_digits(value: Any) -> bytes:
-    """Format a number in scientific notation. If one or two digits are enough, write the nearest two-digit decimal."""
+    """Format a number in scientific notation, with at least two digits.
+
+    If one or two digits identify the number, return the nearest two-digit decimal, as Java does.
+    """
     digits, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
     if len(digits.lstrip("-")) == len("5.0"):
         digits, exponent = f"{value:.1e}".split("e")
@@ -112,21 +118,22 @@ def _format_two_digits(value: Any) -> bytes:
 
 def _format_scientific(values: NDArray[Any]) -> pa.Array:
     """Format numbers with one digit, the decimal point, at least one more digit, and the exponent."""
-    text = to_text(_to_float_array(np.abs(values)))
-    has_exponent = _find_substring(text, b"e") >= 0
+    # Arrow writes some of these numbers in its own scientific notation, and the others as plain decimals.
+    arrow_text = to_text(_to_float_array(np.abs(values)))
+    has_exponent = _find_substring(arrow_text, b"e") >= 0
     groups = []
     for mask, rewrite in ((has_exponent, _normalize_scientific), (~has_exponent, _to_scientific)):
         row_indices = np.flatnonzero(mask)
         if len(row_indices):
-            groups.append((row_indices, rewrite(take_rows(text, row_indices))))
+            groups.append((row_indices, rewrite(take_rows(arrow_text, row_indices))))
     unsigned_text = scatter_groups(groups, len(values))
     is_negative = values < 0
     return join(choose(is_negative, [b"", b"-"]), unsigned_text) if is_negative.any() else unsigned_text
 
 
-def _normalize_scientific(text: pa.Array) -> pa.Array:
+def _normalize_scientific(arrow_text: pa.Array) -> pa.Array:
     """Convert Arrow's scientific notation to Java's: `1e+23` to `1.0E23`, `1.7e-12` to `1.7E-12`."""
-    text = pc.replace_substring(text, b"e+", b"e")
+    text = pc.replace_substring(arrow_text, b"e+", b"e")
     has_point = _find_substring(text, b".") >= 0
     text_with_point = pc.replace_substring(text, b"e", b"E")
     if has_point.all():
@@ -134,14 +141,14 @@ def _normalize_scientific(text: pa.Array) -> pa.Array:
     return if_else(has_point, text_with_point, pc.replace_substring(text, b"e", b".0E"))
 
 
-def _to_scientific(text: pa.Array) -> pa.Array:
-    """Convert plain to scientific notation: `123456789.5` to `1.234567895E8`, `0.000123` to `1.23E-4`."""
-    point_positions = _find_substring(text, b".")
-    integer_digits = np.where(point_positions >= 0, point_positions, _compute_lengths(text))
-    digits = pc.replace_substring(text, b".", b"").view(pa.string())
+def _to_scientific(plain_text: pa.Array) -> pa.Array:
+    """Convert plain decimals to scientific notation: `123456789.5` to `1.234567895E8`, `0.000123` to `1.23E-4`."""
+    point_positions = _find_substring(plain_text, b".")
+    integer_digit_counts = np.where(point_positions >= 0, point_positions, _compute_lengths(plain_text))
+    digits = pc.replace_substring(plain_text, b".", b"").view(pa.string())
     significant_digits = pc.ascii_ltrim(digits, "0").view(pa.binary())
-    leading_zeros = _compute_lengths(digits) - _compute_lengths(significant_digits)
-    exponents = integer_digits - 1 - leading_zeros
+    leading_zero_counts = _compute_lengths(digits) - _compute_lengths(significant_digits)
+    exponents = integer_digit_counts - 1 - leading_zero_counts
     trailing_digits = pc.binary_slice(significant_digits, 1, _MAX_DIGITS).view(pa.string())
     fraction_digits = pc.ascii_rtrim(trailing_digits, "0").view(pa.binary())
     is_fraction_empty = _compute_lengths(fraction_digits) == 0

@@ -29,15 +29,20 @@ from spark_kafka_sink.formats.time_zones import compute_utc_offsets
 from spark_kafka_sink.records.arrays import integers_to_numpy
 
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Ticks per second by the unit of an Arrow type. The numbers in a column of times are ticks."""
 _SECONDS_PER_DAY = 86_400
+# Widths of the byte tables, and the columns for parts of them. The columns must match the sample texts.
 _DATE_WIDTH = len("2026-11-28")
 _TIMESTAMP_WIDTH = len("2026-11-28T12:34:56.789")
+_TIMESTAMP_TIME_COLUMNS, _TIMESTAMP_POINT_COLUMN, _TIMESTAMP_MILLIS_COLUMNS = slice(11, 19), 19, slice(20, 23)
 _TIME_WIDTH = len("12:34:56.789012345")
+_TIME_POINT_COLUMN, _TIME_NANOS_COLUMNS = 8, slice(9, 18)
 _MAX_UNSIGNED_YEAR = 9_999
 """Later years have five digits or more, and a sign, as in Java."""
 
 
 def format_dates(array: pa.Array) -> pa.Array:
+    """Format dates. Nulls stay null."""
     days = integers_to_numpy(array.view(pa.int32())).astype(np.int64)
     table = np.empty((len(array), _DATE_WIDTH), np.uint8)
     return copy_nulls(_to_text_with_years(table, _write_dates(table, days)), array)
@@ -56,9 +61,9 @@ def format_timestamps(array: pa.Array) -> pa.Array:
     table = np.empty((len(array), _TIMESTAMP_WIDTH), np.uint8)
     years = _write_dates(table, days)
     table[:, _DATE_WIDTH] = ord("T")
-    _write_times(table[:, 11:19], day_seconds)
-    table[:, 19] = ord(".")
-    _write_digits(table[:, 20:23], fraction * 1_000 // ticks_per_second)
+    _write_times(table[:, _TIMESTAMP_TIME_COLUMNS], day_seconds)
+    table[:, _TIMESTAMP_POINT_COLUMN] = ord(".")
+    _write_digits(table[:, _TIMESTAMP_MILLIS_COLUMNS], fraction * 1_000 // ticks_per_second)
     text = _to_text_with_years(table, years)
     if array.type.tz is not None:
         text = join(text, _format_offsets(offsets))
@@ -66,20 +71,26 @@ def format_timestamps(array: pa.Array) -> pa.Array:
 
 
 def format_times(array: pa.Array) -> pa.Array:
+    """Format times of day, without trailing zeros of the fraction. Nulls stay null."""
     ticks = integers_to_numpy(array.view(pa.int64()))
     ticks_per_second = _TICKS_PER_SECOND[array.type.unit]
     table = np.empty((len(array), _TIME_WIDTH), np.uint8)
     _write_times(table, ticks // ticks_per_second)
-    table[:, 8] = ord(".")
-    _write_digits(table[:, 9:], ticks % ticks_per_second * (_TICKS_PER_SECOND["ns"] // ticks_per_second))
+    table[:, _TIME_POINT_COLUMN] = ord(".")
+    _write_digits(
+        table[:, _TIME_NANOS_COLUMNS], ticks % ticks_per_second * (_TICKS_PER_SECOND["ns"] // ticks_per_second)
+    )
     text = pc.ascii_rtrim(pc.ascii_rtrim(from_byte_table(table).view(pa.string()), "0"), ".")
     return copy_nulls(text.view(pa.binary()), array)
 
 
 def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Write `YYYY-MM-DD` to the first ten columns, and return the years.
+    """Write `YYYY-MM-DD` to the first ten columns of the table, and return the years.
 
-    `days` are days since 1970 in the proleptic Gregorian calendar. Only the last four digits of a year are written.
+    Only the last four digits of a year are written, without a sign. `_to_text_with_years` replaces the years that need
+    a sign.
+
+    `days`: days since 1970 in the proleptic Gregorian calendar.
     """
     # Days are counted from 1 March of the year 0, which is 719,468 days before 1970. Years begin in March, so that the
     # leap day is the last day of a year, and 400 years are a cycle of 146,097 days. Four years have 1,461 days and a
@@ -101,7 +112,10 @@ def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[n
 
 
 def _write_times(table: NDArray[np.uint8], day_seconds: NDArray[np.int64]) -> None:
-    """Write `HH:MM:SS` to the first eight columns. `day_seconds` are seconds since midnight."""
+    """Write `HH:MM:SS` to the first eight columns of the table.
+
+    `day_seconds`: seconds since midnight.
+    """
     minute, second = np.divmod(day_seconds, 60)
     hour, minute = np.divmod(minute, 60)
     _write_digits(table[:, 0:2], hour)
@@ -120,7 +134,10 @@ def _write_digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
 
 
 def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> pa.Array:
-    """Convert a byte table to an array. If any year needs a sign, replace the first four columns with `years`."""
+    """Convert a byte table to an array. If any year needs a sign, replace the first four columns with the years.
+
+    `years`: the year of each row.
+    """
     is_every_year_unsigned = not len(years) or (years.min() >= 0 and years.max() <= _MAX_UNSIGNED_YEAR)
     if is_every_year_unsigned:
         return from_byte_table(table)

@@ -17,29 +17,35 @@ from spark_kafka_sink.formats.avro_schema import DEFAULT_NAME
 from spark_kafka_sink.formats.schema_json import parse_schema_json
 
 _DRAFT_URI = "http://json-schema.org/draft-07/schema#"
+"""The version of JSON Schema in which schemas are derived."""
 
 
 def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
-    """Return the columns' JSON Schema as text, with `name` as its title."""
+    """Return the columns' JSON Schema as JSON.
+
+    `name`: the title of the schema; DEFAULT_NAME if it is None.
+    """
     schema = {"$schema": _DRAFT_URI, "title": name or DEFAULT_NAME, **_build_object_schema(fields)}
     return json.dumps(schema, separators=(",", ":"))
 
 
-def parse_json_schema_title(text: str, names: Sequence[str]) -> str:
-    """Return the title of a JSON Schema for columns with these names; without a title, its `$id` or DEFAULT_NAME.
+def check_names_and_parse_title(schema_json: str, column_names: Sequence[str]) -> str:
+    """Check a JSON Schema against the columns, and return its title: by default its `$id` or else DEFAULT_NAME.
 
     Raise SchemaError if a required property has no column, or if the schema is closed and has no property for a column.
     Types and values are not checked.
     """
-    schema = parse_schema_json(text, "the JSON Schema")
+    schema = parse_schema_json(schema_json, description="the JSON Schema")
     if not isinstance(schema, Mapping):
         raise SchemaError("the JSON Schema must be an object")
     properties, required_names = schema.get("properties", {}), schema.get("required", [])
     if isinstance(properties, Mapping) and schema.get("additionalProperties") is False:
-        unknown_names = [name for name in names if name not in properties]
+        unknown_names = [name for name in column_names if name not in properties]
         if unknown_names:
             raise SchemaError(f"the JSON Schema has no property for the column {unknown_names[0]}")
-    missing_names = [name for name in required_names if name not in names] if isinstance(required_names, list) else []
+    missing_names: list[Any] = []
+    if isinstance(required_names, list):
+        missing_names = [name for name in required_names if name not in column_names]
     if missing_names:
         raise SchemaError(f"there is no column for the required property {missing_names[0]} of the JSON Schema")
     title = schema.get("title", schema.get("$id", DEFAULT_NAME))
@@ -47,6 +53,7 @@ def parse_json_schema_title(text: str, names: Sequence[str]) -> str:
 
 
 def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
+    """Return the schema for objects with these fields. Fields of type null are never written, so they are left out."""
     properties = {field.name: _build_type_schema(field.type) for field in fields if not pa.types.is_null(field.type)}
     required_names = [field.name for field in fields if not field.nullable]
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -54,6 +61,7 @@ def _build_object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
 
 
 def _build_type_schema(data_type: pa.DataType) -> dict[str, Any]:
+    """Return the schema for values of this type, as JsonFormat writes them."""
     if pa.types.is_struct(data_type):
         return _build_object_schema([data_type.field(index) for index in range(data_type.num_fields)])
     if pa.types.is_list(data_type):
@@ -81,3 +89,4 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (pa.types.is_date32, {"type": "string", "format": "date"}),
     (pa.types.is_binary, {"type": "string", "contentEncoding": "base64"}),
 )
+"""JSON Schema by Arrow type. The first entry whose check succeeds applies. All other scalar types are plain strings."""

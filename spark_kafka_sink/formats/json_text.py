@@ -49,6 +49,8 @@ from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 
+# Escape sequence of each byte that cannot be written in a JSON string as it is. All other control characters are added
+# below.
 _ESCAPES = {
     ord('"'): b'\\"',
     ord("\\"): b"\\\\",
@@ -61,13 +63,13 @@ _ESCAPES = {
 _FIRST_PRINTABLE_BYTE = 0x20
 _BACKSLASH = ord("\\")
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(_FIRST_PRINTABLE_BYTE) if byte not in _ESCAPES}
-"""Escape sequence of each byte that cannot be written in a JSON string as it is."""
 
 
 class JsonColumn(NamedTuple):
     """A column encoded as JSON. Nulls of the source column stay null."""
 
     values: pa.Array
+    """A binary array with the JSON text of each row."""
     needs_quotes: bool = False
     """Whether the values must still be enclosed in quotation marks."""
 
@@ -87,7 +89,10 @@ class JsonFormat:
 
 
 def check_json_type(data_type: pa.DataType, path: str) -> None:
-    """Raise SchemaError if a column of this type cannot be written as JSON."""
+    """Raise SchemaError if a column of this type cannot be written as JSON.
+
+    `path`: the column's full name in the error, including its parents.
+    """
     if pa.types.is_struct(data_type):
         for index in range(data_type.num_fields):
             check_json_type(data_type.field(index).type, f"{path}.{data_type.field(index).name}")
@@ -114,7 +119,7 @@ def _encode_column(column: pa.Array) -> JsonColumn:
         return JsonColumn(column.cast(pa.binary()))
     if pa.types.is_struct(data_type):
         names = [data_type.field(index).name for index in range(data_type.num_fields)]
-        # flatten() is not used, because it copies the data to apply the struct's nulls.
+        # field() is used and not flatten(), because flatten() copies the data to apply the struct's nulls.
         fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
         return JsonColumn(copy_nulls(_encode_objects(names, fields, len(column)), column))
     # The type is a map or a list, because check_json_type has rejected unsupported types.
@@ -127,6 +132,7 @@ def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonCol
 
 
 def _encode_unquoted(column: pa.Array) -> JsonColumn:
+    """Encode numbers or booleans, whose text in Arrow is valid JSON."""
     return JsonColumn(to_text(column))
 
 
@@ -139,6 +145,7 @@ def _encode_binary(column: pa.Array) -> JsonColumn:
 
 
 def _encode_floats(column: pa.Array) -> JsonColumn:
+    """Encode floats as numbers, but NaN and infinities as strings, because JSON has no numbers for them."""
     text = format_floats(column)
     is_non_finite = find_non_finite(column)
     if is_non_finite.any():
@@ -159,12 +166,19 @@ def _encode_objects(
 
 
 class _ObjectBuilder:
-    """Builds one object per row. Null fields are omitted, together with their comma."""
+    """Builds one object per row. Null fields are omitted, together with their comma.
+
+    Call `add_field` for each field in order, and then `build` once.
+
+    An object is joined from pieces: columns, and constants, which are the same in every row. A join takes time for each
+    piece and row. Therefore a constant is held back in `_pending_constant` until the next column, so that all constants
+    between two columns become one piece.
+    """
 
     def __init__(self, opening: bytes) -> None:
         self._pieces: list[Any] = []
         self._pending_constant = opening
-        """Text that follows the last piece in every row. It is merged with the constant text that comes next."""
+        """Text that follows the last piece in every row, and has not been added to the pieces yet."""
         self._rows_with_fields: bool | NDArray[np.bool_] = False
         """Rows whose object already has a field, so the next field needs a comma before it.
 
@@ -181,8 +195,12 @@ class _ObjectBuilder:
             self._add_to_all_rows(label, field.values, quote)
 
     def _add_to_some_rows(self, label: bytes, values: pa.Array, closing_quote: bytes) -> None:
-        """Add a field that is null in some rows."""
-        # The name, the value and the quotes become one piece, which join_non_null() skips where the value is null.
+        """Add a field that is null in some rows.
+
+        `label`: the name, a colon and the opening quotation mark, if any.
+        """
+        # The label, the value and the closing quotation mark become one piece. This piece is null where the value is
+        # null, so join_non_null() skips all of it in these rows.
         self._flush_constant()
         closing_pieces = [build_binary_scalar(closing_quote)] if closing_quote else []
         self._pieces.append(join(self._build_field_prefix(label), values, *closing_pieces))
@@ -190,7 +208,11 @@ class _ObjectBuilder:
             self._rows_with_fields = self._rows_with_fields | ~build_null_mask(values)
 
     def _add_to_all_rows(self, label: bytes, values: pa.Array, closing_quote: bytes) -> None:
-        """Add a field that is null in no row. Merge its name into the constant unless only some rows need a comma."""
+        """Add a field that is null in no row.
+
+        `label`: the name, a colon and the opening quotation mark, if any.
+        """
+        # The label is a constant if all rows, or no rows, need a comma before it. Otherwise, it differs between rows.
         if isinstance(self._rows_with_fields, bool):
             self._pending_constant += b"," + label if self._rows_with_fields else label
             self._flush_constant()
@@ -198,15 +220,17 @@ class _ObjectBuilder:
             self._flush_constant()
             self._pieces.append(self._build_field_prefix(label))
         self._pieces.append(values)
-        self._pending_constant, self._rows_with_fields = closing_quote, True
+        self._pending_constant = closing_quote
+        self._rows_with_fields = True
 
     def build(self, row_count: int) -> pa.Array:
+        """Return the objects as a binary array without nulls."""
         self._pending_constant += b"}"
         arrays = [piece for piece in self._pieces if isinstance(piece, pa.Array)]
         if not arrays:
             return repeat_value(self._pending_constant, row_count)
         self._flush_constant()
-        # join() is faster, but makes a row null if one of its pieces is null.
+        # join() is faster than join_non_null(), but makes a row null if one of its pieces is null.
         has_null_pieces = any(piece.null_count for piece in arrays)
         return join_non_null(*self._pieces) if has_null_pieces else join(*self._pieces)
 
@@ -227,17 +251,19 @@ def _add_quotes(values: pa.Array) -> pa.Array:
 
 
 def _encode_lists(column: pa.Array) -> pa.Array:
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    elements, needs_quotes = _encode_column(column.values.slice(first_element, element_count))
+    """Encode a list column as JSON arrays. Null lists stay null."""
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    elements, needs_quotes = _encode_column(column.values.slice(first_element_index, element_count))
     if needs_quotes:
         elements = _add_quotes(elements)
     return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
 
 
 def _encode_maps(column: pa.Array) -> pa.Array:
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    keys = _encode_keys(column.keys.slice(first_element, element_count))
-    values, needs_quotes = _encode_column(column.items.slice(first_element, element_count))
+    """Encode a map column as JSON objects. Null maps stay null."""
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    keys = _encode_keys(column.keys.slice(first_element_index, element_count))
+    values, needs_quotes = _encode_column(column.items.slice(first_element_index, element_count))
     if needs_quotes:
         values = _add_quotes(values)
     entries = join(build_binary_scalar(b'"'), keys, build_binary_scalar(b'":'), fill_nulls(values, b"null"))
@@ -247,7 +273,13 @@ def _encode_maps(column: pa.Array) -> pa.Array:
 def _join_elements(
     elements: pa.Array, element_offsets: NDArray[np.int64], column: pa.Array, opening: bytes, closing: bytes
 ) -> pa.Array:
-    """Join the elements of each row with commas, between `opening` and `closing`. Null rows of `column` stay null."""
+    """Join the elements of each row with commas, and enclose them in brackets. Null rows of `column` stay null.
+
+    `elements`: the encoded elements of all rows.
+    `element_offsets`: the index of each row's first element, followed by the total number of elements.
+    `column`: the list or map column.
+    `opening`, `closing`: the brackets.
+    """
     lists = pa.ListArray.from_arrays(numbers_to_arrow(element_offsets.astype(np.int32)), elements)
     joined_elements = pc.binary_join(lists, build_binary_scalar(b","))
     return copy_nulls(join(build_binary_scalar(opening), joined_elements, build_binary_scalar(closing)), column)
@@ -265,36 +297,35 @@ def _encode_keys(keys: pa.Array) -> pa.Array:
     return _encode_column(keys).values
 
 
-def _escape(text: pa.Array) -> pa.Array:
+def _escape(strings: pa.Array) -> pa.Array:
     """Escape quotation marks, backslashes and control characters in JSON strings, as Jackson does."""
-    _, _, data = text.buffers()
-    if data is None or not len(text):  # no row contains any text
-        return text
-    offsets = view_offsets(text)
+    _, _, data = strings.buffers()
+    if data is None or not len(strings):  # no row contains any text
+        return strings
+    offsets = view_offsets(strings)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
     needs_escape = (data_bytes < _FIRST_PRINTABLE_BYTE) | (data_bytes == ord('"')) | (data_bytes == _BACKSLASH)
     if not needs_escape.any():
-        return text
+        return strings
     escaped_bytes = np.unique(data_bytes[needs_escape]).tolist()
-    # Escape the backslash first, because all other escape sequences contain one.
+    # Escape the backslash first. All other escape sequences contain a backslash, which must not be escaped again.
     if _BACKSLASH in escaped_bytes:
         escaped_bytes.remove(_BACKSLASH)
         escaped_bytes.insert(0, _BACKSLASH)
     for byte in escaped_bytes:
-        text = pc.replace_substring(text, bytes([byte]), _ESCAPES[byte])
-    return text
+        strings = pc.replace_substring(strings, bytes([byte]), _ESCAPES[byte])
+    return strings
 
 
 def _escape_name(name: str) -> bytes:
+    """Escape the name of a field, like the strings in `_escape`."""
     return b"".join(_ESCAPES.get(byte, bytes([byte])) for byte in name.encode())
 
 
 def _encode_base64(column: pa.Array) -> pa.Array:
-    """Encode each row as base64.
-
-    Each row is padded to a multiple of three bytes, so that a single call can encode all rows. The encoded padding is
-    then overwritten with `=`.
-    """
+    """Encode each row as base64. Nulls stay null."""
+    # Base64 encodes three bytes as four characters. Pad each row to a multiple of three bytes, so that a single call
+    # can encode all rows, and then overwrite the encoded padding with `=`.
     filled_bytes = fill_nulls(column, b"")
     padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # 0 to 2, up to the next multiple of 3
     padded_bytes = (
@@ -303,12 +334,12 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     _, _, data = padded_bytes.buffers()
     offsets = view_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
-    text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
-    text_offsets = (offsets - offsets[0]) // 3 * 4
-    row_ends = text_offsets[1:]
+    encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
+    encoded_offsets = (offsets - offsets[0]) // 3 * 4
+    row_ends = encoded_offsets[1:]
     for position in (1, 2):  # counted from the end of a row
-        text[row_ends[padding_bytes >= position] - position] = ord("=")
-    buffers = [None, pa.py_buffer(text_offsets.astype(np.int32)), pa.py_buffer(text)]
+        encoded_bytes[row_ends[padding_bytes >= position] - position] = ord("=")
+    buffers = [None, pa.py_buffer(encoded_offsets.astype(np.int32)), pa.py_buffer(encoded_bytes)]
     encoded_column = pa.Array.from_buffers(pa.binary(), len(column), buffers)
     return copy_nulls(encoded_column, column)
 
@@ -325,3 +356,4 @@ _SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array]
     (pa.types.is_time64, lambda column: JsonColumn(format_times(column), needs_quotes=True)),
     (is_binary_type, _encode_binary),
 )
+"""Encoder by scalar Arrow type. The first entry whose check succeeds applies."""

@@ -24,6 +24,7 @@ RECORD_PARTS = ("value", "key")
 
 
 def _parse_columns(value: object) -> tuple[str, ...]:
+    """Parse a comma-separated list of column names. Raise ValueError if it is invalid."""
     return tuple(name for name, _ in parse_column_list(parse_text(value), "'id, name' or 'payload.*'"))
 
 
@@ -68,7 +69,7 @@ _VALUE_OPTIONS = (
 
 
 def _to_key_option(value_option: Option) -> Option:
-    """Build the corresponding option for the key."""
+    """Build the option for the key that corresponds to an option for the value."""
     return replace(
         value_option,
         name=value_option.name.replace("value", "key"),
@@ -81,37 +82,46 @@ FORMAT_OPTIONS = (*_VALUE_OPTIONS, *map(_to_key_option, _VALUE_OPTIONS))
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """Options for encoding one part of a record, its value or its key, from columns.
-
-    If `columns` is empty, all columns are encoded except those in NON_VALUE_COLUMNS.
-    """
+    """Options for encoding one part of a record, its value or its key, from columns."""
 
     record_part: str
     """`value` or `key`."""
     format: str
+    """One of FORMATS."""
     columns: tuple[str, ...] = ()
+    """Names of the encoded columns. If it is empty, all columns are encoded except those in NON_VALUE_COLUMNS."""
     schema: SchemaOptions = NO_SCHEMA
     subject: str | None = None
+    """The subject in the schema registry, or None if the subject name strategy determines it."""
 
     @property
     def has_registry(self) -> bool:
         return self.format in REGISTRY_FORMATS
 
 
-def find_encoded_parts(options: Mapping[str, str]) -> dict[str, None]:
-    """Return the parts to encode from columns, as dict keys in the order of RECORD_PARTS. Options may be invalid."""
+def find_encoded_parts(options: Mapping[str, str]) -> list[str]:
+    """Return the parts of a record that are encoded from columns, in the order of RECORD_PARTS.
+
+    `options`: unparsed options, which may be invalid and have names in any case.
+    """
     names = {name.lower() for name in options}
-    return dict.fromkeys(part for part in RECORD_PARTS if {f"{part}format", f"{part}columns"} & names)
+    return [part for part in RECORD_PARTS if {f"{part}format", f"{part}columns"} & names]
 
 
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
-    """Return the options of each part that is encoded from columns. Add errors to the faults of `parsed_options`."""
-    part_options = [_parse_part(parsed_options, part) for part in RECORD_PARTS]
-    return tuple(options for options in part_options if options is not None)
+    """Return the options of each part that is encoded from columns.
+
+    Add a fault to `parsed_options` for each option that is invalid, missing or has no effect.
+    """
+    options_by_part = [_parse_part_options(parsed_options, part) for part in RECORD_PARTS]
+    return tuple(options for options in options_by_part if options is not None)
 
 
-def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | None:
-    """Return one part's options, or None if its column is written without a format or the format is invalid."""
+def _parse_part_options(parsed_options: ParsedOptions, part: str) -> FormatOptions | None:
+    """Return one part's options, or None if its column is written without a format or the format is invalid.
+
+    `part`: `value` or `key`.
+    """
     option_values = parsed_options.values
     format_option = f"{part}Format"
     if format_option not in parsed_options.raw_values and f"{part}Columns" in parsed_options.raw_values:
@@ -131,27 +141,36 @@ def _parse_part(parsed_options: ParsedOptions, part: str) -> FormatOptions | Non
             f"{part}Subject", f"has no effect, because the format '{format_name}' does not use a schema registry."
         )
     schema = _parse_schema_options(parsed_options, part, format_name)
-    return FormatOptions(part, format_name, option_values[f"{part}Columns"], schema, subject)
+    return FormatOptions(
+        record_part=part,
+        format=format_name,
+        columns=option_values[f"{part}Columns"],
+        schema=schema,
+        subject=subject,
+    )
 
 
 def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name: str) -> SchemaOptions:
-    """Return one part's schema. If the part's SchemaFile option is set, read the file. Add errors to the faults."""
-    option_values = parsed_options.values
+    """Return one part's schema, which is read from a file if the part's option SchemaFile is set.
+
+    Add a fault to `parsed_options` if the file cannot be read, or if an option conflicts or has no effect.
+    """
     option_names = [f"{part}{suffix}" for suffix in ("Schema", "SchemaFile", "SchemaName")]
-    text, path, schema_name = (option_values[name] for name in option_names)
+    schema_text, path, schema_name = (parsed_options.values[name] for name in option_names)
     if format_name not in SCHEMA_FORMATS:
         # One fault is enough, so only the first of these options is reported.
-        useless_option = next((name for name in option_names if option_values[name]), None)
+        useless_option = next((name for name in option_names if parsed_options.values[name]), None)
         if useless_option is not None:
             problem = f"has no effect, because the format '{format_name}' has no schema."
             parsed_options.faults.add(useless_option, problem)
         return NO_SCHEMA
-    if text and path:
+    if schema_text and path:
         parsed_options.faults.add(f"{part}Schema", f"cannot be set together with {{{part}SchemaFile}}.")
     elif path:
         try:
-            data = read_bounded_file(path)
-            text = base64.b64encode(data).decode() if format_name in DESCRIPTOR_FORMATS else data.decode()
+            schema_bytes = read_bounded_file(path)
+            is_binary = format_name in DESCRIPTOR_FORMATS
+            schema_text = base64.b64encode(schema_bytes).decode() if is_binary else schema_bytes.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             parsed_options.faults.add(
@@ -160,7 +179,7 @@ def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name:
                 path=path,
                 reason=reason,
             )
-    return SchemaOptions(text, schema_name)
+    return SchemaOptions(schema_text, schema_name)
 
 
 def _list_formats() -> str:

@@ -2,8 +2,10 @@
 
 A field consists of a tag (field number and wire type) and a value. Fields are written in the order of their numbers,
 and null fields are omitted. Numbers are varints or take 4 or 8 bytes. Strings, bytes, messages and packed numbers are
-preceded by their length. A message is encoded as a sequence of pieces (binary_pieces.py), as in Avro. In rows that
-lack a field, the field's pieces are empty.
+preceded by their length.
+
+A message is encoded as a sequence of pieces, which are columns of bytes that are joined row by row (binary_pieces.py).
+A mask selects the rows that are written. In rows that lack a field, the field's pieces are empty.
 """
 
 from __future__ import annotations
@@ -55,14 +57,17 @@ from spark_kafka_sink.records.fields import (
 # Wire types, named as in Protobuf's documentation.
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _WIRE_TYPE_BITS = 3
+"""Number of bits of a tag that contain the wire type. The other bits contain the field number."""
 _WIRE_TYPES = {
     **dict.fromkeys(("fixed64", "sfixed64", "double"), _I64),
     **dict.fromkeys(("fixed32", "sfixed32", "float"), _I32),
     **dict.fromkeys(("string", "bytes", "message", "map", "timestamp"), _LEN),
 }
+"""Wire type by type name. All other types are varints."""
 _UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 63, "fixed64": 63}
 """Maximum bits of each unsigned type's values. Columns are signed, so the highest of 64 bits is always 0."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Ticks per second by the unit of an Arrow timestamp. The number in a timestamp column counts ticks since 1970."""
 
 
 @dataclass(frozen=True)
@@ -74,31 +79,40 @@ class ProtobufFormat:
     def encode_rows(
         self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, prefix: bytes = b""
     ) -> pa.Array:
-        return join_pieces(_encode_message(self.fields, names, columns, ALL_ROWS, path=""), row_count, prefix)
+        return join_pieces(_encode_message(self.fields, names, columns, ALL_ROWS, path_prefix=""), row_count, prefix)
 
 
 def _encode_message(
-    fields: Sequence[MessageField], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, path: str
+    fields: Sequence[MessageField], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, path_prefix: str
 ) -> list[Piece]:
-    """Return the pieces of a message. The mask selects the rows in which the message is present."""
+    """Return the pieces of a message.
+
+    Raise InvalidRecordError if a selected value does not fit its field, or if two fields of a oneof are set.
+
+    `mask`: the rows in which the message is present.
+    `path_prefix`: text before each field's name in error messages, such as `address.`; empty for the outermost message.
+    """
     columns_by_name = dict(zip(names, columns, strict=True))
     pieces: list[Piece] = []
     for field in fields:
-        with convert_arrow_errors(f"{path}{field.name}"):
-            pieces += _encode_field(field, columns_by_name[field.name], mask, f"{path}{field.name}")
-    _check_oneofs(fields, columns_by_name, mask, path)
+        path = f"{path_prefix}{field.name}"
+        with convert_arrow_errors(path):
+            pieces += _encode_field(field, columns_by_name[field.name], mask, path)
+    _check_oneofs(fields, columns_by_name, mask, path_prefix)
     return pieces
 
 
-def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], mask: Mask, path: str) -> None:
+def _check_oneofs(
+    fields: Sequence[MessageField], columns_by_name: dict[str, pa.Array], mask: Mask, path_prefix: str
+) -> None:
     """Raise InvalidRecordError if more than one field of a oneof is set in a selected row."""
     for oneof in {field.oneof for field in fields if field.oneof}:
-        members = [columns[field.name] for field in fields if field.oneof == oneof]
+        members = [columns_by_name[field.name] for field in fields if field.oneof == oneof]
         valid_counts: Any = sum(
             integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members
         )
         if apply_mask(valid_counts > 1, mask).any():
-            raise InvalidRecordError(f"more than one column of the oneof {path}{oneof} is set in a row")
+            raise InvalidRecordError(f"more than one column of the oneof {path_prefix}{oneof} is set in a row")
 
 
 def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
@@ -119,6 +133,7 @@ def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) 
 
 
 def _encode_tag(field: MessageField) -> Piece:
+    """Return the piece with the field's number and wire type, which are the same in every row."""
     wire_type = _LEN if field.is_packed else _WIRE_TYPES.get(field.type_name, _VARINT)
     return build_constant_field(_encode_unsigned_varint((field.number << _WIRE_TYPE_BITS) | wire_type))
 
@@ -133,9 +148,10 @@ def _encode_unsigned_varint(number: int) -> bytes:
 
 
 def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, path: str) -> Mask:
-    """Return the mask of the values that differ from the field's default, or None if all values differ.
+    """Return the mask of the values that differ from the field's default, or None if all of them differ.
 
-    All dates, times and decimals differ, because they become strings that are never empty. -0.0 differs from 0.0.
+    Dates, times and decimals always differ from the default, because they become strings that are never empty. -0.0
+    differs from the default 0.0.
     """
     data_type = column.type
     is_non_default: NDArray[np.bool_]
@@ -153,7 +169,7 @@ def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, p
         is_non_default = lengths > 0
     else:
         return None
-    # A mask of None saves copying the pieces.
+    # Without a mask, the pieces need not be copied.
     return None if is_non_default.all() else is_non_default
 
 
@@ -169,7 +185,7 @@ def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) 
     if field.type_name == "enum" and not pa.types.is_integer(column.type):
         return list(build_unsigned_varint_fields(_find_enum_numbers(field, column, mask, path).view(np.uint64)))
     if field.type_name in _UNSIGNED_BITS:
-        _check_unsigned(_UNSIGNED_BITS[field.type_name], integers_to_numpy(column), mask, path)
+        _check_unsigned(integers_to_numpy(column), _UNSIGNED_BITS[field.type_name], mask, path)
     return _SCALAR_ENCODERS[field.type_name](column)
 
 
@@ -191,7 +207,7 @@ def _encode_timestamps(column: pa.Array) -> list[Piece]:
         MessageField("nanos", number=2, type_name="int32", has_presence=False),
     )
     numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // ticks_per_second))]
-    return _encode_message(timestamp_fields, ("seconds", "nanos"), numbers, ALL_ROWS, path="")
+    return _encode_message(timestamp_fields, ("seconds", "nanos"), numbers, ALL_ROWS, path_prefix="")
 
 
 def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:
@@ -203,24 +219,28 @@ def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: 
         example = decode_for_error(column, int(np.argmax(is_unknown)))
         raise InvalidRecordError(f"column {path}: {example!r} is not a value of the enum in the schema")
     enum_numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
+    # A name that is null or not in the enum has the index -1. The numbers of these rows are not written.
     row_numbers: NDArray[np.int64] = enum_numbers[indices]
     return row_numbers
 
 
-def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> None:
-    """Raise InvalidRecordError if a selected number is negative or has more than `bits` bits."""
-    is_invalid = (numbers < 0) | ((numbers.astype(np.int64) >> bits) > 0)
+def _check_unsigned(numbers: NDArray[Any], max_bits: int, mask: Mask, path: str) -> None:
+    """Raise InvalidRecordError if a selected number is negative or has more than `max_bits` bits."""
+    is_invalid = (numbers < 0) | ((numbers.astype(np.int64) >> max_bits) > 0)
     if apply_mask(is_invalid, mask).any():
         raise InvalidRecordError(f"column {path} has a number that is out of range for the schema's unsigned type")
 
 
 def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    """Return the pieces of a list column: an occurrence of the field per element, or a packed field per list."""
-    element_offsets, first_element, element_count = read_element_offsets(column)
-    elements = column.values.slice(first_element, element_count)
-    selected_elements = build_element_mask(element_offsets, mask)
-    _reject_null_elements(elements, selected_elements, path)
-    pieces = _encode_value(field, elements, selected_elements, f"{path}.element")
+    """Return the pieces of a list column: an occurrence of the field per element, or a packed field per list.
+
+    Raise InvalidRecordError if an element of a selected row is null or does not fit the field.
+    """
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
+    elements = column.values.slice(first_element_index, element_count)
+    element_mask = build_element_mask(element_offsets, mask)
+    _reject_null_elements(elements, element_mask, path)
+    pieces = _encode_value(field, elements, element_mask, f"{path}.element")
     if not field.is_packed:
         tagged_elements = join_pieces([_encode_tag(field), *pieces], element_count)
         return [concatenate_elements(tagged_elements, element_offsets)]
@@ -229,15 +249,18 @@ def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: st
 
 
 def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    """Return the pieces of a map column: an occurrence of the field, with a key and a value, per entry."""
-    element_offsets, first_element, element_count = read_element_offsets(column)
+    """Return the pieces of a map column: an occurrence of the field, with a key and a value, per entry.
+
+    Raise InvalidRecordError if a value of a selected row is null, or if a key or value does not fit its field.
+    """
+    element_offsets, first_element_index, element_count = read_element_offsets(column)
     key_field, value_field = field.inner_fields
-    selected_elements = build_element_mask(element_offsets, mask)
-    keys = column.keys.slice(first_element, element_count)
-    values = column.items.slice(first_element, element_count)
-    _reject_null_elements(values, selected_elements, path)
-    key_pieces = _encode_value(key_field, keys, selected_elements, f"{path}.key")
-    value_pieces = _encode_value(value_field, values, selected_elements, f"{path}.value")
+    element_mask = build_element_mask(element_offsets, mask)
+    keys = column.keys.slice(first_element_index, element_count)
+    values = column.items.slice(first_element_index, element_count)
+    _reject_null_elements(values, element_mask, path)
+    key_pieces = _encode_value(key_field, keys, element_mask, f"{path}.key")
+    value_pieces = _encode_value(value_field, values, element_mask, f"{path}.value")
     entries = join_pieces([_encode_tag(key_field), *key_pieces, _encode_tag(value_field), *value_pieces], element_count)
     tagged_entries = join_pieces([_encode_tag(field), *_prefix_lengths(entries)], element_count)
     return [concatenate_elements(tagged_entries, element_offsets)]
@@ -271,7 +294,7 @@ def _build_float_encoder(dtype: Any) -> Callable[[pa.Array], list[Piece]]:
 
 
 def _encode_length_delimited(column: pa.Array) -> list[Piece]:
-    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON."""
+    """Encode strings and bytes. Dates, times and decimals become strings, formatted as in JSON (java_times.py)."""
     data_type = column.type
     if pa.types.is_decimal128(data_type):
         column = to_text(column)

@@ -5,6 +5,9 @@ Use protoc to generate a descriptor:
     protoc --include_imports --descriptor_set_out=order.desc order.proto
 
 Descriptors are parsed on the driver, which needs the protobuf package. They are base64 text, because options are text.
+
+The functions take the protobuf package's own objects, which have no type stubs: `message` is a Descriptor, and `field`
+is a FieldDescriptor.
 """
 
 from __future__ import annotations
@@ -21,68 +24,85 @@ from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, ch
 from spark_kafka_sink.records.fields import encode_varint
 
 _WELL_KNOWN_PREFIX = "google/protobuf/"
+"""Beginning of the names of the files that Protobuf itself provides."""
 
 
 class ParsedMessage(NamedTuple):
-    """A message from a descriptor.
-
-    `encoded_descriptor`: the descriptor of the message's file as base64, which a registry accepts.
-    `message_indexes`: the message's position in the file, in Confluent's encoding.
-    """
+    """A message from a descriptor."""
 
     fields: tuple[MessageField, ...]
+    """The fields that have a column."""
     encoded_descriptor: str
+    """The descriptor of the message's file as base64, which a registry accepts."""
     name: str
+    """The message's full name."""
     message_indexes: bytes
+    """The message's position in the file, in Confluent's encoding."""
 
 
-def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -> ParsedMessage:
-    """Parse the descriptor of a message. Raise SchemaError if it is invalid or if the columns do not fit the message.
+def parse_descriptor(encoded_descriptor: str, message_name: str | None, columns: Sequence[pa.Field]) -> ParsedMessage:
+    """Parse a descriptor, and return the message that the columns are written to.
 
-    `name` is the message's full name. The default is the first message of the last file.
+    Raise SchemaError if the descriptor is invalid or if the columns do not fit the message. Raise
+    MissingDependencyError if the protobuf package is missing.
+
+    `encoded_descriptor`: a FileDescriptorSet or FileDescriptorProto as base64.
+    `message_name`: the message's full name. If it is None, the first message of the last file is used.
     """
-    files = _parse_files(_decode_base64(text))
-    message = _find_message(files, name)
-    file = message.file
+    files = _parse_files(_decode_descriptor(encoded_descriptor))
+    message = _find_message(files, message_name)
+    _check_imports(message)
+    fields = _select_fields(message, list(columns), path_prefix="")
+    return ParsedMessage(
+        fields=fields,
+        encoded_descriptor=base64.b64encode(message.file.serialized_pb).decode(),
+        name=message.full_name,
+        message_indexes=encode_message_indexes(_find_message_path(message)),
+    )
+
+
+def _check_imports(message: Any) -> None:
+    """Raise SchemaError if the message's file imports a file that Protobuf does not provide.
+
+    Only the message's own file is registered in the schema registry, so readers would not find other imported files.
+    """
     unsupported_imports = [
-        dependency.name for dependency in file.dependencies if not dependency.name.startswith(_WELL_KNOWN_PREFIX)
+        dependency.name
+        for dependency in message.file.dependencies
+        if not dependency.name.startswith(_WELL_KNOWN_PREFIX)
     ]
     if unsupported_imports:
         raise SchemaError(
             f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN_PREFIX}* can be "
             "imported"
         )
-    fields = _select_fields(message, list(columns), path="")
-    return ParsedMessage(
-        fields,
-        base64.b64encode(file.serialized_pb).decode(),
-        message.full_name,
-        encode_message_indexes(_find_message_path(message)),
-    )
 
 
-def encode_message_indexes(path: Sequence[int]) -> bytes:
+def encode_message_indexes(message_path: Sequence[int]) -> bytes:
     """Encode the position of a message in Confluent's format: the number of indexes and the indexes, as varints.
 
     The first message of a file is encoded as a single 0.
+
+    `message_path`: the index of the outermost enclosing message in the file, then an index for each level of nesting.
     """
-    if list(path) == [0]:
+    if list(message_path) == [0]:
         return b"\0"
-    return b"".join(encode_varint(number) for number in (len(path), *path))
+    return b"".join(encode_varint(number) for number in (len(message_path), *message_path))
 
 
-def _decode_base64(text: str) -> bytes:
+def _decode_descriptor(encoded_descriptor: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(encoded_descriptor, validate=True)
     except (binascii.Error, ValueError):
         # Apicurio does not use base64. It returns the bytes themselves as text.
-        return text.encode()
+        return encoded_descriptor.encode()
 
 
-def _parse_files(data: bytes) -> list[Any]:
-    """Parse the bytes of a FileDescriptorSet (from protoc) or FileDescriptorProto (from a registry).
+def _parse_files(descriptor_bytes: bytes) -> list[Any]:
+    """Parse a FileDescriptorSet (from protoc) or a FileDescriptorProto (from a registry).
 
-    Return the file descriptors. Raise SchemaError if the bytes are neither, or if no file has a message.
+    Return the FileDescriptorProto of each file. Raise SchemaError if the bytes are neither, or if no file has a
+    message. Raise MissingDependencyError if the protobuf package is missing.
     """
     try:
         from google.protobuf import descriptor_pb2
@@ -93,10 +113,10 @@ def _parse_files(data: bytes) -> list[Any]:
         ) from error
     try:
         # A FileDescriptorSet can be parsed as a FileDescriptorProto, too, but the result has no messages.
-        file = descriptor_pb2.FileDescriptorProto.FromString(data)
+        file = descriptor_pb2.FileDescriptorProto.FromString(descriptor_bytes)
         if file.message_type:
             return [file]
-        files = list(descriptor_pb2.FileDescriptorSet.FromString(data).file)
+        files = list(descriptor_pb2.FileDescriptorSet.FromString(descriptor_bytes).file)
     except (DecodeError, UnicodeDecodeError) as error:
         raise SchemaError(f"the Protobuf schema is not a valid descriptor: {error}") from error
     if not any(file.message_type for file in files):
@@ -104,8 +124,11 @@ def _parse_files(data: bytes) -> list[Any]:
     return files
 
 
-def _find_message(files: Sequence[Any], name: str | None) -> Any:
-    """Return the descriptor of the message with this full name; by default the first message of the last file."""
+def _find_message(files: Sequence[Any], message_name: str | None) -> Any:
+    """Return the descriptor of the message with this full name; by default the first message of the last file.
+
+    Raise SchemaError if there is no such message, or if an imported file is missing.
+    """
     from google.protobuf import descriptor_pool, timestamp_pb2  # _parse_files reports it if the package is missing
 
     pool = descriptor_pool.DescriptorPool()
@@ -116,9 +139,11 @@ def _find_message(files: Sequence[Any], name: str | None) -> Any:
         for file in files:
             pool.AddSerializedFile(file.SerializeToString())
         last_file = pool.FindFileByName(files[-1].name)
-        return pool.FindMessageTypeByName(name) if name else next(iter(last_file.message_types_by_name.values()))
+        if message_name:
+            return pool.FindMessageTypeByName(message_name)
+        return next(iter(last_file.message_types_by_name.values()))
     except (KeyError, StopIteration) as error:
-        raise SchemaError(f"the Protobuf schema has no message {name or ''}".rstrip()) from error
+        raise SchemaError(f"the Protobuf schema has no message {message_name or ''}".rstrip()) from error
     except TypeError as error:
         raise SchemaError(
             f"the Protobuf schema is incomplete ({error}); generate it with protoc --include_imports "
@@ -136,25 +161,29 @@ def _find_message_path(message: Any) -> list[int]:
     ]
 
 
-def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tuple[MessageField, ...]:
-    """Return the fields that have a column, in the order of their numbers.
+def _select_fields(message: Any, columns: Sequence[pa.Field], path_prefix: str) -> tuple[MessageField, ...]:
+    """Return the message's fields that have a column, in the order of their numbers.
 
-    Raise SchemaError if a column has no field, or if a required field has no column.
+    Raise SchemaError if a column has no field or its type does not fit, or if a required field has no column.
+
+    `path_prefix`: text before each column's name in errors, such as `address.`; empty for the outermost message.
     """
     columns_by_name = {column.name: column for column in columns}
     unknown_columns = [name for name in columns_by_name if name not in message.fields_by_name]
     if unknown_columns:
-        raise SchemaError(f"the message {message.full_name} has no field for the column {path}{unknown_columns[0]}")
+        raise SchemaError(
+            f"the message {message.full_name} has no field for the column {path_prefix}{unknown_columns[0]}"
+        )
     missing_columns = [
         field.name for field in message.fields if field.is_required and field.name not in columns_by_name
     ]
     if missing_columns:
         raise SchemaError(
-            f"there is no column for the required field {path}{missing_columns[0]} of {message.full_name}"
+            f"there is no column for the required field {path_prefix}{missing_columns[0]} of {message.full_name}"
         )
     fields = sorted(message.fields, key=lambda field: int(field.number))
     return tuple(
-        _build_field(field, columns_by_name[field.name].type, f"{path}{field.name}")
+        _build_field(field, columns_by_name[field.name].type, f"{path_prefix}{field.name}")
         for field in fields
         if field.name in columns_by_name
     )
@@ -163,7 +192,7 @@ def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tupl
 def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
     """Build a map, repeated or singular field for a column. Raise SchemaError if the column's type does not fit."""
     if pa.types.is_null(data_type):
-        return MessageField(field.name, field.number, "null")
+        return MessageField(field.name, field.number, type_name="null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _build_map_field(field, data_type, path)
     if field.is_repeated:
@@ -172,6 +201,8 @@ def _build_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
 
 
 def _build_map_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
+    """Build a map field for a map column. Raise SchemaError if the column is not a map or does not fit."""
+    # Protobuf represents a map as a repeated message, the entry, with the fields `key` and `value`.
     if not pa.types.is_map(data_type):
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a Protobuf map")
     entry_fields = field.message_type.fields_by_name
@@ -181,17 +212,18 @@ def _build_map_field(field: Any, data_type: pa.DataType, path: str) -> MessageFi
         _build_singular_field(entry_fields["key"], data_type.key_type, f"{path}.key"),
         _build_singular_field(entry_fields["value"], data_type.item_type, f"{path}.value"),
     )
-    return MessageField(field.name, field.number, "map", inner_fields=entry)
+    return MessageField(field.name, field.number, type_name="map", inner_fields=entry)
 
 
 def _build_repeated_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
+    """Build a repeated field for a list column. Raise SchemaError if the column is not a list or does not fit."""
     if not pa.types.is_list(data_type):
         raise SchemaError(f"column {path} has type {data_type}, which cannot be written to a repeated Protobuf field")
     element = _build_singular_field(field, data_type.value_type, f"{path}.element")
     return MessageField(
         field.name,
         field.number,
-        element.type_name,
+        type_name=element.type_name,
         is_repeated=True,
         is_packed=field.is_packed,
         inner_fields=element.inner_fields,
@@ -200,7 +232,10 @@ def _build_repeated_field(field: Any, data_type: pa.DataType, path: str) -> Mess
 
 
 def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> MessageField:
-    """Build a field with a single value: a singular field, or an element of a repeated field or map."""
+    """Build a field with a single value: a singular field, or an element of a repeated field or map.
+
+    Raise SchemaError if the column's type does not fit.
+    """
     type_name = _TYPE_NAMES[field.type]
     inner_fields: tuple[MessageField, ...] = ()
     enum_values: tuple[tuple[str, int], ...] = ()
@@ -219,18 +254,22 @@ def _build_singular_field(field: Any, data_type: pa.DataType, path: str) -> Mess
         inner_fields = _select_fields(field.message_type, inner_columns, f"{path}.")
     else:
         check_column_type(type_name, data_type, path)
-    oneof = field.containing_oneof
-    # protoc adds a oneof for each optional proto3 field. A oneof with a single field needs no check, so ignore it.
-    oneof_name = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
     return MessageField(
         field.name,
         field.number,
-        type_name,
+        type_name=type_name,
         has_presence=field.has_presence,
-        oneof=oneof_name,
+        oneof=_find_oneof_name(field),
         inner_fields=inner_fields,
         enum_values=enum_values,
     )
+
+
+def _find_oneof_name(field: Any) -> str | None:
+    """Return the name of the oneof that contains the field, or None if the field is not in a oneof with others."""
+    oneof = field.containing_oneof
+    # protoc adds a oneof for each optional proto3 field. A oneof with a single field needs no check, so ignore it.
+    return str(oneof.name) if oneof is not None and len(oneof.fields) > 1 else None
 
 
 _TYPE_NAMES = {
@@ -253,4 +292,4 @@ _TYPE_NAMES = {
     17: "sint32",
     18: "sint64",
 }
-"""FieldDescriptorProto.Type -> name of the type in .proto syntax."""
+"""Name of each type in .proto syntax, by its number in FieldDescriptorProto.Type."""

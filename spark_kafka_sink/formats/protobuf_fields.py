@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.binary_arrays import is_binary_type, is_string_type
 
 TIMESTAMP = "google.protobuf.Timestamp"
+"""Full name of the message that represents a point in time."""
 _SIGNED_32, _SIGNED_64 = ("int32", "sint32", "sfixed32"), ("int64", "sint64", "sfixed64")
 _UNSIGNED = ("uint32", "fixed32", "uint64", "fixed64")
 
@@ -22,18 +23,24 @@ _UNSIGNED = ("uint32", "fixed32", "uint64", "fixed64")
 class MessageField:
     """A field of a message.
 
-    `type_name` is the name of a Protobuf type, or one of three special names: `map`; `timestamp`, for the message
-    google.protobuf.Timestamp; and `null`, for a column of Arrow's null type, whose field is never written.
+    The objects are pickled to the tasks.
     """
 
     name: str
     number: int
     type_name: str
+    """The name of a Protobuf type, or a special name.
+
+    The special names are `map`; `timestamp`, for the message google.protobuf.Timestamp; and `null`, for a column of
+    Arrow's null type, whose field is never written.
+    """
     is_repeated: bool = False
     is_packed: bool = False
+    """Whether all elements of a repeated field are written after a single tag, as one length-delimited value."""
     has_presence: bool = True
     """Whether readers can distinguish the default value from an absent field. If not, the default value is omitted."""
     oneof: str | None = None
+    """Name of the oneof that contains the field, or None if there is none."""
     inner_fields: tuple[MessageField, ...] = ()
     """Fields of a message, or the key and the value of a map entry."""
     enum_values: tuple[tuple[str, int], ...] = ()

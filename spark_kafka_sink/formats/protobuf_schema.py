@@ -18,9 +18,11 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField
 
 DEFAULT_NAME = "TopLevelRecord"
+"""Name of a derived message without a name from the user."""
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FULL_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _MAP_KEY_TYPES = ("string", "int32", "int64", "bool")
+"""Types of derived fields that Protobuf allows as map keys."""
 _UNPACKABLE_TYPES = ("string", "bytes", "message", "timestamp")
 """Types whose repeated fields cannot be packed, because their elements have a length prefix."""
 _MESSAGE_TYPES = ("message", "timestamp")
@@ -28,28 +30,31 @@ _MESSAGE_TYPES = ("message", "timestamp")
 
 
 class DerivedMessage(NamedTuple):
-    """A message with its .proto text and its full name."""
+    """A message that was derived from columns."""
 
     fields: tuple[MessageField, ...]
     text: str
+    """The message's file in .proto syntax."""
     name: str
+    """The message's full name, including its package."""
 
 
 class _FieldDeclaration(NamedTuple):
-    """The declaration of a field that has no name or number yet.
-
-    `type_name`: the type in .proto syntax.
-    `proto_field`: the field. Its name is "" and its number 0 until it is added to a message or a map entry.
-    `nested_messages`: the lines of the messages that the type refers to.
-    """
+    """The declaration of a field that has no name or number yet."""
 
     type_name: str
+    """The type in .proto syntax."""
     proto_field: MessageField
-    nested_messages: tuple[str, ...] = ()
+    """The field. Its name is "" and its number 0 until the field is added to a message or a map entry."""
+    nested_message_lines: tuple[str, ...] = ()
+    """The lines that declare the messages to which the type refers."""
 
 
 def derive_message(columns: Sequence[pa.Field], name: str | None) -> DerivedMessage:
-    """Derive a message with this full name. Raise SchemaError if Protobuf does not support a name or type."""
+    """Derive a message from columns. Raise SchemaError if Protobuf does not support a name or type.
+
+    `name`: the message's full name; DEFAULT_NAME if it is None.
+    """
     full_name = name or DEFAULT_NAME
     if not _FULL_NAME_PATTERN.fullmatch(full_name):
         raise SchemaError(
@@ -70,26 +75,29 @@ def _declare_message(
 ) -> tuple[tuple[MessageField, ...], list[str]]:
     """Return the fields of a message, and the lines of its declaration in .proto syntax.
 
-    `path_prefix`: text that precedes a column's name in its path, such as `address.`.
+    Raise SchemaError if Protobuf does not support a column's name or type.
+
+    `path_prefix`: text before each column's name in its path, such as `address.`; empty for the outermost message.
     """
     columns = list(columns)
     used_names = {column.name for column in columns}
-    message_fields, declarations, nested_messages = [], [], []
+    message_fields, declaration_lines, nested_message_lines = [], [], []
     for number, column in enumerate(columns, 1):
         if not _NAME_PATTERN.fullmatch(column.name):
             raise SchemaError(
                 f"column {path_prefix}{column.name} is not a valid Protobuf name; rename it so that it contains only "
                 "letters, digits and '_'"
             )
+        # Reserve a name for each column, even if the column needs no message.
         nested_message_name = _build_nested_message_name(column.name, used_names)
         declaration = _declare_field(column, nested_message_name, f"{path_prefix}{column.name}")
         message_field = replace(declaration.proto_field, name=column.name, number=number)
         is_scalar = not message_field.is_repeated and message_field.type_name not in ("map", *_MESSAGE_TYPES)
         label = "optional " if is_scalar and message_field.has_presence else ""
-        declarations.append(f"  {label}{declaration.type_name} {column.name} = {number};")
+        declaration_lines.append(f"  {label}{declaration.type_name} {column.name} = {number};")
         message_fields.append(message_field)
-        nested_messages += [f"  {line}" for line in declaration.nested_messages]
-    return tuple(message_fields), [f"message {name} {{", *declarations, *nested_messages, "}"]
+        nested_message_lines += [f"  {line}" for line in declaration.nested_message_lines]
+    return tuple(message_fields), [f"message {name} {{", *declaration_lines, *nested_message_lines, "}"]
 
 
 def _build_nested_message_name(column_name: str, used_names: set[str]) -> str:
@@ -105,43 +113,53 @@ def _build_nested_message_name(column_name: str, used_names: set[str]) -> str:
 
 
 def _declare_field(column: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
-    """Declare a field for a column of any type.
+    """Declare a field for a column of any type. Raise SchemaError if Protobuf has no type for it.
 
     `message_name`: the name of the message to declare if the column consists of structs or of lists or maps of them.
     """
-    data_type = column.type
-    if pa.types.is_list(data_type):
-        element = _declare_element(data_type.value_type, message_name, f"{path}.element")
-        is_packed = element.proto_field.type_name not in _UNPACKABLE_TYPES
-        repeated_field = replace(element.proto_field, is_repeated=True, is_packed=is_packed)
-        return _FieldDeclaration(f"repeated {element.type_name}", repeated_field, element.nested_messages)
-    if pa.types.is_map(data_type):
-        key = _declare_element(data_type.key_type, message_name, f"{path}.key")
-        value = _declare_element(data_type.item_type, message_name, f"{path}.value")
-        if key.type_name not in _MAP_KEY_TYPES:
-            raise SchemaError(f"column {path}: a Protobuf map cannot have keys of type {data_type.key_type}")
-        entry_fields = (
-            replace(key.proto_field, name="key", number=1),
-            replace(value.proto_field, name="value", number=2),
-        )
-        return _FieldDeclaration(
-            f"map<{key.type_name}, {value.type_name}>",
-            MessageField(name="", number=0, type_name="map", inner_fields=entry_fields),
-            value.nested_messages,
-        )
-    declaration = _declare_element(data_type, message_name, path)
+    if pa.types.is_list(column.type):
+        return _declare_repeated_field(column.type, message_name, path)
+    if pa.types.is_map(column.type):
+        return _declare_map_field(column.type, message_name, path)
+    declaration = _declare_element(column.type, message_name, path)
     has_presence = column.nullable or declaration.proto_field.type_name in _MESSAGE_TYPES
     return declaration._replace(proto_field=replace(declaration.proto_field, has_presence=has_presence))
 
 
+def _declare_repeated_field(list_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
+    element = _declare_element(list_type.value_type, message_name, f"{path}.element")
+    is_packed = element.proto_field.type_name not in _UNPACKABLE_TYPES
+    repeated_field = replace(element.proto_field, is_repeated=True, is_packed=is_packed)
+    return _FieldDeclaration(f"repeated {element.type_name}", repeated_field, element.nested_message_lines)
+
+
+def _declare_map_field(map_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
+    key = _declare_element(map_type.key_type, message_name, f"{path}.key")
+    value = _declare_element(map_type.item_type, message_name, f"{path}.value")
+    if key.type_name not in _MAP_KEY_TYPES:
+        raise SchemaError(f"column {path}: a Protobuf map cannot have keys of type {map_type.key_type}")
+    entry_fields = (
+        replace(key.proto_field, name="key", number=1),
+        replace(value.proto_field, name="value", number=2),
+    )
+    return _FieldDeclaration(
+        f"map<{key.type_name}, {value.type_name}>",
+        MessageField(name="", number=0, type_name="map", inner_fields=entry_fields),
+        value.nested_message_lines,
+    )
+
+
 def _declare_element(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
-    """Declare a field that is neither a list nor a map. Raise SchemaError if Protobuf has no type for it."""
+    """Declare a field that is neither a list nor a map: a singular field, or an element of a list or map.
+
+    Raise SchemaError if Protobuf has no type for it.
+    """
     if pa.types.is_struct(data_type):
         fields, lines = _declare_message(
             (data_type.field(index) for index in range(data_type.num_fields)), message_name, path_prefix=f"{path}."
         )
         struct_field = MessageField(name="", number=0, type_name="message", inner_fields=fields)
-        return _FieldDeclaration(message_name, struct_field, nested_messages=tuple(lines))
+        return _FieldDeclaration(message_name, struct_field, nested_message_lines=tuple(lines))
     if pa.types.is_timestamp(data_type) and data_type.tz is not None:
         return _FieldDeclaration(TIMESTAMP, MessageField(name="", number=0, type_name="timestamp"))
     type_name = next((type_name for is_type, type_name in _SCALAR_TYPES if is_type(data_type)), None)

@@ -21,16 +21,19 @@ from spark_kafka_sink.client.option_parsing import (
 )
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, parse_registry_urls
+from spark_kafka_sink.formats.registry_transport import OPTION_PREFIX, RegistryConfig, parse_registry_urls
 from spark_kafka_sink.network.security.tls_context import TlsConfig
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import HiddenValueError, Option
 
 REGISTRY_PREFIX = OPTION_PREFIX
+"""The prefix of the options that are named as in Confluent's serializers."""
+# Values of the options that select schemas and subjects. Users type them.
 SCHEMA_SOURCES = ("register", "lookup", "latest")
 SCHEMA_ID_LOCATIONS = ("prefix", "header")
-SUBJECT_NAME_STRATEGIES = ("topic", "record", "topicRecord")
+TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY = "topic", "record", "topicRecord"
+SUBJECT_NAME_STRATEGIES = (TOPIC_STRATEGY, RECORD_STRATEGY, TOPIC_RECORD_STRATEGY)
 _REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
 """Formats without a schema registry, and the corresponding formats that use one."""
 
@@ -41,9 +44,13 @@ class RegistryOptions:
 
     config: RegistryConfig
     schema_source: str = "register"
-    subject_name_strategy: str = "topic"
+    """One of SCHEMA_SOURCES."""
+    subject_name_strategy: str = TOPIC_STRATEGY
+    """One of SUBJECT_NAME_STRATEGIES."""
     schema_id_location: str = "prefix"
+    """One of SCHEMA_ID_LOCATIONS."""
     partitioner_ignores_schema_id: bool = False
+    """Whether the partition of a key depends only on the bytes after its schema id."""
 
     @property
     def has_id_in_header(self) -> bool:
@@ -54,15 +61,18 @@ class RegistryOptions:
 
         `record_part`: the part of the record that has the schema, "key" or "value".
         `topic`: the topic; may be None only with the strategy `record`, which does not use it.
+        `schema_name`: the full name of the record or message; the strategy `topic` does not use it.
         """
-        if self.subject_name_strategy == "topic":
+        if self.subject_name_strategy == TOPIC_STRATEGY:
             return f"{topic}-{record_part}"
-        if self.subject_name_strategy == "record":
+        if self.subject_name_strategy == RECORD_STRATEGY:
             return schema_name
-        return f"{topic}-{schema_name}"  # the strategy topicRecord
+        assert self.subject_name_strategy == TOPIC_RECORD_STRATEGY
+        return f"{topic}-{schema_name}"
 
 
 def _parse_token(value: object) -> str | None:
+    """Return the bearer token, or None for an empty string. Raise HiddenValueError for characters that are invalid."""
     token = parse_optional_text(value)
     if token and not (token.isprintable() and token.isascii()):
         raise HiddenValueError("contains a line break or another character that is invalid in a token")
@@ -146,22 +156,16 @@ def parse_registry_options(
 ) -> RegistryOptions | None:
     """Return the registry options, or None if no format uses a schema registry.
 
-    Add errors to the faults of `parsed_options`.
+    Add a fault to `parsed_options` for each option that is invalid, has no effect or conflicts with another option.
+
+    `formats`: the options of the value and the key, as far as they have a format.
+    `topic`: the option `topic`, or None if it is not set.
     """
     registry_formats = [options for options in formats if options.has_registry]
     if not registry_formats:
         # The user may have misspelled a format that does use a registry, so do not say that the options are useless.
-        if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
-            return None
-        remedies = [
-            f" The format '{options.format}' writes no schema id: set {{{options.record_part}Format}} to "
-            f"'{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
-            for options in formats
-        ]
-        for option in REGISTRY_OPTIONS:
-            if option.name in parsed_options.raw_values:
-                problem = f"has no effect, because no format uses a schema registry.{''.join(remedies)}"
-                parsed_options.faults.add(option.name, problem)
+        if not {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
+            _reject_registry_options(parsed_options, formats)
         return None
     registry = _parse_registry(parsed_options)
     for options in registry_formats:
@@ -169,6 +173,19 @@ def parse_registry_options(
     if registry.partitioner_ignores_schema_id:
         _check_keys_have_prefix(formats, registry, parsed_options)
     return registry
+
+
+def _reject_registry_options(parsed_options: ParsedOptions, formats: Sequence[FormatOptions]) -> None:
+    """Add a fault for each registry option that the user has set. None of the formats uses a schema registry."""
+    remedies = [
+        f" The format '{options.format}' writes no schema id: set {{{options.record_part}Format}} to "
+        f"'{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
+        for options in formats
+    ]
+    for option in REGISTRY_OPTIONS:
+        if option.name in parsed_options.raw_values:
+            problem = f"has no effect, because no format uses a schema registry.{''.join(remedies)}"
+            parsed_options.faults.add(option.name, problem)
 
 
 def _check_keys_have_prefix(
@@ -196,11 +213,15 @@ def _check_keys_have_prefix(
 
 
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
-    """Unless the subject is set, add a fault if the topic or schema name that determines it is unknown."""
+    """Add a fault to `faults` if the subject is not set, and the topic or schema name that determines it is unknown.
+
+    `options`: the options of the value or the key.
+    `topic`: the option `topic`, or None if it is not set.
+    """
     if options.subject:
         return
     subject_option = f"{options.record_part}Subject"
-    if topic is None and registry.subject_name_strategy != "record":
+    if topic is None and registry.subject_name_strategy != RECORD_STRATEGY:
         faults.add(
             subject_option,
             "must be set, because the subject of the {record_part} schema depends on the topic, and {topic} is not "
@@ -208,7 +229,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
             record_part=options.record_part,
         )
     # The latest schema is fetched by its subject, so its record name cannot be taken from the schema.
-    needs_record_name = registry.schema_source == "latest" and registry.subject_name_strategy != "topic"
+    needs_record_name = registry.schema_source == "latest" and registry.subject_name_strategy != TOPIC_STRATEGY
     if needs_record_name and not options.schema.name:
         faults.add(
             "schemaSource",
@@ -220,6 +241,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
 
 def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
     """Build the options from the parsed values. Add errors about URLs, credentials and TLS to the faults."""
+    # The fields of dotted options are named like `schema_registry_url`.
     option_values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
     urls: tuple[str, ...] = ()
     try:

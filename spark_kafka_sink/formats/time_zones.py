@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -31,31 +31,46 @@ _SEARCH_STEP = timedelta(days=5)
 """No zone has two transitions within this time."""
 
 
+class _Transition(NamedTuple):
+    """A change of a zone's UTC offset."""
+
+    time_s: int
+    """Seconds since 1970 in UTC."""
+    offset_s: int
+    """The UTC offset in seconds from this time on."""
+
+
 def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int64] | int:
     """Return the UTC offset in seconds of each time, or a single number if the offset is fixed or there are no times.
 
-    `seconds` are seconds since 1970 in UTC. Raise SchemaError if the zone is unknown.
+    Raise SchemaError if the zone is unknown.
+
+    `seconds`: seconds since 1970 in UTC.
+    `zone`: the name of a region, such as `Europe/Paris`, or a fixed offset, such as `+01:00`.
     """
     fixed_offset = _parse_fixed_offset(zone)
     if fixed_offset is not None:
         return fixed_offset
     if not len(seconds):
         return 0
-    cycle_seconds = _CYCLE_YEARS * _MEAN_YEAR_SECONDS
-    last_seconds = (_LAST_YEAR - 1970) * _MEAN_YEAR_SECONDS
-    # After the last year, the transitions repeat, so later times are moved back by whole cycles.
-    seconds = np.where(
-        seconds >= last_seconds, last_seconds - cycle_seconds + (seconds - last_seconds) % cycle_seconds, seconds
-    )
+    seconds = _move_before_last_year(seconds)
     # The mean year length gives approximate years, so the years before and after are included.
     years = np.unique(np.clip(seconds // _MEAN_YEAR_SECONDS + 1970, _FIRST_YEAR, _LAST_YEAR))
     year_range = np.unique(np.concatenate([years - 1, years, years + 1]))
     transitions = [transition for year in year_range for transition in _find_transitions(zone, int(year))]
-    transition_times = np.array([time for time, _ in transitions], np.int64)
+    transition_times = np.array([transition.time_s for transition in transitions], np.int64)
     # offsets[i] applies after the first i transitions. Times before all of them have the first offset.
-    offsets = np.array([transitions[0][1], *(offset for _, offset in transitions)], np.int64)
+    offsets = np.array([transitions[0].offset_s, *(transition.offset_s for transition in transitions)], np.int64)
     row_offsets: NDArray[np.int64] = offsets[np.searchsorted(transition_times, seconds, side="right")]
     return row_offsets
+
+
+def _move_before_last_year(seconds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move times from _LAST_YEAR on back by whole cycles. The transitions repeat, so the offsets stay the same."""
+    cycle_seconds = _CYCLE_YEARS * _MEAN_YEAR_SECONDS
+    last_seconds = (_LAST_YEAR - 1970) * _MEAN_YEAR_SECONDS
+    moved_seconds = last_seconds - cycle_seconds + (seconds - last_seconds) % cycle_seconds
+    return np.where(seconds >= last_seconds, moved_seconds, seconds)
 
 
 def _parse_fixed_offset(zone: str) -> int | None:
@@ -70,26 +85,27 @@ def _parse_fixed_offset(zone: str) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
-    """Return the start of the year and its transitions in order, each with the offset that applies from then on.
+def _find_transitions(zone: str, year: int) -> list[_Transition]:
+    """Return the transitions of one year in order. The first element is the start of the year with its offset.
 
-    Times are seconds since 1970, and offsets are in seconds.
+    Raise SchemaError if the zone is unknown.
     """
     zone_info = _load_zone(zone)
     time = datetime(year, 1, 1, tzinfo=timezone.utc)
     year_end = datetime(year + 1, 1, 1, tzinfo=timezone.utc)
-    transitions = [(_to_epoch_seconds(time), _find_utc_offset(zone_info, time))]
+    transitions = [_Transition(_to_epoch_seconds(time), _find_utc_offset(zone_info, time))]
     while time < year_end:
         next_time = min(time + _SEARCH_STEP, year_end)
-        if _find_utc_offset(zone_info, next_time) != transitions[-1][1]:
-            transition = _find_transition(zone_info, _to_epoch_seconds(time), _to_epoch_seconds(next_time))
-            transitions.append((transition, _find_utc_offset(zone_info, next_time)))
+        next_offset_s = _find_utc_offset(zone_info, next_time)
+        if next_offset_s != transitions[-1].offset_s:
+            time_s = _find_transition_time(zone_info, _to_epoch_seconds(time), _to_epoch_seconds(next_time))
+            transitions.append(_Transition(time_s, next_offset_s))
         time = next_time
     return transitions
 
 
-def _find_transition(zone: tzinfo, start_s: int, end_s: int) -> int:
-    """Find the only transition after `start_s` and no later than `end_s`, by binary search. Times are epoch seconds."""
+def _find_transition_time(zone: tzinfo, start_s: int, end_s: int) -> int:
+    """Return the time of the only transition after `start_s` and no later than `end_s`, in seconds since 1970."""
     new_offset = _find_utc_offset(zone, _EPOCH + timedelta(seconds=end_s))
     while end_s - start_s > 1:
         middle_s = (start_s + end_s) // 2
@@ -112,6 +128,7 @@ def _find_utc_offset(zone: tzinfo, time: datetime) -> int:
 
 @lru_cache(maxsize=64)
 def _load_zone(name: str) -> tzinfo:
+    """Load the rules of a zone. Raise SchemaError if this machine does not know the zone."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

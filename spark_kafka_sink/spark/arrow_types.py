@@ -60,7 +60,8 @@ def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
     if isinstance(data_type, types.MapType):
         value_type = to_arrow_type(data_type.valueType, f"{path}.value")
         key_type = to_arrow_type(data_type.keyType, f"{path}.key")
-        # Arrow map keys cannot have the type null. In Spark, only the empty `map()` has such keys, so use any key type.
+        # Arrow map keys cannot have the type null. In Spark, only the empty `map()` has keys of type null. This map has
+        # no entries, so any key type will do.
         key_type = pa.string() if pa.types.is_null(key_type) else key_type
         return pa.map_(key_type, _build_field("value", value_type, is_nullable=data_type.valueContainsNull))
     if isinstance(data_type, types.StructType):
@@ -69,6 +70,10 @@ def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
 
 
 def to_arrow_field(field: types.StructField, path: str) -> pa.Field:
+    """Convert a Spark field to an Arrow field. Raise SchemaError if no format can write its type.
+
+    `path`: the name of the column in errors, for example `address.city`.
+    """
     return _build_field(field.name, to_arrow_type(field.dataType, path), is_nullable=field.nullable)
 
 

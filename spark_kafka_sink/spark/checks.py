@@ -53,8 +53,8 @@ def check_and_plan_write(
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Check a write before any row is read, and return its parsed options and its column plan.
 
-    Raise an error if a check fails. Log messages are held back until the checks end, and dropped if a check fails, so
-    that the error is not accompanied by warnings.
+    Raise a KafkaSinkError if a check fails. Log messages are held back until the checks end, and dropped if a check
+    fails, so that the error is not accompanied by warnings.
 
     `stream_start`: identifies the start of a stream; None for a batch write.
     `check_servers`: whether to check the connection to Kafka and the report's destinations as well, and to add the
@@ -63,7 +63,9 @@ def check_and_plan_write(
     # Messages about waiting for the schema registry are exempt, because they must appear while the checks wait.
     with defer_log(exempt="spark_kafka_sink.formats"):
         sink_options, plan = check_options_and_schema(options, schema)
-        return sink_options, run_server_checks(sink_options, plan, stream_start) if check_servers else plan
+        if check_servers:
+            plan = check_servers_and_add_schema_ids(sink_options, plan, stream_start)
+        return sink_options, plan
 
 
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
@@ -72,9 +74,11 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
     """
-    # These values come from the unparsed options, so that the schema is checked even if the options are invalid.
+    # If the options are invalid, the schema is still checked, so that one error reports all faults. For this case, take
+    # the topic and the encoded parts from the unparsed options. An encoder of None means that it could not be built.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
-    encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_parts(options)}
+    encoders: dict[str, ColumnsEncoder | None] = dict.fromkeys(find_encoded_parts(options))
+    # If `register` has distributed the rows, the last column is not the user's.
     schema, target_partition_position = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     format_faults = OptionFaults()
     try:
@@ -91,6 +95,7 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
             raise
         # plan_columns writes one line per fault.
         faults += str(error).splitlines()
+    # The distribution can be checked only with valid options and a valid schema.
     if not faults:
         faults += find_distribution_faults(sink_options, plan, schema)
     if faults:
@@ -100,24 +105,29 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     return sink_options, plan
 
 
-def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
+def check_servers_and_add_schema_ids(
+    options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None
+) -> ColumnPlan:
     """Check the connection to Kafka and the report's destinations. Return the plan with the registry's schema ids.
+
+    With createTopic, a missing topic is created. Raise a KafkaSinkError if a check fails.
 
     `stream_start`: identifies the start of a stream; None for a batch write. A stream looks up the latest version of
     each schema only once.
     """
-    check_connection(options, stream_start)
+    check_connection_and_create_topic(options, stream_start)
     check_report_options(options)
     return add_schema_ids(plan, options, stream_start)
 
 
-def check_connection(options: SinkOptions, stream_start: str | None = None) -> None:
-    """Raise PreflightError if this process cannot write to Kafka. A connection that has passed is not checked again.
+def check_connection_and_create_topic(options: SinkOptions, stream_start: str | None = None) -> None:
+    """Check that this process can write to Kafka and, with createTopic, create a missing topic.
 
-    With createTopic, a missing topic is created. Each batch write checks whether the topic exists, because it may have
-    been deleted since the last check. A micro-batch of a stream (`stream_start` is set) does not repeat this check.
+    Raise PreflightError if the check fails or if the topic cannot be created. A connection that has passed the check is
+    not checked again. With createTopic, each batch write checks again whether the topic exists, because the topic may
+    have been deleted since the last check. The micro-batches of a stream do not repeat this check.
 
-    The client's log messages about its connections are shown only if the check passes.
+    `stream_start`: identifies the start of a stream; None for a batch write.
     """
     target = build_write_target(options)
     connection_key = (target, options.check_connection, *sorted(options.producer_options.items()))
@@ -140,7 +150,7 @@ def check_connection(options: SinkOptions, stream_start: str | None = None) -> N
 def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
     """Run the preflight checks and return their results, or an empty list if checkConnection is false.
 
-    Raise PreflightError if a check fails.
+    Raise PreflightError if a check fails. The client's log messages about its connections are then dropped.
     """
     if not options.check_connection:
         return []
@@ -148,9 +158,9 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
         checks = preflight(options.producer_config().client_config(), target)
         error = build_preflight_error(checks)
         if error is not None:
-            # Turning the check off helps only if the executors can reach Kafka and the driver does not need it. With
-            # exactly-once delivery, the driver needs Kafka in order to commit. If Kafka responded to the driver, the
-            # executors would get the same response.
+            # Suggest to turn the check off only if that may help: the driver cannot reach Kafka, but the executors may.
+            # If Kafka has responded to the driver with an error, the executors would get the same response. With
+            # exactly-once delivery, the driver itself needs Kafka in order to commit.
             only_connectivity_failed = all(
                 check.is_connectivity_failure for check in checks if check.outcome is Outcome.FAILED
             )

@@ -1,4 +1,7 @@
-"""The rack of a task. With `clientRackEnv`, it is read from the executor's environment."""
+"""The rack of a task, which determines the partitions to which the task writes rows without a key.
+
+With `clientRackEnv`, the rack is read from the executor's environment.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 | headers   | array<struct<key:string,value:binary>>, map<string,binary>, map<string,string> | no headers      |
 | timestamp | timestamp, or bigint milliseconds                                        | the current time      |
 
-As in Spark's own sink, column names are case-sensitive, and columns with different names are ignored. Error messages
+As in Spark's own sink, column names are case-sensitive, and columns with other names are ignored. Error messages
 have the wording of Spark's own sink. The schema is checked on the driver, without a broker. Tasks then select columns
 by position. With `valueFormat` or `keyFormat`, an encoder builds the value or the key from other columns
 (`value_formats.py`), and the `value` or `key` column has no special meaning.
@@ -52,27 +52,33 @@ _EXPECTED_TYPES = {
     "partition": "int",
     "timestamp": "timestamp or bigint",
 }
+"""The columns that the sink uses, with the types that each may have."""
 _TYPE_REMEDIES = {
     # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
     "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
 }
+"""Remedies for columns for which a plain cast is not the right advice."""
 _CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
+"""The type to which an error suggests to cast each column."""
 _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
+"""Types for which an error suggests a cast."""
 
 
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
 ) -> ColumnPlan:
-    """Check the schema and return the plan of its columns. Raise SchemaError with one line per error.
+    """Check the schema and return the plan of its columns. Raise SchemaError with one line per fault.
 
+    `fixed_topic`: the option `topic`, which takes precedence over the column; None if it is not set.
     `encoders`: the encoders for `value` and `key`, if these fields are built from other columns. None stands for an
     encoder that could not be built because the options are invalid.
     """
     names = schema.fieldNames()
     encoders = encoders or {}
-    # If the option topic or an encoder provides a field, the column of the same name has no special meaning.
+    # If the option topic or an encoder provides a field of the record, the column of the same name has no special
+    # meaning. An encoder may encode it like any other column.
     unused_columns = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
-    relevant_names = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
+    used_columns = [name for name in _EXPECTED_TYPES if name in names and name not in unused_columns]
     faults = []
     if fixed_topic is None and "topic" not in names:
         faults.append(
@@ -85,16 +91,20 @@ def plan_columns(
             + _describe_case_mismatch("value", names)
             + _suggest_value_column(names)
         )
-    column_faults = [_find_column_fault(name, schema) for name in relevant_names]
+    column_faults = [_find_column_fault(name, schema) for name in used_columns]
     faults += [fault for fault in column_faults if fault is not None]
     if faults:
         raise SchemaError("\n".join(faults))
-    sources_by_field: dict[str, Any] = {name: names.index(name) for name in relevant_names} | dict(encoders)
+    # A field of the record comes from a column, given by its position, or from an encoder.
+    sources_by_field: dict[str, Any] = {name: names.index(name) for name in used_columns} | dict(encoders)
     return ColumnPlan(fixed_topic=fixed_topic, **sources_by_field)
 
 
 def _describe_case_mismatch(name: str, names: list[str]) -> str:
-    """Return a remark about a column whose name differs only in case, or an empty string."""
+    """Return a remark about a column whose name differs from `name` only in case, or "" if there is none.
+
+    `names`: the names of all columns, of which none is equal to `name`.
+    """
     mismatch = next((other for other in names if other.lower() == name), None)
     return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""
 
@@ -105,7 +115,7 @@ def _find_column_fault(name: str, schema: StructType) -> str | None:
     if column_count > 1:
         return f"There are {column_count} columns named '{name}'. Rename or drop all but one of them."
     data_type = schema[name].dataType
-    if _is_allowed(name, data_type):
+    if _is_allowed_type(name, data_type):
         return None
     remedy = _TYPE_REMEDIES.get(name) or _suggest_cast(name, data_type.simpleString())
     return (
@@ -114,7 +124,8 @@ def _find_column_fault(name: str, schema: StructType) -> str | None:
     )
 
 
-def _is_allowed(column: str, data_type: DataType) -> bool:
+def _is_allowed_type(column: str, data_type: DataType) -> bool:
+    """Return whether the column of this name may have the type (see the table in the module's docstring)."""
     if column == "topic":
         return isinstance(data_type, _STRING_TYPES)
     if column == "partition":
@@ -143,7 +154,10 @@ def _is_header_type(data_type: DataType) -> bool:
 
 
 def _suggest_value_column(names: Sequence[str]) -> str:
-    """List the existing columns, and suggest renaming a similar one or building the value from all of them."""
+    """Return the end of an error message about a missing column `value`.
+
+    The text lists the existing columns, and suggests to rename a similar one or to build the value from all of them.
+    """
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)
     # Compare in lowercase, so that `Value` and `VALUE` also count as similar.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 _DYNAMIC_ALLOCATION_CONF = "spark.dynamicAllocation.enabled"
+"""With this setting, Spark changes the number of executors while a job runs."""
 
 
 def find_max_concurrent_tasks(session: Any) -> int | None:
@@ -40,7 +41,7 @@ def _is_local(session: Any) -> bool:
 
 
 def _count_registered_task_slots(session: Any) -> int:
-    """Return the number of task slots of the registered executors, or 0 if the JVM does not provide it."""
+    """Return how many tasks the registered executors can run concurrently, or 0 if the JVM does not say."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
     context = session.sparkContext._jsc.sc()
@@ -52,7 +53,7 @@ def _count_registered_task_slots(session: Any) -> int:
 
 
 def _count_requested_task_slots(session: Any) -> int:
-    """Return the number of task slots of the executors that the job requested, or 0 if it did not request a number."""
+    """Return how many tasks the requested executors can run concurrently, or 0 if no number was requested."""
     executor_count = int(session.conf.get("spark.executor.instances", "0"))
     cores_per_executor = int(session.conf.get("spark.executor.cores", "1"))
     cores_per_task = int(session.conf.get("spark.task.cpus", "1"))

@@ -19,25 +19,24 @@ from spark_kafka_sink import errors
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.spark.checks import check_and_plan_write
 from spark_kafka_sink.spark.constants import FORMAT_NAME, STREAM_START_OPTION
-from spark_kafka_sink.spark.distribution import Distribution, build_distribution
+from spark_kafka_sink.spark.distribution import Distribution, WritePlan, build_distribution
 
 CHECK_OPTION = "pykafka.check"
 """An internal read option. Its value is the schema of the rows to write, as JSON."""
 
-# Fields of the JSON result, which contains either the first two or the last two.
+# Fields of the JSON result. A successful check sets the first two, and a failed check sets the last two.
 _COLUMNS_FIELD = "columns"
 _DISTRIBUTION_FIELD = "distribution"
 _ERROR_CLASS_FIELD = "error"
 _ERROR_MESSAGE_FIELD = "message"
 
 
-def run_checks_on_driver(
-    session: Any, options: Mapping[str, str], schema: StructType
-) -> tuple[list[int], Distribution | None]:
-    """Have the driver run all checks, and raise the error of a failed check in this process, the client.
+def run_checks_on_driver(session: Any, options: Mapping[str, str], schema: StructType) -> WritePlan:
+    """Have the driver run all checks of a write, and return the plan of the write.
 
-    Return the positions of the columns that the sink uses, and the distribution of the rows. The distribution is None
-    if the rows stay in their tasks.
+    If a check fails on the driver, raise its error in this process, the client.
+
+    `schema`: the schema of the DataFrame to write.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     # `run_checks_and_encode_result` on the driver returns its result as the name of the schema's only field.
@@ -46,8 +45,9 @@ def run_checks_on_driver(
     if _ERROR_CLASS_FIELD in result:
         error_class = getattr(errors, result[_ERROR_CLASS_FIELD])
         raise error_class(result[_ERROR_MESSAGE_FIELD])
-    distribution = result[_DISTRIBUTION_FIELD]
-    return result[_COLUMNS_FIELD], Distribution.from_json(distribution) if distribution else None
+    distribution_json = result[_DISTRIBUTION_FIELD]
+    distribution = Distribution.from_json(distribution_json) if distribution_json else None
+    return WritePlan(result[_COLUMNS_FIELD], distribution)
 
 
 def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
@@ -57,7 +57,7 @@ def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
     schema's only field: a JSON object, which `run_checks_on_driver` parses in the client. It contains the column
     positions and the distribution or, if a check fails, the error's class and message.
 
-    `options`: the options of the read, which must include CHECK_OPTION.
+    `options`: the options of the read, which include the options of the write and CHECK_OPTION.
     """
     write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
     schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)

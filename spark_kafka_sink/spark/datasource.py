@@ -46,6 +46,7 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
+        """Whether this process plans the write. False in the process that commits the micro-batches of a stream."""
         # A planning worker creates the data source right after pyspark's daemon has collected the garbage, so the
         # remaining objects can be frozen now.
         freeze_gc()
@@ -61,9 +62,9 @@ class KafkaDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """Return the result of the checks to a Spark Connect client that requests them (connect_checks.py).
+        """Run the checks that a Spark Connect client requests, and return their result (connect_checks.py).
 
-        For any other caller, raise ConfigurationError, because this data source cannot read.
+        Any other call of this method means that a program tries to read, so raise ConfigurationError.
         """
         if CHECK_OPTION in self.options:
             return run_checks_and_encode_result(self.options)
@@ -72,13 +73,16 @@ class KafkaDataSource(DataSource):
         )
 
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaBatchWriter:
-        """Check a batch write and return its writer. Raise ConfigurationError if `overwrite`."""
+        """Check a batch write and return its writer. Raise a KafkaSinkError if a check fails.
+
+        `overwrite`: whether the save mode is overwrite, which the sink does not support.
+        """
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
         stream_start = self.options.get(STREAM_START_OPTION)
         # Check the servers even if this data source has been unpickled, because Sail calls this method on an unpickled
         # data source. Spark calls the method once per job.
-        options, plan = self._check(schema, stream_start, check_servers=True)
+        options, plan = self._check_and_plan(schema, stream_start, check_servers=True)
         return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
@@ -86,7 +90,7 @@ class KafkaDataSource(DataSource):
         # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
         stream_start = self.options.get(STREAM_START_OPTION)
         # To the checks, None means a batch write. An empty string means a stream that was started without `register`.
-        options, plan = self._check(schema, stream_start or "", check_servers=self._is_planning)
+        options, plan = self._check_and_plan(schema, stream_start or "", check_servers=self._is_planning)
         if options.exactly_once_options is None or not self._is_planning:
             return KafkaStreamWriter(options, plan, stream_start)
         # This module is needed only for exactly-once delivery.
@@ -94,13 +98,15 @@ class KafkaDataSource(DataSource):
 
         return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
 
-    def _check(
+    def _check_and_plan(
         self, schema: StructType | pa.Schema, stream_start: str | None, *, check_servers: bool
     ) -> tuple[SinkOptions, ColumnPlan]:
-        """Check the options and the schema, and also the servers if `check_servers`. Raise an error if a check fails.
+        """Check the write, and return its parsed options and its column plan. Raise a KafkaSinkError if a check fails.
 
-        Return the parsed options and the column plan. The options lack those of the schema registry, so that its
-        credentials are not pickled to the tasks.
+        The returned options lack those of the schema registry, so that its credentials are not pickled to the tasks.
+
+        `stream_start`: identifies the start of a stream; None for a batch write.
+        `check_servers`: as in `check_and_plan_write`.
         """
         install_stderr_handler()
         try:
@@ -122,12 +128,12 @@ class KafkaDataSource(DataSource):
 def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBatchWriter:
     """Plan a batch write in the user's program. Return the writer that `KafkaDataSource.writer` returns in a worker.
 
-    This also begins exactly-once delivery.
+    Also begin exactly-once delivery if the options require it.
 
     `options`: as checked by `register`, with lowercase names.
     """
     sink_options, plan = check_and_plan_write(options, schema, options.get(STREAM_START_OPTION))
-    sink_options = dataclasses.replace(sink_options, registry=None)
+    sink_options = dataclasses.replace(sink_options, registry=None)  # the tasks must not get its credentials
     return begin_batch_write(sink_options, plan, options, driver_process_id=os.getpid())
 
 
@@ -137,7 +143,7 @@ def begin_batch_write(
     """Create the writer of a batch write, and begin exactly-once delivery if the options require it.
 
     `internal_options`: a mapping that includes the options set by `register` (constants.py).
-    `driver_process_id`: None in a planning worker, which looks up its driver.
+    `driver_process_id`: the process id of the driver; None in a planning worker, which looks it up.
     """
     micro_batch = _find_micro_batch(internal_options)
     if options.exactly_once_options is None:

@@ -20,8 +20,10 @@ from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.records.header_column import append_headers, read_header_column
 
 MAX_TRUNCATED_BYTES = 64 * 1024
+"""Size to which the key and the value of a dead letter that is too large are truncated."""
 _MAX_MESSAGE_CHARACTERS = 1_000
 
+# Keys of the headers, which programs that read dead letters depend on.
 TOPIC_HEADER = "pykafka.topic"
 PARTITION_HEADER = "pykafka.partition"
 TIMESTAMP_HEADER = "pykafka.timestamp"
@@ -34,27 +36,28 @@ VALUE_BYTES_HEADER = "pykafka.value.bytes"
 def build_dead_letters(
     columns: RecordColumns, *, topic: str | None, partition: int | pa.Array | None, error: KafkaSinkError, batch: str
 ) -> RecordColumns:
-    """Build the dead letters for failed records.
+    """Build the dead letters for failed records, one for each record in the same order.
 
     `topic`: the records' topic; None if they have none.
     `partition`: the records' partition; an array if it is not the same for all records, None if it is unknown.
+    `error`: the error with which all of the records failed.
     `batch`: the batch's name in reports.
     """
-    num_rows = columns.num_rows
+    row_count = columns.num_rows
     error_name = error.name if isinstance(error, BrokerError) else type(error).__name__
     new_headers: dict[str, pa.Array] = {
-        TOPIC_HEADER: _repeat(topic, num_rows),
+        TOPIC_HEADER: _repeat(topic, row_count),
         PARTITION_HEADER: (
-            _numbers_to_bytes(partition) if isinstance(partition, pa.Array) else _repeat(partition, num_rows)
+            _numbers_to_bytes(partition) if isinstance(partition, pa.Array) else _repeat(partition, row_count)
         ),
-        ERROR_HEADER: _repeat(error_name, num_rows),
-        MESSAGE_HEADER: _repeat(str(error)[:_MAX_MESSAGE_CHARACTERS], num_rows),
-        BATCH_HEADER: _repeat(batch, num_rows),
+        ERROR_HEADER: _repeat(error_name, row_count),
+        MESSAGE_HEADER: _repeat(str(error)[:_MAX_MESSAGE_CHARACTERS], row_count),
+        BATCH_HEADER: _repeat(batch, row_count),
     }
     if columns.timestamp is not None:
         new_headers[TIMESTAMP_HEADER] = _numbers_to_bytes(combine_chunks(columns.timestamp))
     return RecordColumns(
-        value=columns.value, key=columns.key, headers=_append_headers(columns.headers, new_headers, num_rows)
+        value=columns.value, key=columns.key, headers=_append_headers(columns.headers, new_headers, row_count)
     )
 
 
@@ -73,9 +76,9 @@ def _truncate_column(column: pa.Array) -> pa.Array:
     return pc.binary_slice(column, start=0, stop=MAX_TRUNCATED_BYTES)
 
 
-def _repeat(value: str | int | None, num_rows: int) -> pa.Array:
-    """Return a binary array that contains the value's text once per row."""
-    return pa.repeat(pa.scalar(None if value is None else str(value).encode(), pa.binary()), num_rows)
+def _repeat(value: str | int | None, row_count: int) -> pa.Array:
+    """Return a binary array with the same text in each row, or with nulls if the value is None."""
+    return pa.repeat(pa.scalar(None if value is None else str(value).encode(), pa.binary()), row_count)
 
 
 def _numbers_to_bytes(column: pa.Array) -> pa.Array:
@@ -84,7 +87,7 @@ def _numbers_to_bytes(column: pa.Array) -> pa.Array:
 
 
 def _append_headers(
-    headers: pa.Array | pa.ChunkedArray | None, new_headers: Mapping[str, pa.Array], num_rows: int
+    headers: pa.Array | pa.ChunkedArray | None, new_headers: Mapping[str, pa.Array], row_count: int
 ) -> pa.Array:
     """Append new headers to the original headers of each record.
 
@@ -97,4 +100,4 @@ def _append_headers(
         original_headers = replace(
             original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
         )
-    return append_headers(original_headers, new_headers, num_rows)
+    return append_headers(original_headers, new_headers, row_count)

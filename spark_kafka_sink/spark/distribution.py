@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +51,9 @@ _DEFAULT_SHUFFLE_PARTITIONS = 200
 _ADAPTIVE_EXECUTION_CONF = "spark.sql.adaptive.enabled"
 _CONNECT_MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 _TARGET_PARTITION_COLUMN = "_pykafka_partition"
+"""Name of the extra column with the partition to which each row is written."""
 _UNSORTABLE_TYPES = ("map", "variant", "interval", "geometry", "geography")
+"""Names of the types that Spark cannot hash or sort."""
 _UNKNOWN_PARTITION_COUNT_MESSAGE = (
     "Option 'distribution' is 'partition', so the driver must look up the number of partitions of topic '{}', which "
     "failed: {}\nIf only the executors can reach Kafka, set distribution to 'key', which requires no lookup."
@@ -66,13 +68,14 @@ _cached_clients: Leases[BlockingClient] = Leases(close=BlockingClient.close, max
 class Distribution:
     """The distribution of a DataFrame. Columns are identified by their positions in the DataFrame.
 
-    The driver builds the distribution. With Spark Connect, the client applies it.
+    The driver builds the distribution. With Spark Connect, the driver sends it to the client as JSON, and the client
+    applies it.
     """
 
     by: str
     """BY_PARTITION or BY_KEY."""
     partition: int | None
-    """The `partition` column, if there is one and rows are distributed by partition."""
+    """The column `partition`; None if there is no such column, or for BY_KEY."""
     key: tuple[int, ...]
     """The key columns; empty if keys do not determine the partition."""
     content: tuple[int, ...]
@@ -88,8 +91,8 @@ class Distribution:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Distribution:
-        fields = json.loads(text)
+    def from_json(cls, distribution_json: str) -> Distribution:
+        fields = json.loads(distribution_json)
         order = tuple((position, bool(is_descending)) for position, is_descending in fields["order"])
         return cls(**{**fields, "key": tuple(fields["key"]), "content": tuple(fields["content"]), "order": order})
 
@@ -97,6 +100,15 @@ class Distribution:
         """Return the positions of all columns that the distribution uses."""
         positions = {*self.key, *self.content, *(position for position, _ in self.order)}
         return positions if self.partition is None else positions | {self.partition}
+
+
+class WritePlan(NamedTuple):
+    """The result of the checks before a write: the columns and the tasks in which its rows are written."""
+
+    column_positions: list[int]
+    """Positions of the columns that the sink uses."""
+    distribution: Distribution | None
+    """The distribution of the rows, or None if the rows are not redistributed between tasks."""
 
 
 def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
@@ -128,6 +140,7 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
 
 
 def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
+    """Yield an error message if the rows cannot be sorted by this column."""
     names = schema.fieldNames()
     if column not in names:
         alternatives = describe_missing_column(column, names)
@@ -143,9 +156,11 @@ def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
 
 
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
-    """Build the distribution, or return None if the `distribution` option is not set.
+    """Build the distribution, or return None if the rows are not redistributed between tasks.
 
-    For BY_PARTITION, this fetches the topic's number of partitions from a broker.
+    For BY_PARTITION, fetch the topic's number of partitions from a broker. Raise PreflightError if this fails.
+
+    `schema`: the schema of the DataFrame, for which `find_distribution_faults` has found no fault.
     """
     distribution_options = options.distribution
     if distribution_options is None:
@@ -172,7 +187,7 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
 
 
 def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distribution:
-    """Limit the number of tasks of a micro-batch that is distributed by key.
+    """Return the distribution of a micro-batch, with fewer tasks if it is by key and adaptive execution is disabled.
 
     A stateful query runs without adaptive execution, which would otherwise coalesce small shuffle partitions. Instead
     of 200 tasks for a few rows, the micro-batch gets as many tasks as can run concurrently, if that number is known.
@@ -190,11 +205,12 @@ def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distrib
 def distribute_rows(
     frame: Any, distribution: Distribution, positions: Sequence[int], max_tasks: int | None = None
 ) -> Any:
-    """Repartition the rows so that each is in the task that writes it, and keep only the columns at `positions`.
+    """Move each row to the task that writes it, and select columns. Return the new DataFrame.
 
     With BY_PARTITION, the result has an extra last column with the row's partition. `split_off_target_partition`
     removes this column from the schema.
 
+    `positions`: positions of the selected columns.
     `max_tasks`: the option maxTasks, or None for no limit.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
@@ -219,7 +235,10 @@ def distribute_rows(
 def _distribute_by_key(
     frame: Any, distribution: Distribution, sort_expressions: list[Any], max_tasks: int | None
 ) -> Any:
-    """Repartition the rows by their key columns and, if the key is null, by the hash of their content."""
+    """Move rows with the same key to the same task, and spread rows without a key by a hash of their content.
+
+    `frame`: the DataFrame with the names of `rename_by_position`.
+    """
     key_columns = [F.col(build_positional_name(position)) for position in distribution.key]
     hash_columns = key_columns
     if distribution.content:
@@ -238,10 +257,12 @@ def _distribute_by_key(
 def _distribute_by_partition(
     frame: Any, distribution: Distribution, sort_expressions: list[Any], max_tasks: int | None
 ) -> Any:
-    """Add a column with each row's target partition, and repartition the rows by this column.
+    """Add a column with each row's target partition, and move rows with the same target to the same task.
 
-    The target is the first of these that is not null: the `partition` column, the partition of the key, and the
+    The target is the first of these that is not null: the column `partition`, the partition of the key, and the
     partition of the content.
+
+    `frame`: the DataFrame with the names of `rename_by_position`.
     """
     partition_count = distribution.partition_count
     partition_candidates = (
@@ -255,7 +276,7 @@ def _distribute_by_partition(
     partition_candidates.append(
         F.pmod(F.xxhash64(*_select_content_columns(distribution)), F.lit(partition_count)).cast("int")
     )
-    # More tasks than partitions would get no rows.
+    # If there were more tasks than partitions, the additional tasks would get no rows.
     task_count = min(distribution.task_count or _read_shuffle_partition_count(frame.sparkSession), partition_count)
     if max_tasks is not None:
         task_count = min(task_count, max_tasks)
@@ -279,17 +300,18 @@ def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
 
 
 def _read_shuffle_partition_count(session: Any) -> int:
-    """Return the number of shuffle partitions, or Spark's default if it is not a number (Databricks uses `auto`).
-
-    `get` is called without a default argument, so that Spark returns its own default if nothing is set. Spark would
-    reject a default argument that is not a number.
-    """
+    """Return the number of shuffle partitions, or Spark's default if it is not a number (Databricks uses `auto`)."""
+    # Call `get` without a default, so that Spark returns its own default if nothing is set. Spark would reject a
+    # default that is not a number.
     value = session.conf.get(_SHUFFLE_PARTITIONS_CONF).strip()
     return int(value) if value.isdecimal() else _DEFAULT_SHUFFLE_PARTITIONS
 
 
 def _fetch_partition_count(options: SinkOptions) -> int:
-    """Fetch the topic's partition count. It is not cached, because it may grow while a query runs."""
+    """Fetch the topic's partition count. Raise PreflightError if this fails.
+
+    The count is not cached, because it may grow while a query runs.
+    """
     assert options.topic is not None  # checked by find_distribution_faults
     config = options.producer_config()
     client_config = config.client_config()
@@ -304,7 +326,12 @@ def _fetch_partition_count(options: SinkOptions) -> int:
 
 
 def split_off_target_partition(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
-    """Return the schema without the target partition column, and the column's position; None if there is no column."""
+    """Return the schema without the extra column of `distribute_rows`, and the column's position.
+
+    The position is None if there is no such column.
+
+    `distributed_by`: BY_PARTITION or BY_KEY; None if the rows have not been distributed.
+    """
     if distributed_by != BY_PARTITION:
         return schema, None
     return StructType(schema.fields[:-1]), len(schema.fields) - 1
@@ -313,19 +340,21 @@ def split_off_target_partition(schema: StructType, distributed_by: str | None) -
 def _can_lack_key(plan: ColumnPlan) -> bool:
     """Return whether a row may have no key.
 
-    A key column or a key struct may be null. A key that is built from several columns always exists: if all of them
-    are null, it is still a key, such as {}.
+    A key column or a key struct may be null. A key that is built from several columns always exists. If all of these
+    columns are null, the key is still not null, for example {}.
     """
     return isinstance(plan.key, int) or (plan.key is not None and plan.key.struct_position is not None)
 
 
 def _find_key_positions(plan: ColumnPlan) -> tuple[int, ...]:
-    """Return the position of the key column or key struct, or of all columns that a key is built from.
+    """Return the positions of the columns from which a key is built: the key column, a key struct or several columns.
 
     The result is empty if rows have no key.
     """
-    if plan.key is None or isinstance(plan.key, int):
-        return () if plan.key is None else (plan.key,)
+    if plan.key is None:
+        return ()
+    if isinstance(plan.key, int):
+        return (plan.key,)
     return plan.key.positions if plan.key.struct_position is None else (plan.key.struct_position,)
 
 

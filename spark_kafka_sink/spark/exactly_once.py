@@ -1,6 +1,8 @@
 """Implements `deliveryGuarantee=exactly-once` for Spark writes, on top of exactly_once/.
 
-Spark runs the steps of a write in different processes:
+The tasks write their rows in transactions, which they leave open. The driver commits or aborts all of them together:
+it records the decision in the decision log, and then ends the transactions. Spark runs the steps of a write in
+different processes:
 
     planning worker     begin_micro_batch, begin_job        once per micro-batch or job
     task                ExactlyOnceWrite.is_committed       before it reads a row
@@ -62,10 +64,12 @@ _ABORTED_UNREPORTED_MESSAGE = (
 
 
 class AbortResult(NamedTuple):
-    """Whether a batch's transactions were aborted, and a clause that describes the outcome in a log message."""
+    """The result of an attempt to abort a batch."""
 
     was_aborted: bool
+    """Whether the batch's transactions were aborted."""
     outcome: str
+    """A clause that describes the outcome in a log message."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,9 @@ class ExactlyOnceWrite:
     """
 
     delivery: Delivery
+    """The exactly-once settings of the query or job."""
     start: BatchStart
+    """The state of the prefix, and the driver's identity, when the batch began."""
     is_stream: bool
     micro_batch: MicroBatchId | None = None
     """The micro-batch of a stream, or None if the planning process does not know it. The task reports then name it."""
@@ -92,7 +98,7 @@ class ExactlyOnceWrite:
             "transaction.timeout.ms": str(self.start.entry.timeout_ms),
         }
 
-    # --- in a task
+    # --- methods for the tasks
 
     def is_committed(self, task: TaskIdentity) -> bool:
         """Return whether the task's batch is already committed. Raise ExactlyOnceError if it must not be written."""
@@ -102,20 +108,26 @@ class ExactlyOnceWrite:
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
         """Write the rows of the block in one transaction, which stays open until the driver commits or aborts it.
 
-        Add the transaction to the report, unless nothing was sent in it. If the block raises, close the producer, which
-        aborts the transaction.
+        Add the transaction to the report, unless nothing was sent in it. Raise ExactlyOnceError if the driver is no
+        longer waiting for the batch. If the block raises, close the producer, which aborts the transaction.
+
+        `report`: the report of the task that runs the block.
         """
         task = report.task
         start = self.start
         try:
+            # The transactional id is derived from the number of the attempt. If the id is in use, for example because
+            # Spark has rerun the stage, choose a different number.
             preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
             task_attempt = choose_task_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
             )
-            # The epoch changed when the driver ended the producer's last transaction, so each batch needs a new one.
+            # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that
+            # transaction is no longer valid.
             with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))
-            # From here on, the driver finds the id in its list. If it made the list earlier, this check fails.
+            # Check that the driver is still waiting. From here on, brokers list the transactional id, so a driver that
+            # lists the open transactions later finds this one. If the driver has listed them already, the check fails.
             raise_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield
@@ -133,7 +145,7 @@ class ExactlyOnceWrite:
         """Add the batch's start to the report if this is a stream, because another process commits its batches."""
         report.start = self.start if self.is_stream else None
 
-    # --- on the driver, after all tasks have ended
+    # --- methods for the driver, after all tasks have ended
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports.
@@ -142,7 +154,7 @@ class ExactlyOnceWrite:
         DeliveryError if the reports contradict each other. Any other KafkaSinkError means that nothing was decided.
         """
         batch = self._require_single_batch(reports)
-        content = _sum_content(reports)
+        content = _sum_contents(reports)
         skipped_task_count = sum(report.was_already_committed for report in reports)
         if 0 < skipped_task_count < len(reports):
             raise DeliveryError(
@@ -157,7 +169,10 @@ class ExactlyOnceWrite:
                 driver.commit(self.start, batch, transactions, content)
 
     def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
-        """Abort the batch's transactions, unless the batch is already decided or a newer driver has taken over."""
+        """Abort the batch's transactions, unless the batch is already decided or a newer driver has taken over.
+
+        `reports`: the reports of the tasks that finished.
+        """
         batch = self._require_single_batch(reports)
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
@@ -168,13 +183,14 @@ class ExactlyOnceWrite:
         remedy = commit_errors.build_unknown_outcome_remedy(self.start.entry)
         return AbortResult(was_aborted=False, outcome=f"{_NOT_ABORTED_REASON}. {remedy}")
 
-    # --- the batch of a report
+    # --- the batch in which a task or a report takes part
 
     def _build_job_batch(self) -> Batch:
+        """Return the only batch of a batch job."""
         return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
 
     def _build_planned_batch(self) -> Batch:
-        """Return the batch as it was planned, for a write without any task report."""
+        """Return the batch that was planned, for a write of which no task has reported."""
         return self._build_job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
 
     def _build_task_batch(self, task: TaskIdentity) -> Batch:
@@ -203,7 +219,10 @@ class ExactlyOnceWrite:
 
 @dataclass(frozen=True)
 class UnreportedBatch:
-    """A micro-batch without task reports. The committing process has no BatchStart, which only the reports contain."""
+    """A micro-batch of which no task has reported. The process that commits it has no BatchStart.
+
+    A BatchStart reaches this process only inside the task reports.
+    """
 
     delivery: Delivery
     start_name: str
@@ -227,7 +246,7 @@ def _to_batch(micro_batch: MicroBatchId) -> Batch:
     return Batch(micro_batch.query_id, int(micro_batch.batch_id))
 
 
-def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
+def _sum_contents(reports: Sequence[TaskReport]) -> BatchContent:
     """Add up the rows and bytes that the tasks wrote or skipped."""
     return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
@@ -242,7 +261,8 @@ def begin_micro_batch(
 
     `stream_start`: an id of this start of the query, or None if `register` was not called.
     """
-    write = _begin_write(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
+    delivery = build_stream_delivery(options)
+    write = _begin_write(delivery, build_driver_name(stream_start), is_stream=True)
     return dataclasses.replace(write, micro_batch=micro_batch)
 
 
@@ -256,8 +276,9 @@ def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> Exa
 
 
 def _begin_write(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
+    """Begin a batch as the driver with this name. A newer driver fences the older ones of the same prefix."""
     with Driver(delivery) as driver:
-        return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream)
+        return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream=is_stream)
 
 
 def build_driver_name(stream_start: str | None) -> str:
@@ -284,7 +305,11 @@ def build_start_name(stream_start: str | None) -> str:
 
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
-    """Build the Delivery of a stream. Every process that plans or commits its batches builds an equal Delivery."""
+    """Build the exactly-once settings of a stream.
+
+    Every process that plans or commits batches of the stream builds equal settings, because they depend only on the
+    options. Raise ConfigurationError if the options contain an idempotency key, or no name that survives a restart.
+    """
     delivery_options = _require_delivery_options(options)
     if delivery_options.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
@@ -296,7 +321,10 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
-    """Build the Delivery of a batch job. Its prefix is set by the user, derived from the key, or unique."""
+    """Build the exactly-once settings of a batch job. The prefix is set by the user, derived from the key, or unique.
+
+    `driver_process_id`: as in `begin_job`.
+    """
     delivery_options = _require_delivery_options(options)
     if delivery_options.prefix is not None:
         return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
@@ -310,6 +338,12 @@ def build_job_delivery(options: SinkOptions, driver_process_id: int | None = Non
 def _build_delivery(
     options: SinkOptions, prefix: str, writer_kind: WriterKind, *, checkpoint: str = "", is_single_use: bool = False
 ) -> Delivery:
+    """Build the exactly-once settings of a query or job.
+
+    `prefix`: the prefix of its transactional ids.
+    `checkpoint`: the checkpoint location of a stream; empty if it is unknown.
+    `is_single_use`: whether the prefix was generated, so that no other run of the job uses it.
+    """
     return Delivery(
         options.producer_config().client_config(),
         prefix,
@@ -322,7 +356,7 @@ def _build_delivery(
 
 
 def _require_delivery_options(options: SinkOptions) -> DeliveryOptions:
-    """Return the options of exactly-once delivery. The caller must have checked that it is enabled."""
+    """Return the options of exactly-once delivery, which must be enabled."""
     assert options.exactly_once_options is not None
     return options.exactly_once_options
 

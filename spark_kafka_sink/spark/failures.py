@@ -21,10 +21,13 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity
 
 _MAX_GROUPS = 10
+"""Number of groups in an error. The records of all further groups are only counted."""
 _MAX_KEY_CHARACTERS = 60
 
 
 class _GroupKey(NamedTuple):
+    """What the records of a group have in common. `topic` and `partition` are None if they are unknown."""
+
     topic: str | None
     partition: int | None
     reason: str
@@ -36,6 +39,7 @@ class _FailureGroup:
 
     error: KafkaSinkError
     sample_key: str
+    """Text that describes the key of the group's first record."""
     count: int = 0
 
 
@@ -64,9 +68,9 @@ class Failures:
             group.error = error
 
     def build_error(self, options: SinkOptions) -> DeliveryError:
-        """Build the task's error. The first line gives the first reason, followed by one line per group.
+        """Build the task's error. Its first line gives the first reason, and each group follows on a line of its own.
 
-        There must be at least one failure.
+        There must be at least one failed record.
         """
         errors = [group.error for group in self._groups.values()]
         first_reason = _format_reason(errors[0])
@@ -117,7 +121,7 @@ def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> lis
 
 
 def _describe_first_key(rows: RecordColumns) -> str:
-    """Return the first row's key as text, truncated to _MAX_KEY_CHARACTERS, or "no key"."""
+    """Return text such as "key 'a'" for the key of the first row, or "no key". A long key is truncated."""
     if rows.key is None:
         return "no key"
     first_key_column = combine_chunks(rows.key.slice(0, 1))

@@ -43,20 +43,24 @@ from spark_kafka_sink.spark.patches.plain_errors import parse_task_error
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 START, RUNNING, COMPLETE, FAIL, ABORT = "START", "RUNNING", "COMPLETE", "FAIL", "ABORT"
+"""Types of events. COMPLETE, FAIL and ABORT end a run, and no event follows them."""
 
 _PROGRESS_INTERVAL_SECONDS = 10.0
 """The shortest time between two RUNNING events of a stream."""
 _EXIT_WAIT_SECONDS = 5.0
+"""How long the exit of the program may wait for the ends of queries and for unsent events."""
 _MAX_MESSAGE_CHARACTERS = 2_000
 _STACK_TRACE_HEADERS = ("Traceback (most recent call last)", "JVM stacktrace")
+"""First lines of the stack traces that Spark's error messages contain."""
 _CANCELLED_PATTERN = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
+"""Matches the text of the error that Spark raises when a user cancels a job."""
 _SECRET_OPTION_PATTERN = re.compile(r"password|passphrase|secret|token|jaas|user\.info|keystore\.key|key\.pem")
 
 
 class LineageWrite:
-    """A batch write or a streaming query for which events are sent.
+    """A batch write or a streaming query for which events are sent. Thread-safe.
 
-    `directory`: holds the write's reports and is deleted when the write ends.
+    `directory`: the directory in which other processes save the write's reports. It is deleted when the write ends.
     `secrets`: strings to mask in all events.
     """
 
@@ -67,7 +71,9 @@ class LineageWrite:
         self._directory = directory
         self._lock = threading.Lock()
         self._has_ended = False
+        """Whether the last event was sent."""
         self._is_committed = False
+        """Whether a report has confirmed a commit."""
         self._rows_by_topic: Counter[str] = Counter()
         self._bytes = 0
         self._report_count = 0
@@ -88,7 +94,10 @@ class LineageWrite:
         self.end()
 
     def start_query(self, start: Callable[[], Any]) -> Any:
-        """Start a streaming query, and a thread that sends the query's events until the query ends."""
+        """Start a streaming query, and a thread that sends the query's events until the query ends.
+
+        `start`: starts the query and returns it. If it raises an error, send FAIL or ABORT and raise the error.
+        """
         try:
             self._send(START)
             query = start()
@@ -119,28 +128,35 @@ class LineageWrite:
             error = failure
         except (Py4JError, OSError):
             self._abort("The connection to Spark was lost before the query ended.")
-        # After _abort, this sends nothing.
+        # This sends nothing if ABORT was sent above, because the run has then ended.
         self.end(error)
         _queries.pop(self, None)
 
     def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
-        """End a query's run because the program is about to exit, which also stops Spark."""
+        """End a query's run because the program is about to exit, which also stops Spark.
+
+        `watcher`: the thread that runs `watch`, if it could be started.
+        `timeout_s`: how long to wait for the watcher if the query has ended.
+        """
         try:
             is_active = query.isActive
         except (Py4JError, OSError):
             is_active = True
-        if not is_active and watcher.ident is None:
-            # The watcher thread could not be started.
-            self.watch(query)
-        elif not is_active:
-            # Let the watcher thread send the last event.
-            watcher.join(timeout_s)
+        if not is_active:
+            was_watcher_started = watcher.ident is not None
+            if was_watcher_started:
+                watcher.join(timeout_s)  # let the watcher send the last event
+            else:
+                self.watch(query)
+        # This sends nothing if the run has ended in the meantime.
         self._abort("The program ended before the query.")
 
     def end(self, error: BaseException | None = None) -> None:
-        """Send the last event and delete the directory, unless this has already been done.
+        """Send COMPLETE, FAIL or ABORT and delete the directory, unless the run has already ended.
 
-        Once a batch write is committed, it is reported as COMPLETE even if an error followed.
+        A committed batch write is reported as COMPLETE even if an error followed, because its rows have been written.
+
+        `error`: the error that ended the write; None if it succeeded.
         """
         with self._lock:
             self._add_new_reports()
@@ -164,6 +180,7 @@ class LineageWrite:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _send_progress(self) -> None:
+        """Send RUNNING if there are new reports, unless the run has ended."""
         with self._lock:
             if self._has_ended:
                 return
@@ -292,7 +309,7 @@ def _consume_reports(directory: str) -> Iterator[WriteReport]:
 
 
 def _count_rows_by_topic(report: WriteReport, topic: str | None) -> dict[str, int]:
-    """Return the number of rows by topic.
+    """Return the number of rows in the report by topic.
 
     `topic`: the topic of all rows; None if each row names its topic.
     """

@@ -34,6 +34,7 @@ from spark_kafka_sink.spark.constants import FORMAT_NAME
 _PACKAGE = "spark-kafka-sink"
 _DEFAULT_NAMESPACE = "default"
 _TAG_SOURCE = "CONFIG"
+"""The source that the listener sets for tags from Spark's settings."""
 _RESOLVER_TYPE_PATTERN = re.compile(r"dataset\.namespaceResolvers\.(?P<name>.+)\.type")
 _OWNER_PREFIX = "job.owners."
 
@@ -111,8 +112,8 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
     namespace = settings.get("namespace") or _DEFAULT_NAMESPACE
     app_name = normalize_name(settings.get("appName") or write.app_name)
     parent, root = _find_parent_and_root(settings, namespace, app_name)
-    has_dataset_name = settings.get("jobName.appendDatasetName", "").lower() != "false"
-    command_name = _build_command_name(write, has_dataset_name=has_dataset_name)
+    appends_table_name = settings.get("jobName.appendDatasetName", "").lower() != "false"
+    command_name = _build_listener_command_name(write, appends_table_name=appends_table_name)
     return LineageRun(
         run_id=run_id,
         job_namespace=namespace,
@@ -138,7 +139,7 @@ def build_run(run_id: str, settings: Mapping[str, str], options: Mapping[str, st
 def normalize_name(name: str) -> str:
     """Convert a name to snake case in the same way as the listener's class NameNormalizer.
 
-    Accents are removed, and words are split within camel case, around acronyms and after digits.
+    Accents are removed. Words are split within camel case, around acronyms and after digits.
     """
     trimmed_name = re.sub(r"^[^A-Za-z0-9_]+|[^A-Za-z0-9_]+$", "", name)
     decomposed_name = unicodedata.normalize("NFKD", trimmed_name)
@@ -150,12 +151,16 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower())
 
 
-def _build_command_name(write: SparkWrite, *, has_dataset_name: bool) -> str:
-    """Return the listener's name for the write's command, which is the name of a node in Spark's plan.
+def _build_listener_command_name(write: SparkWrite, *, appends_table_name: bool) -> str:
+    """Return the name under which the listener reports the write's command. It is derived from a node of Spark's plan.
 
-    Spark 4.0 renamed MapInArrow, and since 4.2 Spark appends the table's name to AppendData. The listener appends the
-    table's name once more, unless a setting disables this. For a plan with a shuffle before mapInArrow, the listener
-    uses a different name, which this function does not reproduce.
+    Spark 4.0 renamed the node MapInArrow. Since 4.2, Spark appends the table's name to the node AppendData. The table's
+    name is that of our format.
+
+    Limitation: if rows are shuffled before mapInArrow, the listener uses a different name. Its events and our events
+    then belong to different jobs.
+
+    `appends_table_name`: whether the listener appends the table's name once more.
     """
     version = tuple(int(number) for number in write.spark_version.split(".")[:2])
     if write.is_stream:
@@ -163,17 +168,17 @@ def _build_command_name(write: SparkWrite, *, has_dataset_name: bool) -> str:
     if write.uses_map_in_arrow:
         return "map_in_arrow" if version >= (4, 0) else "python_map_in_arrow"
     command = f"append_data_{FORMAT_NAME}" if version >= (4, 2) else "append_data"
-    return f"{command}.{FORMAT_NAME}" if has_dataset_name else command
+    return f"{command}.{FORMAT_NAME}" if appends_table_name else command
 
 
 def _find_parent_and_root(
     settings: Mapping[str, str], namespace: str, app_name: str
 ) -> tuple[ParentRun | None, ParentRun | None]:
-    """Return the parent and the root of the run.
+    """Return the parent and the root of the run, each None if the settings do not name it.
 
     The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise, the
-    listener generates the id, so the parent is the run that started the application. Settings of the root that are
-    missing are taken from the run that started the application or, if there is none, from the parent.
+    listener generates an id that we cannot know, so the parent is the run that started the application. Settings of the
+    root that are missing are taken from the run that started the application or, if there is none, from the parent.
     """
     launching_run = _build_parent_run(
         settings,
@@ -229,8 +234,9 @@ def is_uuid(text: str) -> bool:
 def _build_kafka_namespace(bootstrap_servers: str, settings: Mapping[str, str]) -> str:
     """Return the namespace of the topics: `kafka://host:port` for the first bootstrap server.
 
-    A hostList resolver replaces a host in its list with the resolver's name. As in the listener's
-    HostListNamespaceResolver, a host matches any part of the namespace, and all its occurrences are replaced.
+    Settings can define a resolver of type `hostList`, which replaces each host in its list with the resolver's name. As
+    in the listener's HostListNamespaceResolver, a host matches any part of the namespace, and all its occurrences are
+    replaced.
     """
     first_server = bootstrap_servers.split(",")[0].strip()
     # Remove the security protocol from a server such as SASL_SSL://host:9092.
@@ -280,7 +286,9 @@ def build_event(
 ) -> RunEvent:
     """Build an event of the run.
 
+    `event_type`: the name of a RunState, such as `START`.
     `statistics`: the rows that the run had written at `event_time`; None at the run's start, or if they are unknown.
+    `error_message`: why the run failed or was aborted; None for all other events.
     """
     return RunEvent(
         eventType=RunState[event_type],
@@ -294,7 +302,7 @@ def build_event(
 
 
 def _select_facets(run: LineageRun, facets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facets that exist and are not disabled by a setting, with their producer set."""
+    """Return the facets that are not None and not disabled by a setting. Set this package as their producer."""
     enabled_facets = {
         name: facet for name, facet in facets.items() if facet is not None and name not in run.disabled_facets
     }

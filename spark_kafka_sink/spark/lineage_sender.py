@@ -27,15 +27,19 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 _DEFAULT_ENDPOINT = "/api/v1/lineage"
-_DEFAULT_TIMEOUT_MS = "5000"
+_DEFAULT_TIMEOUT_MS = 5_000
 _API_KEY_PARAMETER = "api_key"
+"""URL parameter with an API key, which becomes an Authorization header."""
 _MAX_QUEUED_EVENTS = 1_000
-_TRANSPORT_MESSAGE = (
-    "spark.openlineage.transport.type is '{}'. This sink sends OpenLineage events with http, console or file only. Set "
-    "one of them, or ignore this message if OpenLineage's Spark listener is all that you need."
+"""Further events are dropped, so that a server that does not respond cannot exhaust the memory."""
+_UNSUPPORTED_TRANSPORT_MESSAGE = (
+    "spark.openlineage.transport.type is '{}'. This sink supports only the http, console and file transports. Set one "
+    "of them, or ignore this message if OpenLineage's Spark listener is all that you need."
 )
-_URL_MESSAGE = "spark.openlineage.transport.url is missing or has no scheme and host. Set it to the URL of the server."
-_LOCATION_MESSAGE = "spark.openlineage.transport.location is missing. Set it to the path of the file."
+_INVALID_URL_MESSAGE = (
+    "spark.openlineage.transport.url is missing or has no scheme and host. Set it to the URL of the server."
+)
+_MISSING_LOCATION_MESSAGE = "spark.openlineage.transport.location is missing. Set it to the path of the file."
 
 
 class EventSender:
@@ -51,6 +55,7 @@ class EventSender:
         self._condition = threading.Condition()
         self._events: deque[RunEvent] = deque()
         self._is_running = False
+        """Whether a thread is sending events: the background thread, or a thread that calls `flush`."""
         self._has_warned = False
 
     def submit(self, event: RunEvent) -> None:
@@ -66,7 +71,7 @@ class EventSender:
     def flush(self, timeout_s: float) -> int:
         """Wait until all events are sent or the timeout has passed. Return the number of events that were not sent.
 
-        If the background thread could not be started, the calling thread sends the events until the timeout.
+        If no background thread could be started, the calling thread sends the events itself.
         """
         deadline = time.monotonic() + timeout_s
         with self._condition:
@@ -81,9 +86,9 @@ class EventSender:
             return len(self._events)
 
     def _start_thread(self) -> bool:
-        """Start the background thread and return True.
+        """Start the background thread, and return whether it was started.
 
-        If no thread can be started, return False. The events then wait for the next call to `submit` or `flush`.
+        If no thread can be started, the events stay in the queue until the next call of `submit` or `flush`.
         """
         try:
             threading.Thread(target=self._send_all, name="pykafka-lineage", daemon=True).start()
@@ -140,10 +145,10 @@ def create_sender(settings: Mapping[str, str]) -> EventSender:
     if transport_type == "file":
         location = settings.get("transport.location")
         if not location:
-            raise ConfigurationError(_LOCATION_MESSAGE)
+            raise ConfigurationError(_MISSING_LOCATION_MESSAGE)
         return EventSender(FileTransport(FileConfig(log_file_path=location, append=True)), target=location)
     if transport_type != "http":
-        raise ConfigurationError(_TRANSPORT_MESSAGE.format(transport_type))
+        raise ConfigurationError(_UNSUPPORTED_TRANSPORT_MESSAGE.format(transport_type))
     return _create_http_sender(settings)
 
 
@@ -155,7 +160,7 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
     """
     url_parts = _split_url(settings)
     if url_parts is None or not url_parts.scheme or not url_parts.hostname:
-        raise ConfigurationError(_URL_MESSAGE)
+        raise ConfigurationError(_INVALID_URL_MESSAGE)
     host_and_port = url_parts.netloc.rpartition("@")[2]
     url_parameters = dict(parse_qsl(url_parts.query))
     auth = _select_by_prefix(settings, "transport.auth.")
@@ -163,8 +168,8 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
         auth = {"type": "api_key", "apiKey": url_parameters.pop(_API_KEY_PARAMETER)}
     if "tokenFields" in auth:
         auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
-    # These secrets are set on the session and not in the configuration, which the OpenLineage package logs. It logs an
-    # API key only as an object.
+    # The OpenLineage package logs the configuration, so set secrets on the session instead. `auth` may stay in the
+    # configuration, because the package logs an API key only as an object.
     session = requests.Session()
     session.headers.update(_select_by_prefix(settings, "transport.headers."))
     session.params = url_parameters | _select_by_prefix(settings, "transport.urlParams.")
@@ -174,7 +179,7 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
     transport_config = {
         "url": url,
         "endpoint": "/" + (settings.get("transport.endpoint") or _DEFAULT_ENDPOINT).lstrip("/"),
-        "timeout": _parse_timeout(settings.get("transport.timeoutInMillis") or _DEFAULT_TIMEOUT_MS),
+        "timeout": _parse_timeout_seconds(settings.get("transport.timeoutInMillis") or str(_DEFAULT_TIMEOUT_MS)),
         "session": session,
         "adapter": HTTPAdapter(max_retries=0),
         "auth": auth,
@@ -220,7 +225,7 @@ def describe_error(error: Exception) -> str:
 
 
 def _select_by_prefix(settings: Mapping[str, str], prefix: str) -> dict[str, Any]:
-    """Return the settings that begin with the prefix, by the rest of their names."""
+    """Return the settings whose names begin with the prefix. The prefix is removed from the names."""
     return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
 
 
@@ -232,15 +237,17 @@ def _split_url(settings: Mapping[str, str]) -> SplitResult | None:
         return None
 
 
-def _parse_timeout(text: str) -> float:
-    """Convert a timeout in milliseconds to seconds. Raise ConfigurationError if it is not a number."""
+def _parse_timeout_seconds(timeout_ms: str) -> float:
+    """Convert the setting, which is in milliseconds, to seconds. Raise ConfigurationError if it is not a number."""
     try:
-        return int(text) / 1000
+        return int(timeout_ms) / 1000
     except (ValueError, OverflowError):
         raise ConfigurationError(
-            f"spark.openlineage.transport.timeoutInMillis is '{text}', which is not a number. Set it to milliseconds."
+            f"spark.openlineage.transport.timeoutInMillis is '{timeout_ms}', which is not a number. Set it to "
+            "milliseconds."
         ) from None
 
 
-def _parse_token_fields(text: str) -> list[str]:
-    return [name.strip() for name in text.strip("[]").split(";")]
+def _parse_token_fields(name_list: str) -> list[str]:
+    """Parse a list in the listener's format: in brackets and separated by semicolons."""
+    return [name.strip() for name in name_list.strip("[]").split(";")]

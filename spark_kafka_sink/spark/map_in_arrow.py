@@ -55,7 +55,10 @@ def should_use_map_in_arrow(options: Mapping[str, str], *, is_connect: bool) -> 
 
 
 def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
-    """Write the DataFrame's rows and commit. The options must have been checked and have lowercase names."""
+    """Write the DataFrame's rows and commit. If the write or the commit fails, abort it and raise the error.
+
+    `options`: checked options with lowercase names.
+    """
     writer = plan_batch_write(options, frame.schema)
     try:
         reports = _run_tasks(frame, writer)
@@ -71,11 +74,8 @@ def write_with_map_in_arrow(frame: Any, options: Mapping[str, str]) -> None:
 
 
 def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage]:
-    """Run one Spark job that writes all rows, and return its tasks' reports.
-
-    `mapInArrow` refers to columns by name, so they get unambiguous names. The writer does not need the original names,
-    because it finds columns by position.
-    """
+    """Run one Spark job that writes all rows, and return its tasks' reports."""
+    # `mapInArrow` refers to columns by name, so give them unambiguous names. The writer finds columns by position.
     rows = rename_by_position(frame).mapInArrow(writer.write_in_map, f"{REPORT_COLUMN} BINARY").collect()
     return [pickle.loads(row[REPORT_COLUMN]) for row in rows]
 

@@ -24,6 +24,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.leases import Leases
 
 MAX_IDLE_PRODUCERS = 8
+"""Number of producers without a task that the pool keeps open. If there are more, the pool closes some of them."""
 _CLOSE_TIMEOUT_SECONDS = 5.0
 
 IDLE_TIMEOUT_CONF = "spark.kafka.producer.cache.timeout"
@@ -33,6 +34,7 @@ _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 ProducerPool: TypeAlias = Leases[KafkaProducer]
+"""Producers by their options (see requests/leases.py)."""
 
 
 def create_pool() -> ProducerPool:
@@ -50,7 +52,10 @@ PRODUCER_POOL = create_pool()
 
 @contextlib.contextmanager
 def lease_producer(pool: ProducerPool, options: Mapping[str, str], idle_seconds: float) -> Iterator[KafkaProducer]:
-    """Lease a producer with these options for one task. After `idle_seconds` without a lease, it is closed."""
+    """Lease a producer with these options for the block. No other task uses the producer at the same time.
+
+    `idle_seconds`: how long the producer stays open after the block, unless it is leased again.
+    """
     create_producer = partial(KafkaProducer, options, flush_at_exit=0)
     with pool.lease(tuple(sorted(options.items())), create_producer, idle_seconds) as producer:
         yield producer
@@ -59,7 +64,12 @@ def lease_producer(pool: ProducerPool, options: Mapping[str, str], idle_seconds:
 
 
 def find_idle_timeout_seconds(context: TaskContext | None) -> float:
-    """Return how long to keep an idle producer. Spark passes the setting to tasks as a local property."""
+    """Return how long to keep an idle producer open, in seconds.
+
+    Spark passes the setting to tasks as a local property. Raise ConfigurationError if it is not a duration.
+
+    `context`: the context of the task; None outside of Spark's tasks.
+    """
     configured_timeout = None if context is None else context.getLocalProperty(IDLE_TIMEOUT_CONF)
     return parse_duration(configured_timeout or _DEFAULT_IDLE_TIMEOUT)
 

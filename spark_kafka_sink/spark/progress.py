@@ -1,8 +1,8 @@
 """ReportListener: combines this sink's write reports with Spark's progress events for a stream.
 
 Neither StreamingQueryProgress nor Spark's UI has a place for a Python sink's metrics. The listener runs in the program
-that started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write report of
-that batch.
+that started the stream. When Spark reports the progress of a micro-batch, the listener looks up the micro-batch's write
+report.
 
     spark.streams.addListener(ReportListener("/data/reports/", handle))
 """
@@ -24,13 +24,16 @@ from spark_kafka_sink.reports.store import find_report
 from spark_kafka_sink.reports.write_report import WriteReport
 
 ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
+"""A user's function. Its result is ignored."""
 
 
 class ReportListener(StreamingQueryListener):
-    """Calls `handle(report, progress)` for each micro-batch whose report is found at this `reportPath`.
+    """Calls `handle(report, progress)` for each micro-batch that has a report under `report_path`.
 
-    The program that adds the listener must be able to read the path. Progress events without a commit, and events of
-    queries with a different path, are ignored.
+    Progress events for which nothing was committed, and events of queries that write their reports elsewhere, are
+    ignored.
+
+    `report_path`: the option `reportPath` of the query. This program must be able to read the path.
     """
 
     def __init__(self, report_path: str, handle: ReportHandler) -> None:

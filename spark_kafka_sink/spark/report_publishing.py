@@ -21,6 +21,7 @@ from spark_kafka_sink.spark.pool import PRODUCER_POOL, lease_producer
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 _PRODUCER_IDLE_SECONDS = 600.0
+"""How long the producer for reports stays open, so that the next micro-batch can reuse it."""
 
 _MAX_CHECKED_DESTINATIONS = 1_000
 _checked_destinations: set[tuple[str | None, str | None]] = set()
@@ -57,7 +58,7 @@ def check_report_options(options: SinkOptions) -> None:
     if faults:
         raise ConfigurationError(faults)
     if len(_checked_destinations) >= _MAX_CHECKED_DESTINATIONS:
-        # The set must not grow without limit in a long-lived driver with many jobs.
+        # In a long-lived driver with many jobs, the set must not grow without limit. Checking again does no harm.
         _checked_destinations.clear()
     _checked_destinations.add(destinations)
 
@@ -103,7 +104,7 @@ def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:
 
 
 def _send_to_topic(options: SinkOptions, topic: str, report: WriteReport) -> None:
-    """Send the report with the write's producer options.
+    """Send the report with the write's producer options, and wait for the result. Raise KafkaSinkError if it fails.
 
     All reports of a query or application have the same key, so they stay in order.
     """

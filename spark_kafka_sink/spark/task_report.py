@@ -24,7 +24,7 @@ BATCH_JOB_LABEL = "batch job"
 
 
 class MicroBatchId(NamedTuple):
-    """The ids of a micro-batch. Its string form is the batch's name in reports."""
+    """The ids of a micro-batch, as Spark provides them. Its string form is the batch's name in reports."""
 
     query_id: str
     batch_id: str
@@ -100,7 +100,7 @@ def build_write_report(
 
     `batch`: the batch's name; defaults to the name in the first task's report.
     """
-    # These names are imported here, because tasks import this module but build no write reports.
+    # Import these names here, because tasks import this module but build no write reports.
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 
     totals = sum((report.totals for report in reports), WriteTotals())
@@ -122,6 +122,7 @@ def build_write_report(
 
 
 def _build_task_summary(report: TaskReport) -> TaskSummary:
+    """Return the part of a task's report that becomes part of the write's report."""
     from spark_kafka_sink.reports.write_report import TaskSummary
 
     return TaskSummary(

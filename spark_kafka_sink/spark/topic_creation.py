@@ -17,7 +17,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
-_OPTIONS_MESSAGE = (
+_TOPIC_OPTIONS_MESSAGE = (
     "The options createTopic.partitions, createTopic.replicationFactor and createTopic.config.* configure the topic."
 )
 
@@ -36,14 +36,14 @@ def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
             required_request = LIST_TRANSACTIONS_PROBE if options.exactly_once_options is not None else None
             was_missing = topic_admin.create_if_missing(client, new_topic, required_request=required_request)
     except KafkaSinkError as error:
-        raise PreflightError(f"Nothing was written: {error} {_OPTIONS_MESSAGE}") from error
+        raise PreflightError(f"Nothing was written: {error} {_TOPIC_OPTIONS_MESSAGE}") from error
     if was_missing:
         _log.info("Created topic %s: %s", new_topic.name, new_topic)
     return was_missing
 
 
 def log_warnings(checks: Iterable[CheckResult]) -> None:
-    """Log the preflight warnings that concern the options of the write."""
+    """Log those preflight warnings that the driver must show, each only once in the process."""
     for check in checks:
         if check.should_driver_log_warning and check.outcome is Outcome.WARNING:
             warn_once(_log, str(check))

@@ -1,9 +1,8 @@
 """Logging in the Python processes that Spark starts: the workers that run tasks, and those that plan and commit.
 
-The application's logging configuration does not reach these processes. Without a configuration, Python prints warnings
-without time, level and logger, and no INFO messages at all. `install_stderr_handler` adds a handler that also
-prints INFO messages, in a format like that of Spark's own log. The handler prints nothing if the user has configured
-logging in the process.
+The application's logging configuration does not reach these processes. By default, Python prints warnings with no time,
+level or logger name, and drops INFO messages. `install_stderr_handler` adds a handler that also prints INFO messages,
+in a format like that of Spark's own log. The handler prints nothing if the user has configured logging in the process.
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ _TIME_FORMAT = "%y/%m/%d %H:%M:%S"
 
 
 class _StderrHandler(logging.Handler):
-    """Prints warnings from all modules, and INFO messages from LOGGER itself, to stderr, which Spark collects."""
+    """Prints log messages to stderr, which Spark collects.
+
+    It prints warnings from all of this package's modules, and INFO messages that are logged to LOGGER directly.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to print the record. Nothing is printed if the user has configured a root handler."""
@@ -36,7 +38,7 @@ _STDERR_HANDLER.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
 
 
 def install_stderr_handler() -> None:
-    """Install the handler if it is not installed yet.
+    """Install the handler for this package's loggers, unless it is installed already.
 
     Any entry point may be the first one that Spark calls in a worker process, so all of them call this function.
     """

@@ -26,26 +26,33 @@ import stat
 from collections.abc import Iterable
 
 FREEZES_PER_CYCLE = 3
+"""Number of calls of `freeze_gc`, at the beginning of a cycle, that freeze objects."""
 CALLS_PER_CYCLE = 200
+"""Number of calls of `freeze_gc` until all objects are unfrozen and a new cycle begins."""
 
 _REUSE_WORKER_VARIABLE = "SPARK_REUSE_WORKER"
 """The variable that makes pyspark's daemon keep a process after a task and collect its garbage."""
 _UNIX_SOCKET_VARIABLE = "PYTHON_UNIX_DOMAIN_ENABLED"
+"""The variable that makes the JVM and the worker communicate through a Unix socket instead of TCP."""
 
 _calls_in_cycle = 0
+"""Number of calls of `freeze_gc` in the current cycle."""
 
 
-def reset() -> None:
+def reset_freeze_cycle() -> None:
     """Reset the cycle of `freeze_gc` (tests only)."""
     global _calls_in_cycle
     _calls_in_cycle = 0
 
 
 def freeze_gc() -> None:
-    """Hide existing objects from the garbage collector in the first calls of a cycle, and unfreeze them in the last.
+    """Hide the live objects from the garbage collector (`gc.freeze`), so that a collection does not visit them.
 
-    Spark's entry points call this function when Spark starts to use the process again. At this time, the daemon has
-    just collected the garbage.
+    The calls form cycles: the first calls of a cycle freeze the live objects, and the last one unfreezes all objects.
+    The daemon then collects the garbage once, before the first call of the next cycle freezes the objects again.
+
+    Our entry points call this function whenever Spark starts to use the process again. At this time, the daemon has
+    just collected the garbage, so hardly any of the frozen objects are garbage.
     """
     global _calls_in_cycle
     if _REUSE_WORKER_VARIABLE not in os.environ:

@@ -77,10 +77,11 @@ def write_rows(
     Raise DeliveryError if any record has failed. If an exactly-once batch is already committed, count its rows instead
     of writing them.
 
-    `exactly_once_write`: None for at-least-once delivery.
+    `plan`: determines from which columns of a batch the records are built.
+    `exactly_once_write`: the exactly-once state; None for at-least-once delivery.
     """
-    # Log to the executor's stderr, and tune this Python process for small writes. Spark reuses the process for many
-    # tasks, and any of them may be the first one, so every task does this.
+    # Set up this Python process: log to the executor's stderr, and shorten small writes. Spark reuses the process for
+    # many tasks, and any of them may be the first one, so every task does this.
     install_stderr_handler()
     freeze_gc()
     disable_delayed_ack()
@@ -121,7 +122,10 @@ def _lease_task_producer(
 
 
 def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
-    """Count the rows of a batch that is already committed. The driver compares the counts with those in the log."""
+    """Add the rows of a batch that is already committed to the report's counts of skipped rows.
+
+    The driver compares the counts with those in the decision log.
+    """
     report.was_already_committed = True
     for batch in batches:
         for rows in plan.split(batch).topic_rows:
@@ -131,10 +135,14 @@ def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
 
 
 class _SentRows(NamedTuple):
-    """Sent rows whose result is pending."""
+    """Sent rows whose result is pending.
+
+    A row that fails may be sent again as a dead letter. A dead letter that is too large is truncated and sent again.
+    """
 
     rows: TopicRows
     is_dead_letter: bool = False
+    """Whether the rows were sent to the dead-letter topic."""
     is_truncated: bool = False
     """Whether the rows are dead letters that were truncated because they were too large for the dead-letter topic."""
 
@@ -146,7 +154,10 @@ def _create_digest_collector() -> DigestCollector:
 
 
 class TaskWriter:
-    """Sends the rows of one task and collects their results. Not thread-safe."""
+    """Sends the rows of one task and collects their results. Not thread-safe.
+
+    Call `write` for each batch and then `finish`, which completes the report.
+    """
 
     def __init__(self, producer: KafkaProducer, plan: ColumnPlan, options: SinkOptions, report: TaskReport) -> None:
         self._producer = producer
@@ -216,11 +227,12 @@ class TaskWriter:
         for sent_rows, result in self._columns_writer.collect_results():
             self._add_result(sent_rows, result)
         if self._failures:
+            # Wait for the results of the other rows, so that a single error reports all failures.
             self._collect_all_results()
             raise self._failures.build_error(self._options)
 
     def _collect_all_results(self) -> None:
-        """Wait for the results of all rows, including dead letters sent in the meantime."""
+        """Wait for the results of all rows, including the dead letters that are sent while it waits."""
         while self._columns_writer.pending_call_count:
             if not self._columns_writer.has_result:
                 # Flush in each round, because collecting results may send dead letters.
@@ -229,7 +241,10 @@ class TaskWriter:
                 self._add_result(sent_rows, result)
 
     def _add_result(self, sent_rows: _SentRows, result: ColumnsResult) -> None:
-        """Count the rows that were written, and handle those that failed. Dead letters have a counter of their own."""
+        """Count the rows that were written, and handle those that failed.
+
+        Dead letters are counted separately, and are not part of the report's rows, bytes, offsets and digests.
+        """
         columns = sent_rows.rows.columns
         written_bytes = columns.payload_nbytes
         for failure in result.failures:
@@ -249,14 +264,18 @@ class TaskWriter:
         self._counts.bytes += written_bytes
 
     def _handle_failure(self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows) -> None:
-        """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
+        """Send the failed rows again, send them to the dead-letter topic, or record them as failures of the task.
+
+        `failed_records`: the failed rows among `sent_rows`.
+        """
         topic = sent_rows.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent_rows.is_dead_letter:
             self._handle_rejected_dead_letters(sent_rows, failed_records, failure)
         elif dead_letter_topic is not None and isinstance(failure.error, BatchRefusedError):
-            # These rows are valid. The broker rejected the batch because of other records, which become dead letters.
-            self._send(_SentRows(TopicRows(topic, failed_records, failure.partition)))
+            # These rows are valid, so send them again. The broker rejected their batch because of other records, which
+            # become dead letters.
+            self._send(_SentRows(TopicRows(topic, failed_records, partition=failure.partition)))
         elif dead_letter_topic is not None and is_record_error(failure.error):
             self._send_dead_letters(dead_letter_topic, sent_rows.rows, failed_records, failure)
         else:
@@ -284,7 +303,10 @@ class TaskWriter:
     def _handle_rejected_dead_letters(
         self, sent_rows: _SentRows, failed_records: RecordColumns, failure: FailedRows
     ) -> None:
-        """Truncate and resend dead letters that are too large, or record them as failures of the task."""
+        """Truncate dead letters that are too large and send them again, or record them as failures of the task.
+
+        `failed_records`: the dead letters that were rejected.
+        """
         error, topic = failure.error, sent_rows.rows.topic
         # A record that is too large for its topic is often too large for the dead-letter topic as well.
         if isinstance(error, RecordTooLargeError) and not sent_rows.is_truncated:
@@ -298,7 +320,13 @@ class TaskWriter:
 
 
 def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
-    """Return the failed rows' partition or, if it is unknown, the values of their `partition` column, if any."""
+    """Return the partition of the failed rows, or an array if it is not the same for all rows.
+
+    If the rows failed before they were assigned to a partition, return their values of the column `partition`. Return
+    None if there is no such column.
+
+    `rows`: all rows of the send call, of which `failure` names the failed ones.
+    """
     if failure.partition is not None:
         return failure.partition
     return rows.partition.take(pa.array(failure.rows)) if isinstance(rows.partition, pa.Array) else rows.partition

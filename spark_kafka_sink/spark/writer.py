@@ -1,7 +1,8 @@
 """The writers that Spark calls: KafkaBatchWriter for batch jobs, and KafkaStreamWriter for streams.
 
-A writer is created on the driver and pickled to the tasks, so it holds only configuration. Its methods run in different
-processes:
+A writer is created on the driver and pickled to the tasks, so it holds only configuration. Each task returns a
+TaskReport as its commit message, and Spark passes the messages of all tasks to `commit` or `abort`. The methods run in
+different processes:
 
     write                    in each task's Python worker
     write_in_map             in each task's Python worker, for a write through mapInArrow (map_in_arrow.py)
@@ -37,6 +38,7 @@ from spark_kafka_sink.spark.worker_process import freeze_gc
 from spark_kafka_sink.spark.write_task import write_rows
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.reports.write_report import WriteReport
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, UnreportedBatch
 
 REPORT_COLUMN = "report"
@@ -47,10 +49,10 @@ CONTINUOUS_TRIGGER_MESSAGE = (
 )
 
 
-class _TaskWriter:
+class _SinkWriter:
     """The base class of both writers, with the part that runs in the tasks.
 
-    `exactly_once_write`: None for at-least-once delivery.
+    `exactly_once_write`: the exactly-once state; None for at-least-once delivery.
     """
 
     def __init__(
@@ -61,16 +63,18 @@ class _TaskWriter:
         self._exactly_once_write = exactly_once_write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task and return the task's report."""
+        """Write the rows of a task and return the task's report. Raise DeliveryError if a record fails."""
         if self._options.exactly_once_options is not None and self._exactly_once_write is None:
             raise IllegalStateError("A task of an exactly-once write has no transaction to write in.")
         return write_rows(self._options, self._plan, iterator, exactly_once_write=self._exactly_once_write)
 
 
-class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
-    """The writer of a batch job, or of a micro-batch that runs as a batch job (`micro_batch`).
+class KafkaBatchWriter(_SinkWriter, DataSourceArrowWriter):
+    """The writer of a batch job, or of a micro-batch that runs as a batch job.
 
     Spark commits with a pickled copy of the writer that began the write, so `exactly_once_write` is still set.
+
+    `micro_batch`: the ids of the micro-batch; None for any other batch job.
     """
 
     def __init__(
@@ -84,20 +88,25 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         self._batch_name = BATCH_JOB_LABEL if micro_batch is None else str(micro_batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Set up the process that commits, and commit the write."""
         freeze_gc()
         install_stderr_handler()
         self.commit_job(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Set up the process that aborts, and abort the write."""
         install_stderr_handler()
         self.abort_job(messages)
 
     def commit_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the write. Raise DeliveryError if the report of a task is missing or duplicated."""
+        """Commit the write and publish its report.
+
+        Raise DeliveryError if a task's report is missing or duplicated, or KafkaSinkError if the commit fails.
+        """
         commit_and_report(self._options, validate_reports(messages), self._batch_name, self._exactly_once_write)
 
     def abort_job(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the write.
+        """Abort the write and publish its report.
 
         `messages`: the reports of the tasks that finished, and None for each task that did not.
         """
@@ -109,10 +118,11 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         yield pa.record_batch([pa.array([report], pa.binary())], [REPORT_COLUMN])
 
 
-class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
+class KafkaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
     """The writer of a stream.
 
-    In the process that commits, `exactly_once_write` is None, and is restored from the task reports.
+    Spark creates another writer in the process that commits. There, `exactly_once_write` is None, and the exactly-once
+    state is restored from the task reports.
 
     `stream_start`: identifies the start of the query; None if `register` was not called.
     """
@@ -180,6 +190,8 @@ def commit_and_report(
 ) -> None:
     """Commit the tasks' transactions, if any, then log and publish the write's report.
 
+    Raise KafkaSinkError if the commit fails. Errors in publishing the report are only logged.
+
     `default_batch_name`: the batch's name in the report if no task has reported one.
     """
     from spark_kafka_sink.spark.report_publishing import publish_report  # needed only on the driver
@@ -187,7 +199,7 @@ def commit_and_report(
     if exactly_once_write is not None:
         exactly_once_write.commit(reports)
     report = build_write_report(reports, None if reports else default_batch_name)
-    # Dead letters deserve a warning, because readers of the topic do not find these rows there.
+    # Rows in the dead-letter topic are missing from the topic, so warn about them.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(task_report.was_already_committed for task_report in reports):
         LOGGER.info("Skipped the rows, because an earlier run has already committed them [%s]", report.batch)
@@ -203,26 +215,40 @@ def abort_and_report(
     """Abort the tasks' transactions, if any, then log which rows are in Kafka and publish the report.
 
     Without transactions, rows that have been written remain in Kafka.
+
+    `messages`: the reports of the tasks that finished, and None for each task that did not; empty if Spark has returned
+    no reports.
     """
     from spark_kafka_sink.spark.report_publishing import publish_report  # needed only on the driver
 
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else default_batch_name, status="failed")
     if exactly_once_write is not None:
-        result = exactly_once_write.abort(reports)
-        LOGGER.warning("The write failed: %s [%s]", result.outcome, report.batch)
-        if result.was_aborted:
+        abort_result = exactly_once_write.abort(reports)
+        LOGGER.warning("The write failed: %s [%s]", abort_result.outcome, report.batch)
+        if abort_result.was_aborted:
+            # The tasks have counted their rows as written, but read_committed readers see none of them.
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
-    elif report.rows or report.dead_letters:
+    else:
+        _log_written_rows(report, finished_count=len(reports), task_count=len(messages))
+    publish_report(options, report)
+
+
+def _log_written_rows(report: WriteReport, *, finished_count: int, task_count: int) -> None:
+    """Log a warning about the rows that a failed write without transactions has left in Kafka.
+
+    `task_count`: the number of tasks; 0 if Spark has returned no reports.
+    """
+    if report.rows or report.dead_letters:
         LOGGER.warning(
             "The write failed after %d of %d tasks had finished. The rows of finished tasks %s in Kafka, and running "
             "the write again writes them again: %s",
-            len(reports),
-            len(messages),
+            finished_count,
+            task_count,
             "remain" if report.is_acknowledged else "may be",
             report.line(),
         )
-    elif not messages:
+    elif not task_count:
         LOGGER.warning(
             "The write failed, and Spark returned no reports of its tasks. They may have written rows, which running "
             "the write again writes again. [%s]",
@@ -232,8 +258,7 @@ def abort_and_report(
         LOGGER.warning(
             "The write failed, and no finished task had written a row (%d of %d tasks had finished). Failed tasks may "
             "have written rows, which running the write again writes again. [%s]",
-            len(reports),
-            len(messages),
+            finished_count,
+            task_count,
             report.batch,
         )
-    publish_report(options, report)

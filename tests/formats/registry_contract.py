@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import SchemaRegistryError
-from spark_kafka_sink.formats.schema_registry import RegistryConfig, Schema, SchemaRegistryClient
+from spark_kafka_sink.formats.registry_transport import RegistryConfig
+from spark_kafka_sink.formats.schema_registry import Schema, SchemaRegistryClient
 
 
 def avro_schema(*fields: str, **defaults: Any) -> Schema:

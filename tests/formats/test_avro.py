@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import InvalidRecordError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.formats.avro import build_record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema
+from spark_kafka_sink.formats.avro_schema import derive_avro_schema
 from spark_kafka_sink.records import joined_rows
 from tests.formats.arrow_strategies import batches
 from tests.formats.avro_reference import (
@@ -31,7 +31,7 @@ AVRO_NAMES = st.lists(st.sampled_from(["a", "b", "_c", "d1", "Ee"]), min_size=1,
 
 @given(batches(names=AVRO_NAMES), st.booleans())
 def test_encoded_rows_equal_fastavro(batch: pa.RecordBatch, null_first: bool) -> None:
-    schema = derive_schema(list(batch.schema), None, null_first=null_first)
+    schema = derive_avro_schema(list(batch.schema), None, null_first=null_first)
     assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
@@ -145,7 +145,7 @@ def test_rejects_rows_that_violate_schema(avro: Any, values: list[str], message:
 
 def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pa.record_batch({"a": [f"value {number}" for number in range(7)]})
-    schema = derive_schema(list(batch.schema), None, null_first=False)
+    schema = derive_avro_schema(list(batch.schema), None, null_first=False)
     expected = encode(schema, batch)
     monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", 3 * len(expected[0] or b""))
     assert encode(schema, batch) == expected

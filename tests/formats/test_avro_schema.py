@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.avro_schema import NamedTypes, derive_schema, parse_full_record_name
+from spark_kafka_sink.formats.avro_schema import NamedTypes, derive_avro_schema, parse_full_record_name
 from tests.formats.avro_reference import (
     encode,
     encode_with_fastavro,
@@ -50,7 +50,7 @@ def test_derived_schema_equals_spark_to_avro() -> None:
         pa.field("l", pa.list_(pa.field("element", pa.string(), True)), False),
     ]
     inner = {"type": "record", "name": "s", "fields": [field_schema("d", fixed_decimal_schema("s.d", 3, 5, 1))]}
-    assert json.loads(derive_schema(fields, None, null_first=False)) == {
+    assert json.loads(derive_avro_schema(fields, None, null_first=False)) == {
         "type": "record",
         "name": "topLevelRecord",
         "fields": [
@@ -63,7 +63,7 @@ def test_derived_schema_equals_spark_to_avro() -> None:
 
 
 def test_derived_registry_schema_has_null_first_and_as_default() -> None:
-    schema = json.loads(derive_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
+    schema = json.loads(derive_avro_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
     assert schema == {
         "type": "record",
         "name": "Order",
@@ -75,9 +75,9 @@ def test_derived_registry_schema_has_null_first_and_as_default() -> None:
 
 def test_rejects_names_and_types_that_avro_does_not_support() -> None:
     with pytest.raises(SchemaError, match="column a b is not a valid Avro name"):
-        derive_schema([pa.field("a b", pa.int32())], None, null_first=False)
+        derive_avro_schema([pa.field("a b", pa.int32())], None, null_first=False)
     with pytest.raises(SchemaError, match=r"column m of type .* has no corresponding Avro type"):
-        derive_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
+        derive_avro_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
 
 
 def test_resolves_names_of_types_defined_in_union_and_in_dotted_namespace() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.formats.avro import AvroFormat
-from spark_kafka_sink.formats.avro_schema import derive_schema
+from spark_kafka_sink.formats.avro_schema import derive_avro_schema
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
@@ -23,7 +23,7 @@ PAYLOADS: list[dict[str, Any] | None] = [
     {"id": 3, "parts": ["b", "c"]},
 ]
 FORMATS: dict[str, RowFormat] = {
-    "avro": AvroFormat(derive_schema(FIELDS, None, null_first=False)),
+    "avro": AvroFormat(derive_avro_schema(FIELDS, None, null_first=False)),
     "json": JsonFormat(),
     "protobuf": ProtobufFormat(derive_message(FIELDS, None).fields),
 }

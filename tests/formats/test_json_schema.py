@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.json_schema import derive_json_schema, parse_json_schema_title
+from spark_kafka_sink.formats.json_schema import check_names_and_parse_title, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat
 from tests.formats.arrow_strategies import SCALAR_COLUMNS, batches
 
@@ -48,10 +48,10 @@ def test_nullable_columns_are_not_required_and_objects_are_closed() -> None:
 )
 def test_rejects_columns_that_do_not_fit_schema(schema: str, message: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        parse_json_schema_title(schema, ["a"])
+        check_names_and_parse_title(schema, ["a"])
     assert message in str(caught.value)
 
 
 def test_schema_name_is_title_or_id() -> None:
-    assert parse_json_schema_title('{"title": "Order", "$id": "x"}', []) == "Order"
-    assert parse_json_schema_title('{"$id": "x"}', []) == "x"
+    assert check_names_and_parse_title('{"title": "Order", "$id": "x"}', []) == "Order"
+    assert check_names_and_parse_title('{"$id": "x"}', []) == "x"

@@ -16,13 +16,13 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import ConfigurationError, SchemaRegistryError
-from spark_kafka_sink.formats.schema_registry import (
+from spark_kafka_sink.formats.registry_transport import (
     MAX_RESPONSE_BYTES,
     MAX_RETRIES,
     RegistryConfig,
-    SchemaRegistryClient,
     parse_registry_urls,
 )
+from spark_kafka_sink.formats.schema_registry import SchemaRegistryClient
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.registry_contract import RegistryContract, avro_schema

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import SchemaRegistryError
-from spark_kafka_sink.formats.schema_registry import RegistryConfig, SchemaRegistryClient
+from spark_kafka_sink.formats.registry_transport import RegistryConfig
+from spark_kafka_sink.formats.schema_registry import SchemaRegistryClient
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.registry_contract import avro_schema
 

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.preflight import Outcome, Target
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.spark.checks import check_and_plan_write, check_connection
+from spark_kafka_sink.spark.checks import check_and_plan_write, check_connection_and_create_topic
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import embedded_broker
 from tests.spark.fake_preflight import Preflights
@@ -28,12 +28,12 @@ def test_repeats_connection_check_only_after_failure(preflights: Preflights) -> 
     preflights.outcome = Outcome.FAILED
     for _ in range(2):
         with pytest.raises(PreflightError, match=r'connection refused[\s\S]*"checkConnection", "false"'):
-            check_connection(options)
+            check_connection_and_create_topic(options)
     preflights.outcome = Outcome.PASSED
     for _ in range(2):
-        check_connection(options)
+        check_connection_and_create_topic(options)
     assert len(preflights.targets) == 3
-    check_connection(parse_options(SERVERS | {"topic": "other"}))
+    check_connection_and_create_topic(parse_options(SERVERS | {"topic": "other"}))
     assert len(preflights.targets) == 4
 
 
@@ -103,7 +103,7 @@ def test_preflight_error_names_options_with_kafka_prefix(preflights: Preflights)
     preflights.outcome = Outcome.FAILED
     preflights.remedy = "Check user and password in sasl.jaas.config."
     with pytest.raises(PreflightError, match=r"password in kafka\.sasl\.jaas\.config\."):
-        check_connection(parse_options(SERVERS | {"topic": "t"}))
+        check_connection_and_create_topic(parse_options(SERVERS | {"topic": "t"}))
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
@@ -111,7 +111,7 @@ def test_does_not_suggest_skipping_the_check_with_exactly_once(preflights: Prefl
     clear_logged_warnings()
     preflights.outcome = Outcome.FAILED
     with pytest.raises(PreflightError) as error:
-        check_connection(parse_options(SERVERS | {"topic": "t", "deliveryGuarantee": guarantee}))
+        check_connection_and_create_topic(parse_options(SERVERS | {"topic": "t", "deliveryGuarantee": guarantee}))
     assert ("checkConnection" in str(error.value)) == (guarantee == "at-least-once")
 
 
@@ -119,7 +119,7 @@ def test_does_not_suggest_skipping_the_check_after_kafka_responded(preflights: P
     preflights.outcome = Outcome.FAILED
     preflights.is_connectivity_failure = False
     with pytest.raises(PreflightError) as error:
-        check_connection(parse_options(SERVERS | {"topic": "t"}))
+        check_connection_and_create_topic(parse_options(SERVERS | {"topic": "t"}))
     assert "checkConnection" not in str(error.value)
 
 
@@ -127,9 +127,9 @@ def test_checks_topics_of_options_and_all_brokers_for_a_topic_column(
     preflights: Preflights,
 ) -> None:
     letters = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
-    check_connection(parse_options(SERVERS | {"topic": "t"} | letters))
-    check_connection(parse_options(SERVERS | letters))
-    check_connection(parse_options(SERVERS))
+    check_connection_and_create_topic(parse_options(SERVERS | {"topic": "t"} | letters))
+    check_connection_and_create_topic(parse_options(SERVERS | letters))
+    check_connection_and_create_topic(parse_options(SERVERS))
     assert preflights.targets == [
         Target(("t", "dead"), topic_option_names=(("dead", "deadLetterTopic"),), idempotent=True),
         Target(("dead",), topic_option_names=(("dead", "deadLetterTopic"),), connect_all_brokers=True, idempotent=True),
@@ -138,5 +138,5 @@ def test_checks_topics_of_options_and_all_brokers_for_a_topic_column(
 
 
 def test_skips_check_with_check_connection_false(preflights: Preflights) -> None:
-    check_connection(parse_options(SERVERS | {"topic": "t", "checkConnection": "false"}))
+    check_connection_and_create_topic(parse_options(SERVERS | {"topic": "t", "checkConnection": "false"}))
     assert preflights.targets == []

@@ -109,7 +109,7 @@ def test_concurrent_tasks_share_the_byte_rate_limit(spark: SparkSession) -> None
 def test_requires_max_tasks_when_concurrent_tasks_are_unknown(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_kafka_sink.spark.patches.write_methods.find_max_concurrent_tasks", lambda _: None)
+    monkeypatch.setattr("spark_kafka_sink.spark.patches.task_limits.find_max_concurrent_tasks", lambda _: None)
     with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' requires 'maxTasks'"):
         share(spark)
     assert share(spark, maxTasks="8") == LIMIT / 8

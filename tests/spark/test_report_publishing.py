@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import report_publishing
-from spark_kafka_sink.spark.checks import check_options_and_schema, run_server_checks
+from spark_kafka_sink.spark.checks import check_options_and_schema, check_servers_and_add_schema_ids
 from spark_kafka_sink.spark.pool import PRODUCER_POOL
 from spark_kafka_sink.spark.writer import abort_and_report, commit_and_report
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
@@ -101,7 +101,7 @@ def test_rejects_callback_module_that_fails_to_import(
     (tmp_path / "broken_callbacks.py").write_text(line)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigurationError) as caught:
-        run_server_checks(sink_options(broker, reportCallback="broken_callbacks:f"), PLAN)
+        check_servers_and_add_schema_ids(sink_options(broker, reportCallback="broken_callbacks:f"), PLAN)
     assert "broken_callbacks:f cannot be used on the driver: of the module" in str(caught.value)
 
 
@@ -114,7 +114,7 @@ def test_report_without_tasks_has_time_of_commit(tmp_path: Path) -> None:
 def test_checks_report_path_and_callback_before_first_row(broker: EmbeddedBroker, tmp_path: Path) -> None:
     options = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
     with pytest.raises(ConfigurationError) as caught:
-        run_server_checks(sink_options(broker, **options), PLAN)
+        check_servers_and_add_schema_ids(sink_options(broker, **options), PLAN)
     assert len(caught.value.faults) == 2
     assert "Option 'reportPath': " in caught.value.faults[0]
     assert "has no attribute 'misspelt'" in caught.value.faults[1]
@@ -123,7 +123,7 @@ def test_checks_report_path_and_callback_before_first_row(broker: EmbeddedBroker
 @pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:RECEIVED_REPORTS", "json:", ":f"])
 def test_rejects_callback_that_is_not_callable(broker: EmbeddedBroker, name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'reportCallback': {name} cannot be used on the driver"):
-        run_server_checks(sink_options(broker, reportCallback=name), PLAN)
+        check_servers_and_add_schema_ids(sink_options(broker, reportCallback=name), PLAN)
 
 
 def test_reports_faults_of_report_options_with_all_others() -> None:
@@ -141,6 +141,6 @@ def test_does_not_repeat_check_that_passed(broker: EmbeddedBroker, tmp_path: Pat
     folder = tmp_path / "reports"
     folder.mkdir()
     options = sink_options(broker, reportPath=f"{folder}/reports.jsonl")
-    run_server_checks(options, PLAN)
+    check_servers_and_add_schema_ids(options, PLAN)
     folder.rmdir()
-    run_server_checks(options, PLAN)
+    check_servers_and_add_schema_ids(options, PLAN)

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import PreflightError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.spark.checks import check_connection
+from spark_kafka_sink.spark.checks import check_connection_and_create_topic
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 
@@ -39,7 +39,7 @@ def options(broker: EmbeddedBroker, **overrides: str) -> dict[str, str]:
 
 
 def check(broker: EmbeddedBroker, **overrides: str) -> None:
-    check_connection(parse_options(options(broker, **overrides)))
+    check_connection_and_create_topic(parse_options(options(broker, **overrides)))
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
@@ -61,9 +61,9 @@ def test_next_write_recreates_deleted_topic(broker: EmbeddedBroker, checks: str)
 def test_micro_batch_does_not_check_topic_again(broker: EmbeddedBroker) -> None:
     """A broker that restarts at the beginning of a micro-batch must not fail the stream."""
     parsed = parse_options(options(broker))
-    check_connection(parsed, "a start")
+    check_connection_and_create_topic(parsed, "a start")
     broker.control.delete_topic("new")
-    check_connection(parsed, "a start")
+    check_connection_and_create_topic(parsed, "a start")
     assert "new" not in broker.cluster.topics
 
 

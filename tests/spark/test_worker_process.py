@@ -36,12 +36,12 @@ class Node:
 @pytest.fixture
 def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    worker_process.reset()
+    worker_process.reset_freeze_cycle()
     gc.unfreeze()
     gc.collect()
     yield
     gc.unfreeze()
-    worker_process.reset()
+    worker_process.reset_freeze_cycle()
 
 
 def test_freeze_gc_hides_existing_objects(reused_worker: None) -> None:

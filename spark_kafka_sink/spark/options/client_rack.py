@@ -1,4 +1,7 @@
-"""The option `clientRackEnv` and its conflicts with producer options."""
+"""The option `clientRackEnv`, which names the environment variable with a task's rack.
+
+This module also checks the conflicts of the option with producer options.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ _VARIABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*", re.ASCII)
 
 
 def parse_variable_name(value: object) -> str:
+    """Return the name of an environment variable. Raise ValueError if it is invalid."""
     name = parse_text(value)
     if not _VARIABLE_NAME_PATTERN.fullmatch(name):
         raise ValueError("must be the name of an environment variable, such as AVAILABILITY_ZONE")
@@ -39,7 +43,9 @@ def parse_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Map
     """Return the Kafka options that are shared by the producers of the driver and of the tasks.
 
     If `clientRackEnv` is set, they leave out `partitioner.rack.aware`, which each task adds along with its executor's
-    rack. Add a fault if `clientRackEnv` conflicts with these options or has no effect.
+    rack. Add a fault to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.
+
+    `kafka_options`: the options with the prefix `kafka.`, by their names without the prefix.
     """
     if CLIENT_RACK_ENV_OPTION.name not in parsed_options.raw_values:
         return dict(kafka_options)
@@ -61,12 +67,16 @@ def check_rack_awareness(
     kafka_options: Mapping[str, str],
     distribution: DistributionOptions | None,
 ) -> None:
-    """Add a fault for each option that makes `partitioner.rack.aware` or `clientRackEnv` ineffective.
+    """Add a fault to `parsed_options` for each option that makes rack awareness or `clientRackEnv` ineffective.
 
     If `client.rack` is set without `partitioner.rack.aware`, only log a warning, because a consumer that shares these
-    options may use the rack. The producer's own check cannot be relied on here: with `clientRackEnv`, it does not see
-    `partitioner.rack.aware`, because `parse_shared_kafka_options` has removed that option.
+    options may use the rack.
+
+    `kafka_options`: all options with the prefix `kafka.`, by their names without the prefix.
+    `distribution`: None if the rows are not redistributed between tasks.
     """
+    # The producer has a similar check. With `clientRackEnv`, it does not see `partitioner.rack.aware`, because
+    # `parse_shared_kafka_options` has removed that option.
     if not _is_rack_aware(kafka_options):
         if CLIENT_RACK_OPTION in kafka_options:
             warning = (

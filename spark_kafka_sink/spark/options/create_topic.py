@@ -47,7 +47,10 @@ _TOPIC_REQUIRED_MESSAGE = "requires the option {topic}: topics named in a column
 
 
 def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the topic settings by name. Spark passes their names in lowercase, which is how Kafka spells them."""
+    """Return the settings of the new topic by name, without the prefix `createTopic.config.`.
+
+    `sink_options`: options with names in lowercase, as Spark passes them. Kafka spells its settings in lowercase, too.
+    """
     prefix = TOPIC_CONFIG_PREFIX.lower()
     return {name.removeprefix(prefix): value.strip() for name, value in sink_options.items() if name.startswith(prefix)}
 
@@ -55,30 +58,45 @@ def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
 def parse_new_topic(parsed_options: ParsedOptions, topic: str | None, configs: Mapping[str, str]) -> NewTopic | None:
     """Return the topic to create if it is missing. Return None if createTopic is false or no valid topic is set.
 
-    Add faults for options that have no effect, for invalid setting names, and for createTopic without a topic.
+    Add a fault to `parsed_options` for each option that has no effect, for each invalid name of a topic setting, and
+    for createTopic without a topic.
+
+    `topic`: the option `topic`; None if it is not set or invalid.
+    `configs`: the topic settings by name.
     """
-    values = parsed_options.values
-    if not values["createTopic"]:
-        # After an invalid value, it is unknown whether the other options have an effect.
-        if "createTopic" not in parsed_options.invalid_fields:
-            parsed_options.reject_unused(_DEPENDENT_OPTIONS, _ENABLED_CONDITION_TEMPLATE)
-            for name in configs:
-                parsed_options.faults.add(
-                    f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {_ENABLED_CONDITION_TEMPLATE}."
-                )
+    option_values = parsed_options.values
+    if not option_values["createTopic"]:
+        _reject_unused_options(parsed_options, configs)
         return None
-    for name in configs:
-        if not _CONFIG_NAME_PATTERN.fullmatch(name):
-            parsed_options.faults.add(
-                f"{TOPIC_CONFIG_PREFIX}{name}", "does not name a topic setting, such as cleanup.policy."
-            )
+    _check_config_names(parsed_options, configs)
     if topic is None:
         if "topic" not in parsed_options.invalid_fields:
             parsed_options.faults.add("createTopic", _TOPIC_REQUIRED_MESSAGE)
         return None
     return NewTopic(
         topic,
-        values["createTopic_partitions"],
-        values["createTopic_replicationFactor"],
-        tuple(sorted(configs.items())),
+        partitions=option_values["createTopic_partitions"],
+        replicas=option_values["createTopic_replicationFactor"],
+        configs=tuple(sorted(configs.items())),
     )
+
+
+def _reject_unused_options(parsed_options: ParsedOptions, configs: Mapping[str, str]) -> None:
+    """Add a fault for each option of the new topic that the user has set, because createTopic is false."""
+    if "createTopic" in parsed_options.invalid_fields:
+        # The user may have meant true, so it is unknown whether the other options have an effect.
+        return
+    parsed_options.reject_unused(_DEPENDENT_OPTIONS, _ENABLED_CONDITION_TEMPLATE)
+    for name in configs:
+        parsed_options.faults.add(
+            f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {_ENABLED_CONDITION_TEMPLATE}."
+        )
+
+
+def _check_config_names(parsed_options: ParsedOptions, configs: Mapping[str, str]) -> None:
+    """Add a fault for each name that cannot be the name of a topic setting."""
+    for name in configs:
+        if not _CONFIG_NAME_PATTERN.fullmatch(name):
+            parsed_options.faults.add(
+                f"{TOPIC_CONFIG_PREFIX}{name}", "does not name a topic setting, such as cleanup.policy."
+            )

@@ -12,13 +12,15 @@ from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 from spark_kafka_sink.spark.options.values import build_checked_text_parser, parse_replication_factor, parse_topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
+"""Values of the option deliveryGuarantee."""
 FAIL_ON_MISMATCH, WARN_ON_MISMATCH = "fail", "warn"
+"""Values of the option onReplayMismatch."""
 TRANSACTION_TIMEOUT_OPTION = "transaction.timeout.ms"
 _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 
 
 def parse_idempotency_key(value: object) -> str:
-    """Parse a key of 1 to 200 characters. The ValueError for an invalid key does not show the key."""
+    """Return the key. Raise HiddenValueError, which does not show the key, if it is empty or too long."""
     key = parse_text(value)
     if not 1 <= len(key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
         raise HiddenValueError(f"must have 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters; it has {len(key)}")
@@ -74,35 +76,37 @@ CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_t
 def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:
     """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
-    Add a fault for each option that conflicts with the guarantee or has no effect without it.
+    Add a fault to `parsed_options` for each option that conflicts with the guarantee or has no effect without it.
 
     `parsed_options`: the sink's own options.
     `parsed_producer_options`: the producer's options.
     """
-    values = parsed_options.values
-    if values["deliveryGuarantee"] != EXACTLY_ONCE:
+    option_values = parsed_options.values
+    if option_values["deliveryGuarantee"] != EXACTLY_ONCE:
         # After an invalid value, it is unknown whether the other options have an effect.
         if "deliveryGuarantee" not in parsed_options.invalid_fields:
             parsed_options.reject_unused(_DEPENDENT_OPTIONS, f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
-    has_timeout = (
+    # Without a valid timeout from the user, the driver chooses one (exactly_once/delivery.py).
+    has_user_timeout = (
         TRANSACTION_TIMEOUT_OPTION in parsed_producer_options.raw_values
         and "transaction_timeout_ms" not in parsed_producer_options.invalid_fields
     )
     _check_conflicts(parsed_options, parsed_producer_options)
     return DeliveryOptions(
-        prefix=values["transactionalIdPrefix"],
-        key=values["idempotencyKey"],
-        topic=values["decisionLogTopic"],
-        replication=values["decisionLogReplication"],
-        timeout_ms=parsed_producer_options.values["transaction_timeout_ms"] if has_timeout else None,
-        checkpoint=values["checkpointLocation"],
-        tolerate_mismatch=values["onReplayMismatch"] == WARN_ON_MISMATCH,
+        prefix=option_values["transactionalIdPrefix"],
+        key=option_values["idempotencyKey"],
+        topic=option_values["decisionLogTopic"],
+        replication=option_values["decisionLogReplication"],
+        timeout_ms=parsed_producer_options.values["transaction_timeout_ms"] if has_user_timeout else None,
+        checkpoint=option_values["checkpointLocation"],
+        tolerate_mismatch=option_values["onReplayMismatch"] == WARN_ON_MISMATCH,
     )
 
 
 def _check_conflicts(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault for each option value that exactly-once delivery does not allow."""
+    """Add a fault to `parsed_options` for each option value that exactly-once delivery does not allow."""
+    # Each fault is a sentence that begins with the name of the option deliveryGuarantee.
     premise = f"is '{EXACTLY_ONCE}', so"
     if parsed_options.values["onRecordError"] == "deadLetter":
         parsed_options.faults.add(

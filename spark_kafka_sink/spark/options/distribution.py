@@ -9,17 +9,23 @@ from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
 
 NONE, BY_PARTITION, BY_KEY = "none", "partition", "key"
+"""Values of the option distribution."""
 MAX_TASK_COUNT = 1_000_000
 
 
 @dataclass(frozen=True)
 class SortColumn:
+    """A column of the option orderBy."""
+
     name: str
     is_descending: bool = False
 
 
 def parse_sort_columns(value: object) -> tuple[SortColumn, ...]:
-    """Parse a comma-separated list of column names, each optionally followed by ASC or DESC."""
+    """Parse a comma-separated list of column names, each optionally followed by ASC or DESC.
+
+    Raise ValueError if the list is invalid.
+    """
     columns = parse_column_list(parse_text(value), "'time, id DESC'", "asc", "desc")
     return tuple(SortColumn(name, direction == "desc") for name, direction in columns)
 
@@ -58,17 +64,23 @@ class DistributionOptions:
     by: str
     """BY_PARTITION or BY_KEY."""
     order_by: tuple[SortColumn, ...] = ()
+    """The columns by which each task sorts its rows; empty if the rows are not sorted."""
     task_count: int | None = None
+    """The number of tasks that write, or None for the default."""
 
 
 def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
-    """Return the distribution's options, or None if rows stay in their tasks.
+    """Return the distribution's options, or None if the rows are not redistributed between tasks.
 
-    If they stay, add a fault for each option that has no effect without a distribution.
+    Without a distribution, add a fault to `parsed_options` for each option that has no effect.
     """
-    values = parsed_options.values
-    if values["distribution"] != NONE:
-        return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])
+    option_values = parsed_options.values
+    if option_values["distribution"] != NONE:
+        return DistributionOptions(
+            by=option_values["distribution"],
+            order_by=option_values["orderBy"],
+            task_count=option_values["distributionTasks"],
+        )
     # After an invalid value, it is unknown whether the other options have an effect.
     if "distribution" not in parsed_options.invalid_fields:
         parsed_options.reject_unused(_DEPENDENT_OPTIONS, f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")

@@ -26,6 +26,7 @@ _DOTTED_OPTION_NAMES_LONGEST_FIRST = sorted(
 )
 """Longest first, because a pattern of alternatives matches the first of them that fits."""
 _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
+"""Groups of options that errors name as a whole."""
 
 JAVA_CLASS_OPTION_REMEDIES = {
     "interceptor.classes": (
@@ -35,6 +36,7 @@ JAVA_CLASS_OPTION_REMEDIES = {
     "metric.reporters": "The options reportCallback, reportTopic and reportPath report what was written",
     "config.providers": "Read the secret in the program that starts the job, and set the option to its value",
 }
+"""What to use instead of an option that names a Java class."""
 
 _TABLE_WRITE_OPTIONS = (
     "dataChange maxRecordsPerFile mergeSchema optimizeWrite overwriteSchema partitionOverwriteMode replaceWhere "

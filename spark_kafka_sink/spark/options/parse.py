@@ -23,6 +23,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_values
 from spark_kafka_sink.client.option_suggestions import suggest_option_name
@@ -67,14 +68,15 @@ _LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
 """Defaults that differ from the Java client's because they make bulk writes clearly faster. See docs/options.md."""
 
-# The first two messages are worded as in Spark's own sink.
 _REJECTED_OPTION_MESSAGES = {
+    # The first two messages are worded as in Spark's own sink.
     "key.serializer": "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
     "value.serializer": (
         "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
     ),
     "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id.",
 }
+"""Producer options that Spark jobs cannot set, each with its error message."""
 _PARTITIONER_REMEDY = (
     "Compute the partition into the column 'partition'. Without this column, rows with a key go to the partition that "
     "the Java client chooses"
@@ -85,6 +87,16 @@ _REGISTER_REQUIRED_MESSAGE = (
 )
 
 
+class _ParsedKafkaOptions(NamedTuple):
+    """The options with the prefix `kafka.`."""
+
+    producer_options: dict[str, str]
+    """The unparsed options for KafkaProducer, including this sink's defaults."""
+    parsed_options: ParsedOptions
+    faults: list[str]
+    """One error message for each invalid option."""
+
+
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a write. Their names may be in any case.
 
@@ -93,8 +105,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     options_by_lowercase = {name.lower(): value for name, value in options.items()}
     user_options = {name: value for name, value in options_by_lowercase.items() if name not in INTERNAL_OPTIONS}
     sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options))
-
-    parsed_options = _read_sink_options(sink_options)
+    # The steps add faults to `parsed_options`. The error lists these faults in the order of the steps.
+    parsed_options = _parse_sink_options(sink_options)
     values = parsed_options.values
     topic, report_topic = values["topic"], values["reportTopic"]
     new_topic = parse_new_topic(parsed_options, topic, extract_topic_configs(sink_options))
@@ -103,25 +115,21 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
     shared_kafka_options = parse_shared_kafka_options(parsed_options, kafka_options)
-    producer_options, parsed_producer_options, producer_faults = _read_kafka_options(shared_kafka_options)
-    check_rack_awareness(parsed_options, parsed_producer_options, kafka_options, distribution)
-    delivery = parse_delivery(parsed_options, parsed_producer_options)
-    _check_producer_options(parsed_options, parsed_producer_options)
+    kafka = _parse_kafka_options(shared_kafka_options)
+    check_rack_awareness(parsed_options, kafka.parsed_options, kafka_options, distribution)
+    delivery = parse_delivery(parsed_options, kafka.parsed_options)
+    _check_producer_options(parsed_options, kafka.parsed_options)
     bytes_per_second = _compute_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
-    _check_topics_differ(
-        parsed_options,
-        topic=topic,
-        deadLetterTopic=dead_letter_topic,
-        reportTopic=report_topic,
-        decisionLogTopic=None if delivery is None else delivery.topic,
-    )
-    sink_faults = parsed_options.faults.render(SINK_OPTION_SPELLING)
-    faults = [*_find_unknown_options(sink_options), *sink_faults, *producer_faults]
+    topics = {"topic": topic, "deadLetterTopic": dead_letter_topic, "reportTopic": report_topic}
+    if delivery is not None:
+        topics["decisionLogTopic"] = delivery.topic
+    _check_topics_differ(parsed_options, topics)
+    faults = [*_find_unknown_options(sink_options), *parsed_options.faults.render(SINK_OPTION_SPELLING), *kafka.faults]
     if faults:
         raise ConfigurationError(faults)
     # A write that `register` has already checked or distributed must not repeat these steps.
     return SinkOptions(
-        producer_options=producer_options,
+        producer_options=kafka.producer_options,
         topic=topic,
         new_topic=None if ALREADY_CHECKED_OPTION in options_by_lowercase else new_topic,
         distribution=None if DISTRIBUTED_BY_OPTION in options_by_lowercase else distribution,
@@ -153,7 +161,7 @@ def _split_by_prefix(options: Mapping[str, str]) -> tuple[dict[str, str], dict[s
     return sink_options, kafka_options
 
 
-def _read_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
+def _parse_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
     """Parse the known options of the sink. `_find_unknown_options` reports the others."""
     known_options = {
         OPTION_NAMES_BY_LOWERCASE[name]: value
@@ -174,7 +182,10 @@ def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_ignored(name: str, has_format: bool) -> bool:
-    """Return whether the sink ignores the option. If a format is set, the sink uses `schema.registry.*`."""
+    """Return whether the sink ignores the option.
+
+    `has_format`: whether valueFormat or keyFormat is set. The sink then uses the options `schema.registry.*`.
+    """
     if has_format and name.startswith(REGISTRY_PREFIX):
         return False
     if name in _LOWERCASE_SOURCE_OPTIONS:
@@ -184,13 +195,17 @@ def _is_ignored(name: str, has_format: bool) -> bool:
 
 
 def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
-    """Return one error message for each unknown option."""
+    """Return one error message for each unknown option.
+
+    `sink_options`: the options without the prefix `kafka.`, with names in lowercase.
+    """
     prefix = TOPIC_CONFIG_PREFIX.lower()
     known_options = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in extract_topic_configs(sink_options)))
     return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known_options]
 
 
 def _describe_unknown_option(name: str) -> str:
+    """Return an error message for an option that the sink does not know. Name the most likely mistake."""
     if name == "path":
         return "Option 'path', from save(path), has no meaning for Kafka. Use the topic option for setting a topic."
     if name in PRODUCER_OPTION_NAMES:
@@ -223,8 +238,10 @@ def _suggest_option(name: str) -> str:
 def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
     """Return one task's share of maxBytesPerSecond, or None if there is no limit.
 
-    The methods that `register` installs set the number of concurrent tasks. If these methods were not called, add a
-    fault for each of maxTasks and maxBytesPerSecond that is set.
+    Add a fault to `parsed_options` for maxTasks and for maxBytesPerSecond if the option is set but cannot be applied.
+
+    `concurrent_tasks`: the internal option that the methods installed by `register` set; None if these methods were not
+    called or had no need for it.
     """
     limit: int | None = parsed_options.values["maxBytesPerSecond"]
     if concurrent_tasks is not None:
@@ -236,7 +253,7 @@ def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: s
 
 
 def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
-    """Add a fault for each sink option that the producer's options make ineffective."""
+    """Add a fault to `parsed_options` for each of the sink's options that the producer's options make ineffective."""
     producer_values = parsed_producer_options.values
     if parsed_options.values["receipt"] and producer_values["acks"] == 0:
         parsed_options.faults.add(
@@ -256,8 +273,11 @@ def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_optio
         )
 
 
-def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) -> None:
-    """Add a fault for each pair of options that name the same topic. The keywords are option names."""
+def _check_topics_differ(parsed_options: ParsedOptions, topics: Mapping[str, str | None]) -> None:
+    """Add a fault to `parsed_options` for each pair of options that name the same topic.
+
+    `topics`: the topic of each option, by the option's name; None if the option is not set.
+    """
     for (first_option, first_topic), (second_option, second_topic) in combinations(topics.items(), 2):
         if first_topic is not None and first_topic == second_topic:
             parsed_options.faults.add(
@@ -270,7 +290,7 @@ def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) ->
 def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     """Return the dead-letter topic, or None if a rejected record fails the task.
 
-    Add a fault if only one of onRecordError and deadLetterTopic requests dead letters.
+    Add a fault to `parsed_options` if only one of onRecordError and deadLetterTopic requests dead letters.
     """
     topic: str | None = parsed_options.values["deadLetterTopic"]
     if {"onRecordError", "deadLetterTopic"} & parsed_options.invalid_fields:
@@ -284,8 +304,11 @@ def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     return topic
 
 
-def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
-    """Return the options for KafkaProducer, their parsed values, and an error message for each invalid option."""
+def _parse_kafka_options(kafka_options: dict[str, str]) -> _ParsedKafkaOptions:
+    """Parse the producer's options.
+
+    `kafka_options`: the options by their names without the prefix `kafka.`.
+    """
     faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
     producer_options = BULK_DEFAULTS | {
         name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES
@@ -296,10 +319,11 @@ def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], 
         producer_options["bootstrap.servers"] = "localhost:9092"
     parsed_options = parse_producer_options(producer_options)
     try:
+        # Build the configuration only for its checks. SinkOptions parses it again when it is needed.
         ProducerConfig.from_parsed_options(parsed_options)
     except ConfigurationError as error:
         faults.extend(_render_kafka_fault(fault) for fault in error.unrendered_faults)
-    return producer_options, parsed_options, faults
+    return _ParsedKafkaOptions(producer_options, parsed_options, faults)
 
 
 def _render_kafka_fault(fault: str | OptionFault) -> str:

@@ -25,6 +25,7 @@ from spark_kafka_sink.spark.options.values import build_checked_text_parser, par
 from spark_kafka_sink.spark.options.write_method import WRITE_METHOD_OPTION
 
 MAX_BYTES_PER_SECOND = 1 << 50
+"""Largest value of the option maxBytesPerSecond. No cluster reaches this rate."""
 
 _OPTIONS = (
     Option("topic", SinkOptions.topic, parse_topic_name, "the topic to write to; overrides the `topic` column"),

@@ -21,7 +21,10 @@ def parse_topic_name(value: object) -> str:
 
 
 def build_count_parser(max_count: int) -> Parser:
-    """Return a parser that accepts a number from 1 to `max_count`, or -1 for the brokers' default."""
+    """Return a parser that accepts a number from 1 to `max_count`, or -1 for the brokers' default.
+
+    The parser raises ValueError for any other value.
+    """
     parse_integer = build_integer_parser(BROKER_DEFAULT, max_count)
     requirement = f"must be {BROKER_DEFAULT} or a number from 1 to {max_count}"
 
@@ -43,9 +46,10 @@ parse_replication_factor = build_count_parser(_MAX_REPLICATION_FACTOR)
 
 
 def build_checked_text_parser(find_error: Callable[[str], str | None]) -> Parser:
-    """Return a parser that rejects a string if `find_error` returns an error message for it.
+    """Return a parser that accepts the strings for which `find_error` returns None.
 
-    The parser returns None for an empty string. Its errors do not show the string.
+    The parser returns None for an empty string. It raises HiddenValueError, which does not show the string, if
+    `find_error` returns an error message.
     """
 
     def parse(value: object) -> str | None:

@@ -51,18 +51,23 @@ REDACTION_CONFS = {
     + _SECRET_NAME_PATTERN
     + r')[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
 }
+"""Spark's redaction settings, each with the pattern that `register` appends to its value."""
 _CONNECT_REQUIRES_SPARK_4_MESSAGE = (
     "With Spark Connect, 'pykafka' requires Spark 4.0 or newer, because older versions have no Python data sources. "
     "Run the program on the driver instead, with a classic session."
 )
 _PATCHED_ATTRIBUTE = "_pykafka_drop_in"
+"""Attribute that marks a method that `register` has installed."""
 _Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Function that takes a method and returns the method that replaces it."""
 
 _log = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("pykafka")` a drop-in replacement for Spark's own Kafka sink. Repeated calls are harmless.
+
+    Raise ConfigurationError for a Spark Connect session of a Spark version older than 4.0.
 
     Example:
 
@@ -94,6 +99,8 @@ def _patch_writers(
 ) -> None:
     """Replace the write methods of the writer classes.
 
+    `batch_writer`, `stream_writer`: the classes of `frame.write` and `frame.writeStream`.
+    `table_writer`: the class of `frame.writeTo(...)`.
     `session_wrappers`: wrappers that activate the writer's session in the calling thread, if Spark needs it.
     """
     install_call_recorder(batch_writer)
@@ -131,7 +138,10 @@ def _wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _patch_method(writer_class: Any, method: str, *wrappers: _Wrapper) -> None:
-    """Replace a method with a wrapped version, unless it is wrapped already. The first wrapper is the innermost one."""
+    """Replace a method of the class with a wrapped version, unless the method is wrapped already.
+
+    `wrappers`: applied in this order, so that the last one is called first.
+    """
     original = getattr(writer_class, method)
     if hasattr(original, _PATCHED_ATTRIBUTE):
         return

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.lineage import LineageWrite
 
 _PREFIX = "spark.openlineage."
+"""Prefix of the settings of OpenLineage's Spark listener."""
 _PACKAGE_MISSING_MESSAGE = (
     "Spark has settings of OpenLineage (spark.openlineage.*), but the Python package '%s' is missing or too old, so "
     "this sink sends no lineage. To send it, install the extra on the driver: pip install "
@@ -31,7 +32,11 @@ _log = logging.getLogger(__name__)
 def trace_save(
     frame: Any, options: Mapping[str, str], column_positions: list[int], *, uses_map_in_arrow: bool
 ) -> Iterator[dict[str, str]]:
-    """Send events for the batch write in the block. Yield the options that the caller must add to the write."""
+    """Send events for the batch write in the block. Yield the options that the caller must add to the write.
+
+    `options`: the write's options, with lowercase names.
+    `column_positions`: positions of the columns that the sink uses.
+    """
     write = _prepare_lineage_if_enabled(
         frame, options, column_positions, is_stream=False, uses_map_in_arrow=uses_map_in_arrow
     )
@@ -45,7 +50,12 @@ def trace_save(
 def trace_query(
     frame: Any, options: Mapping[str, str], column_positions: list[int], start: Callable[[dict[str, str]], Any]
 ) -> Any:
-    """Start a streaming query and send its events. `start` is called with the options that the events require."""
+    """Start a streaming query and send its events. Return the query.
+
+    `options`: the write's options, with lowercase names.
+    `column_positions`: positions of the columns that the sink uses.
+    `start`: starts the query and returns it. Its argument is a dict of options that must be added to the write.
+    """
     write = _prepare_lineage_if_enabled(frame, options, column_positions, is_stream=True, uses_map_in_arrow=False)
     return start({}) if write is None else write.start_query(lambda: start(write.options()))
 
@@ -82,7 +92,7 @@ def _prepare_lineage_if_enabled(
 def read_lineage_settings(session: Any) -> dict[str, str]:
     """Return the application's OpenLineage settings, without their prefix. A session cannot change them.
 
-    If the platform rejects this call to the JVM, return an empty dict.
+    Return an empty dict if the platform rejects the call to the JVM that reads them.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
@@ -99,6 +109,6 @@ def _is_disabled(settings: Mapping[str, str]) -> bool:
     return "true" in (settings.get("disabled", "").lower(), os.environ.get("OPENLINEAGE_DISABLED", "").lower())
 
 
-@cache
+@cache  # so that each warning is logged only once
 def _warn_about_missing_package(name: str) -> None:
     _log.warning(_PACKAGE_MISSING_MESSAGE, name)

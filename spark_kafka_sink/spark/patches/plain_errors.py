@@ -32,7 +32,10 @@ _TASK_ERROR_PATTERN = re.compile(
 
 
 def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a write method so that it raises this package's errors without the text that Spark puts around them."""
+    """Wrap a write method so that it raises this package's errors without the text that Spark puts around them.
+
+    Errors of other code are raised unchanged.
+    """
 
     @functools.wraps(original)
     def write(*arguments: Any, **options: Any) -> Any:
@@ -64,9 +67,12 @@ def _render_traceback(error: KafkaSinkError) -> list[str]:
     return [f"{type(error).__name__}: {error}", "", *(line.rstrip() for line in traceback.format_list(frames))]
 
 
-def parse_task_error(text: str) -> KafkaSinkError | None:
-    """Rebuild a task's error from the text of Spark's error. Return None if the text contains none of our errors."""
-    matches = list(_TASK_ERROR_PATTERN.finditer(text))
+def parse_task_error(message: str) -> KafkaSinkError | None:
+    """Rebuild a task's error from the message of Spark's error. Return None if the message contains none of our errors.
+
+    An error whose class is unknown or needs more than a message becomes a DeliveryError.
+    """
+    matches = list(_TASK_ERROR_PATTERN.finditer(message))
     if not matches:
         return None
     # A Python traceback shows the causes of an error before the error itself.

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.utils import to_str
 
 _RECORDED_CALLS_ATTRIBUTE = "_pykafka_record"
+"""Attribute of a writer with its RecordedCalls. The attribute of a patched class is None."""
 _SINK_METHODS = ("format", "foreach", "foreachBatch")
 """The methods that select a writer's sink. The last call to any of them takes effect."""
 
@@ -29,9 +30,10 @@ class RecordedCall(NamedTuple):
 
     method: str
     args: tuple[Any, ...]
+    """The positional arguments, as they were passed. With `kwargs`, they serve to repeat the call."""
     kwargs: dict[str, Any]
     bound_arguments: dict[str, Any]
-    """The arguments of the call by parameter name."""
+    """All arguments of the call by parameter name. They serve to read a setting."""
 
 
 @dataclass
@@ -39,6 +41,7 @@ class RecordedCalls:
     """A writer's constructor arguments, and the method calls made on it since."""
 
     constructor_arguments: dict[str, Any]
+    """The arguments by parameter name."""
     calls: list[RecordedCall] = field(default_factory=list)
 
     def last_call(self, *methods: str) -> RecordedCall | None:
@@ -70,7 +73,7 @@ class RecordedCalls:
 
 
 def install_call_recorder(writer_class: Any) -> None:
-    """Patch the class so that writers created from now on record their method calls."""
+    """Patch the class so that writers created from now on record their method calls. Repeated calls do nothing."""
     if hasattr(writer_class, _RECORDED_CALLS_ATTRIBUTE):
         return
     setattr(writer_class, _RECORDED_CALLS_ATTRIBUTE, None)
@@ -97,7 +100,11 @@ def get_writer_dataframe(writer: Any) -> Any:
 
 
 def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
-    """Create a writer for a different DataFrame and repeat the recorded calls, except those to excluded methods."""
+    """Create a writer for a different DataFrame, and repeat the recorded calls of `writer` on it.
+
+    `frame`: the DataFrame that the new writer writes.
+    `excluding`: names of the methods whose calls are not repeated.
+    """
     recorded_calls: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
     is_classic = "df" in recorded_calls.constructor_arguments
     frame_argument = {"df": frame} if is_classic else {"plan": frame._plan}

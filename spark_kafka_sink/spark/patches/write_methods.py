@@ -1,6 +1,6 @@
 """The methods that `register` installs in place of `save`, `saveAsTable`, `start` and `toTable`.
 
-They change only writes to the format `pykafka`.
+They change only writes to the format `pykafka`. All other writes go to the original methods.
 
 Spark requests the writer from a Python data source only after every stage before the write has run. It also rejects the
 default save mode and output mode `update` for Python data sources, and passes every column to the writer. These methods
@@ -20,6 +20,11 @@ mode `update`; streams with the option distribution, because Spark cannot sort a
 run through mapInArrow (map_in_arrow.py), because Spark does not allow it as the sink of a streaming DataFrame.
 
 `saveAsTable` and `toTable` run the same checks but keep all columns, because these are the table's columns.
+
+A wrapper reads and changes the write's settings through the writer's recorded calls (recorded_writer.py). Each call of
+a method such as `option` on the writer is recorded, including the calls that a wrapper itself makes. The original
+writer only collects settings. The write goes through mapInArrow or through a rebuilt writer, which repeats the recorded
+calls.
 """
 
 from __future__ import annotations
@@ -33,13 +38,11 @@ from typing import Any
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import check_and_plan_write
-from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.connect_checks import run_checks_on_driver
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
     BATCH_ID_OPTION,
     BATCH_ID_PROPERTY,
-    CONCURRENT_TASKS_OPTION,
     DISTRIBUTED_BY_OPTION,
     DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
     FORMAT_NAME,
@@ -53,7 +56,7 @@ from spark_kafka_sink.spark.constants import (
     STREAM_START_OPTION,
 )
 from spark_kafka_sink.spark.distribution import (
-    Distribution,
+    WritePlan,
     build_distribution,
     distribute_rows,
     limit_micro_batch_tasks,
@@ -67,25 +70,25 @@ from spark_kafka_sink.spark.patches.recorded_writer import (
     get_writer_dataframe,
     rebuild_writer,
 )
+from spark_kafka_sink.spark.patches.task_limits import (
+    coalesce_to_max_tasks,
+    parse_max_tasks,
+    set_concurrent_tasks_option,
+)
 from spark_kafka_sink.spark.positional_columns import select_by_position
 from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
 _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
+"""Save modes in lowercase. The sink appends the rows in each of them, as Spark's own Kafka sink does."""
 _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
+"""Options of a write whose checks have passed, so that the checks are not repeated when Spark plans the write."""
 _STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
+"""Spark's own options for a query. A query that runs through foreachBatch needs them, but no options of the sink."""
 _TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
 """Methods that have no effect on Kafka, so the rebuilt writer does not repeat their calls."""
 _CHECKPOINT_LOCATION_CONF = "spark.sql.streaming.checkpointLocation"
-_MAX_TASKS_OPTION = "maxtasks"
-_MAX_BYTES_PER_SECOND_OPTION = "maxbytespersecond"
 _DISTRIBUTION_OPTION = "distribution"
-_DISTRIBUTION_TASKS_OPTION = "distributiontasks"
-_MAX_TASKS_REQUIRED_MESSAGE = (
-    "Option 'maxBytesPerSecond' requires 'maxTasks' if the number of tasks that share the limit is unknown: with Spark "
-    "Connect, with dynamic allocation (spark.dynamicAllocation.enabled), or before the first executor has registered. "
-    "Set maxTasks."
-)
 _UPDATE_MODE_TO_TABLE_MESSAGE = (
     "toTable() does not support outputMode('update'), because Spark rejects this mode for Python data sources. Use "
     ".outputMode('update').start() instead. The table is not needed: it would store nothing except its name."
@@ -99,11 +102,12 @@ _log = logging.getLogger(__name__)
 
 
 def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataFrameWriter.save`. Writes in other formats go to the original method.
+    """Wrap `DataFrameWriter.save`.
 
-    For the sink's format, check the write, select the columns that the sink needs and append the rows. The rows are
-    written through mapInArrow if `writeMethod` requests it or Spark has no Python data sources, and otherwise through
-    the data source.
+    The wrapper checks the write, selects the columns that the sink needs and appends the rows. The rows are written
+    through mapInArrow if `writeMethod` requests it or Spark has no Python data sources, and otherwise through the data
+    source. Raise a KafkaSinkError if a check or the write fails. A write in a different format goes to the original
+    method.
     """
 
     @functools.wraps(original)
@@ -115,29 +119,33 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        recorded_calls = get_recorded_calls(self)
-        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
+        recorded_calls = _get_pykafka_calls(self, format)
+        if recorded_calls is None:
             original(self, path, format, mode, partitionBy, **options)
             return
-        # The arguments of save() become recorded calls, like the methods that the user has already called.
+        # First turn the arguments of save() into recorded calls, because all further steps read the recorded calls.
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
             self.option("path", path)  # the option checks reject it
         _check_save_mode(recorded_calls)
         uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
-        column_positions, distribution = _check_and_plan(self, recorded_calls)
-        dataframe = get_writer_dataframe(self)
-        frame, extra_options = _select_and_distribute(dataframe, recorded_calls, column_positions, distribution)
+        plan = _prepare_write(self, recorded_calls)
+        # From here on, all options have been checked.
+        source_frame = get_writer_dataframe(self)
+        sink_frame, extra_options = _select_and_distribute(source_frame, recorded_calls, plan)
         extra_options |= _build_micro_batch_options(self)
         _warn_about_table_layout(recorded_calls)
-        lineage = trace_save(dataframe, recorded_calls.options(), column_positions, uses_map_in_arrow=uses_map_in_arrow)
+        lineage = trace_save(
+            source_frame, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
+        )
         with lineage as lineage_options:
             extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
             if uses_map_in_arrow:
-                write_with_map_in_arrow(frame, recorded_calls.options() | extra_options)
+                write_with_map_in_arrow(sink_frame, recorded_calls.options() | extra_options)
                 return
-            writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
+            # The mode has been checked. Spark rejects the default mode for a Python data source, so always append.
+            writer = rebuild_writer(self, sink_frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
             original(writer.format(FORMAT_NAME).mode("append").options(**extra_options))
 
     return save
@@ -146,7 +154,8 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataFrameWriter.saveAsTable`, so that the write is checked before Spark plans it.
 
-    `save` keeps only the columns that the sink uses. This method keeps all, because they become the table's columns.
+    Unlike `save`, which drops the columns that the sink does not use, `saveAsTable` keeps every column, because they
+    all become columns of the table.
     """
 
     @functools.wraps(original)
@@ -158,16 +167,18 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        recorded_calls = get_recorded_calls(self)
-        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
+        recorded_calls = _get_pykafka_calls(self, format)
+        if recorded_calls is None:
             original(self, name, format, mode, partitionBy, **options)
             return
-        self.options(**options)  # becomes a recorded call, so it must precede the checks
+        # First turn the arguments of saveAsTable() into recorded calls, which the checks and the new writer read.
+        self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         _check_save_mode(recorded_calls)
-        _check_table_write(self, recorded_calls)
+        _prepare_table_write(self, recorded_calls)
         _warn_about_table_layout(recorded_calls)
-        frame = _coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
+        # maxTasks has been checked by now. The table layout has no effect on Kafka, so the new writer does not get it.
+        frame = coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
         original(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
 
@@ -175,11 +186,11 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataStreamWriter.start`. Writes in other formats go to the original method.
+    """Wrap `DataStreamWriter.start`.
 
-    For the sink's format, check the write, select the columns that the sink needs and start the query. Each micro-batch
-    is written as a batch job if the output mode is `update`, the option `distribution` is set, or the write goes
-    through mapInArrow.
+    The wrapper checks the write, selects the columns that the sink needs and starts the query. Each micro-batch is
+    written as a batch job if the output mode is `update`, the option `distribution` is set, or the write goes through
+    mapInArrow. Raise a KafkaSinkError if a check fails. A write in a different format goes to the original method.
     """
 
     @functools.wraps(original)
@@ -192,8 +203,8 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        recorded_calls = get_recorded_calls(self)
-        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
+        recorded_calls = _get_pykafka_calls(self, format)
+        if recorded_calls is None:
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
             self.option("path", path)  # the option checks reject it
@@ -201,26 +212,27 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
         uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
-        column_positions, distribution = _check_and_plan(self, recorded_calls)
-        dataframe = get_writer_dataframe(self)
-        if distribution is None:
-            frame = _coalesce_to_max_tasks(_select_columns(dataframe, column_positions), recorded_calls)
+        plan = _prepare_write(self, recorded_calls)
+        # From here on, all options have been checked.
+        source_frame = get_writer_dataframe(self)
+        if plan.distribution is None:
+            sink_frame = coalesce_to_max_tasks(_select_columns(source_frame, plan.column_positions), recorded_calls)
         else:
             # MicroBatchWriter distributes the rows, so it also needs the columns that rows are hashed and sorted by.
-            required_positions = sorted({*column_positions, *distribution.column_positions()})
-            frame = _select_columns(dataframe, required_positions)
+            required_positions = sorted({*plan.column_positions, *plan.distribution.column_positions()})
+            sink_frame = _select_columns(source_frame, required_positions)
         _warn_about_table_layout(recorded_calls)
         is_update_mode = _get_output_mode(recorded_calls) == "update"
-        uses_foreach_batch = is_update_mode or distribution is not None or uses_map_in_arrow
+        uses_foreach_batch = is_update_mode or plan.distribution is not None or uses_map_in_arrow
 
         def start_query(lineage_options: dict[str, str]) -> Any:
             internal_options = _build_stream_options() | lineage_options
             if uses_foreach_batch:
-                return original(_build_foreach_batch_writer(self, frame, recorded_calls, internal_options))
-            writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+                return original(_build_foreach_batch_writer(self, sink_frame, recorded_calls, internal_options))
+            writer = rebuild_writer(self, sink_frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
             return original(writer.options(**internal_options))
 
-        return trace_query(dataframe, recorded_calls.options(), column_positions, start_query)
+        return trace_query(source_frame, recorded_calls.options(), plan.column_positions, start_query)
 
     return start
 
@@ -228,7 +240,8 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataStreamWriter.toTable`, so that the write is checked before the query starts.
 
-    `start` keeps only the columns that the sink uses. This method keeps all, because they become the table's columns.
+    Unlike `start`, which drops the columns that the sink does not use, `toTable` keeps every column, because they all
+    become columns of the table.
     """
 
     @functools.wraps(original)
@@ -241,19 +254,19 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        recorded_calls = get_recorded_calls(self)
-        if recorded_calls is None or not _is_pykafka_write(self, recorded_calls, format):
+        recorded_calls = _get_pykafka_calls(self, format)
+        if recorded_calls is None:
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
         if _get_output_mode(recorded_calls) == "update":
             raise ConfigurationError(_UPDATE_MODE_TO_TABLE_MESSAGE)
-        _check_table_write(self, recorded_calls)
+        _prepare_table_write(self, recorded_calls)
         _warn_about_table_layout(recorded_calls)
-        frame = _coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
+        frame = coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-        # The other arguments have been applied to this writer, so the new writer has them as well.
+        # The other arguments of toTable() are recorded calls, which the new writer has repeated.
         return original(writer.options(**_build_stream_options()), tableName)
 
     return to_table
@@ -264,6 +277,7 @@ class MicroBatchWriter:
     """A foreachBatch function that writes a micro-batch as a batch job. Picklable, as Spark Connect requires."""
 
     options: Mapping[str, str] = field(repr=False)
+    """The options of each batch job, including the internal options of the stream."""
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Distribute the micro-batch's rows if the options require it, and append them to Kafka."""
@@ -275,7 +289,7 @@ class MicroBatchWriter:
             distribution = build_distribution(sink_options, plan, frame.schema)
             if distribution is not None:
                 distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
-                frame = distribute_rows(frame, distribution, plan.column_positions(), _parse_max_tasks(options))
+                frame = distribute_rows(frame, distribution, plan.column_positions(), parse_max_tasks(options))
                 options = {**options, DISTRIBUTED_BY_OPTION: distribution.by}
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
@@ -283,7 +297,12 @@ class MicroBatchWriter:
 def _check_and_prepare_stream(
     writer: Any, recorded_calls: RecordedCalls, options: Mapping[str, Any], **settings: Any
 ) -> None:
-    """Apply the arguments of `start` or `toTable` to the writer, and check the trigger and the exactly-once options."""
+    """Apply the arguments of `start` or `toTable` to the writer, and check the trigger and the exactly-once options.
+
+    Raise ConfigurationError if a check fails.
+
+    `settings`: the arguments that are not options, by the name of the writer method that sets them.
+    """
     writer.options(**options)
     _apply_settings(writer, **settings)
     _check_trigger(recorded_calls)
@@ -313,15 +332,20 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
             getattr(writer, method)(value)
 
 
-def _is_pykafka_write(writer: Any, recorded_calls: RecordedCalls, format: str | None) -> bool:
-    """Return whether the write uses this sink.
+def _get_pykafka_calls(writer: Any, format: str | None) -> RecordedCalls | None:
+    """Return the writer's recorded calls, or None if the write has a different format than `pykafka`.
+
+    Also return None if the writer was created before its class was patched, because its format is then unknown.
 
     `format`: the argument of `save` or `start`. It takes precedence over the writer's format.
     """
+    recorded_calls = get_recorded_calls(writer)
+    if recorded_calls is None:
+        return None
     format_name = format if format is not None else recorded_calls.format()
     if format_name is None:
         format_name = get_writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
-    return format_name.lower() == FORMAT_NAME
+    return recorded_calls if format_name.lower() == FORMAT_NAME else None
 
 
 def _check_save_mode(recorded_calls: RecordedCalls) -> None:
@@ -345,6 +369,7 @@ def _check_trigger(recorded_calls: RecordedCalls) -> None:
 
 
 def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
+    """Log a warning if the user has called a method such as partitionBy, which has no effect on Kafka."""
     call = recorded_calls.last_call(*_TABLE_LAYOUT_METHODS)
     if call is not None:
         columns = ", ".join(repr(name) for name in (*call.args, *call.kwargs.values()))
@@ -357,10 +382,11 @@ def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
 
 
 def _prepare_exactly_once(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Check that an exactly-once stream has a name and no idempotency key, which is for batch jobs.
+    """Check that an exactly-once stream has a name, and no idempotency key, which is for batch jobs only.
 
     The stream's name is its transactional id prefix, or derived from its checkpoint location. If only a Spark setting
-    provides the checkpoint location, add the location as an option.
+    provides the checkpoint location, add the location to the writer as an option. Raise ConfigurationError if a check
+    fails.
     """
     options = recorded_calls.options()
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
@@ -382,17 +408,17 @@ def _get_output_mode(recorded_calls: RecordedCalls) -> str:
     return "append" if call is None else str(call.bound_arguments["outputMode"]).lower()
 
 
-def _select_and_distribute(
-    frame: Any, recorded_calls: RecordedCalls, column_positions: list[int], distribution: Distribution | None
-) -> tuple[Any, dict[str, str]]:
+def _select_and_distribute(frame: Any, recorded_calls: RecordedCalls, plan: WritePlan) -> tuple[Any, dict[str, str]]:
     """Select the sink's columns and move the rows to the tasks that write them.
 
-    Return the new DataFrame, and the additional options that its writer needs.
+    Return the new DataFrame, and the additional options that its writer needs. The options of the write must have been
+    checked.
     """
-    if distribution is None:
-        return _coalesce_to_max_tasks(_select_columns(frame, column_positions), recorded_calls), {}
-    frame = distribute_rows(frame, distribution, column_positions, _parse_max_tasks(recorded_calls.options()))
-    return frame, {DISTRIBUTED_BY_OPTION: distribution.by}
+    if plan.distribution is None:
+        return coalesce_to_max_tasks(_select_columns(frame, plan.column_positions), recorded_calls), {}
+    max_tasks = parse_max_tasks(recorded_calls.options())
+    distributed_frame = distribute_rows(frame, plan.distribution, plan.column_positions, max_tasks)
+    return distributed_frame, {DISTRIBUTED_BY_OPTION: plan.distribution.by}
 
 
 def _build_micro_batch_options(writer: Any) -> dict[str, str]:
@@ -401,74 +427,36 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
         return {}
     context = get_writer_dataframe(writer).sparkSession.sparkContext
     properties_by_option = {QUERY_ID_OPTION: QUERY_ID_PROPERTY, BATCH_ID_OPTION: BATCH_ID_PROPERTY}
-    ids = {option: context.getLocalProperty(local_property) for option, local_property in properties_by_option.items()}
-    return {option: id_text for option, id_text in ids.items() if id_text is not None}
+    ids_by_option = {option: context.getLocalProperty(name) for option, name in properties_by_option.items()}
+    return {option: id_text for option, id_text in ids_by_option.items() if id_text is not None}
 
 
-def _check_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Check a write to a table. Raise ConfigurationError if its options require mapInArrow or a distribution."""
+def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
+    """Like `_prepare_write`, for a write to a table.
+
+    Also raise ConfigurationError if the options require mapInArrow or a distribution.
+    """
     if should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
-    _, distribution = _check_and_plan(writer, recorded_calls)
-    if distribution is not None:
+    plan = _prepare_write(writer, recorded_calls)
+    if plan.distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
-def _check_and_plan(writer: Any, recorded_calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
-    """Check the options, the schema and the connection. Raise an error if a check fails.
+def _prepare_write(writer: Any, recorded_calls: RecordedCalls) -> WritePlan:
+    """Set the writer's internal options, then check the options, the schema and the connection to Kafka.
 
-    Return the positions of the columns that the sink uses, and the distribution of the rows. The distribution is None
-    if the rows stay in their tasks.
-
-    If the options require it, also add the number of concurrent tasks to the writer as an internal option.
+    Return which columns to write, and how to distribute the rows. Raise a KafkaSinkError if a check fails.
     """
     frame = get_writer_dataframe(writer)
-    _set_concurrent_tasks_option(writer, recorded_calls)  # must precede the next line, which also reads this option
+    # Set this option before the options are read, because the checks use the number of concurrent tasks.
+    set_concurrent_tasks_option(writer, recorded_calls)
     options = recorded_calls.options()
     if _is_spark_connect(writer):
-        # Packages and files that the options name are on the driver and may be missing on this client.
+        # The options may refer to packages and files that exist on the driver but not on this client.
         return run_checks_on_driver(frame.sparkSession, options, frame.schema)
     sink_options, plan = check_and_plan_write(options, frame.schema, options.get(STREAM_START_OPTION))
-    return plan.column_positions(), build_distribution(sink_options, plan, frame.schema)
-
-
-def _set_concurrent_tasks_option(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Set the internal option from which each task's share of maxBytesPerSecond is computed.
-
-    The number of concurrent tasks is limited by the smallest of maxTasks, distributionTasks and the cluster's task
-    slots.
-    """
-    options = recorded_calls.options()
-    task_limits = [
-        _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
-    ]
-    if _MAX_BYTES_PER_SECOND_OPTION in options:
-        task_slots = find_max_concurrent_tasks(get_writer_dataframe(writer).sparkSession)
-        if task_slots is not None:
-            task_limits.append(task_slots)
-        elif not task_limits:
-            raise ConfigurationError(_MAX_TASKS_REQUIRED_MESSAGE)
-    if task_limits:
-        writer.option(CONCURRENT_TASKS_OPTION, str(min(task_limits)))
-
-
-def _parse_task_count(text: str) -> int:
-    """Parse a number of tasks. Return 1 if it is invalid, because the option checks that follow report the error."""
-    try:
-        return max(int(text), 1)
-    except ValueError:
-        return 1
-
-
-def _coalesce_to_max_tasks(frame: Any, recorded_calls: RecordedCalls) -> Any:
-    """Limit the number of tasks to the option maxTasks if it is set."""
-    max_tasks = _parse_max_tasks(recorded_calls.options())
-    return frame if max_tasks is None else frame.coalesce(max_tasks)
-
-
-def _parse_max_tasks(options: Mapping[str, str]) -> int | None:
-    """Return the option maxTasks, or None if it is not set. The option must have been checked."""
-    return int(options[_MAX_TASKS_OPTION]) if _MAX_TASKS_OPTION in options else None
+    return WritePlan(plan.column_positions(), build_distribution(sink_options, plan, frame.schema))
 
 
 def _is_spark_connect(writer: Any) -> bool:

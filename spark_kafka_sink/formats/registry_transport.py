@@ -1,0 +1,335 @@
+"""HTTP transport of the schema registry client: URLs, credentials, retries and errors.
+
+A request is sent to each URL in turn, until one responds. Requests are idempotent, so they are retried after errors
+that may be temporary. The timeout `schema.registry.request.timeout.ms` covers all attempts and backoffs.
+
+Text from the registry appears in errors and logs on one line, with bounded length, and without the credentials that
+were sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import logging
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.diagnostics.deferred_log import warn_once
+from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, sanitize
+from spark_kafka_sink.errors import ConfigurationError, OptionFault, SchemaRegistryError
+from spark_kafka_sink.network.http_client import (
+    HttpResponse,
+    HttpResponseTooLong,
+    describe_http_error,
+    find_url_error,
+    is_https,
+    is_loopback,
+    open_connection,
+    parse_json_object,
+    send_request,
+)
+from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
+
+MAX_RESPONSE_BYTES = 16 << 20
+"""Maximum size of a response. A larger one is an error, so that a wrong URL cannot exhaust the driver's memory."""
+MAX_RETRIES = 3
+"""Maximum number of attempts after the first one. Each attempt tries all URLs."""
+OPTION_PREFIX = "schema.registry."
+"""Prefix of the options of the registry, as in Confluent's serializers."""
+_BACKOFF_S = 0.1
+"""Backoff before the first retry. It doubles with each further retry."""
+RETRIABLE_STATUSES = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+"""Statuses that may be temporary."""
+_NOT_FOUND_ERRORS = (40401, 40402, 40403)
+"""The registry's error codes for an unknown subject, version or schema."""
+_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+_TIMEOUT_OPTION = "schema.registry.request.timeout.ms"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RegistryConfig:
+    """The connection to a schema registry. Hashable, because the process has one client per configuration.
+
+    Logs a warning if credentials would be sent unencrypted to another machine.
+    """
+
+    urls: tuple[str, ...]
+    """The URLs of the same registry, in the order in which they are tried."""
+    user_info: str | None = field(default=None, repr=False)
+    """`user:password`, for basic authentication. Ignored if there is a token."""
+    token: str | None = field(default=None, repr=False)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    timeout_ms: int = 30_000
+    """The timeout of a request, including its retries."""
+    normalize: bool = False
+    """Whether the registry normalizes schemas before it compares them."""
+
+    def __post_init__(self) -> None:
+        has_credentials = bool(self.user_info or self.token)
+        # Requests to a loopback address do not leave this machine.
+        is_exposed = any(not (is_https(url) or is_loopback(url)) for url in self.urls)
+        if has_credentials and is_exposed:
+            warn_once(_log, "schema.registry.url is http, which sends the credentials unencrypted. Use https.")
+
+
+class _Authorization(NamedTuple):
+    """`header`: the value of the Authorization header, or None if there are no credentials.
+
+    `secrets`: strings to mask in errors and logs.
+    """
+
+    header: str | None
+    secrets: tuple[str, ...]
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    body: bytes | None
+    retriable_statuses: Sequence[int]
+    """Statuses of responses after which the request is sent to the next URL."""
+
+
+class _FailedRequest(NamedTuple):
+    """The failure of a request to one URL. The request may succeed later or with another URL."""
+
+    message: str
+    min_backoff_s: float | None = 0.0
+    """Minimum delay before a retry with the same URL, or None if a retry cannot succeed."""
+
+
+class RegistryTransport:
+    """Sends requests to a schema registry. Not thread-safe.
+
+    The constructor raises ConfigurationError if the TLS options are invalid.
+
+    `now_s`, `sleep`: the clock in seconds and the function that waits; tests replace them.
+    """
+
+    def __init__(self, config: RegistryConfig, *, now_s: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._config = config
+        self._now_s = now_s
+        self._sleep = sleep
+        self._ssl_context: ssl.SSLContext | None = None
+        if any(is_https(url) for url in config.urls):
+            try:
+                self._ssl_context = build_client_ssl_context(config.tls)
+            except ConfigurationError as error:
+                raise error.with_prefix(OPTION_PREFIX) from error
+        self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
+        authorization = _build_authorization(config)
+        if authorization.header is not None:
+            self._headers["Authorization"] = authorization.header
+        self._secrets = [secret for secret in authorization.secrets if secret]
+
+    def sanitize(self, text: str, max_characters: int = 1_000) -> str:
+        """Return text from the registry in a form that is safe in errors and logs."""
+        return sanitize(mask_secrets(text, self._secrets), max_characters)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        subject: str,
+        body: bytes | None = None,
+        retriable_statuses: Sequence[int] = RETRIABLE_STATUSES,
+    ) -> Mapping[str, Any]:
+        """Send a request, with retries, and return the JSON object of the response.
+
+        Each attempt tries every URL in turn, and divides the remaining time evenly among the URLs still to be tried.
+        Raise SchemaRegistryError if the registry rejects the request, or if all attempts fail.
+
+        `path`: the path and the query string.
+        `subject`: the subject that error messages name.
+        `body`: a schema as JSON; None to fetch the subject's latest version.
+        `retriable_statuses`: statuses that may be temporary, so that the request is sent again.
+        """
+        request = _Request(method, path, body, retriable_statuses)
+        deadline_s = self._now_s() + self._config.timeout_ms / 1000
+        attempt = 0
+        while True:
+            attempt += 1
+            outcome = self._try_urls(request, deadline_s)
+            if isinstance(outcome, HttpResponse):
+                if outcome.status == HTTPStatus.OK:
+                    return parse_json_object(outcome.data)
+                raise SchemaRegistryError(self._describe_rejection(outcome, subject, has_schema=body is not None))
+            backoff_s = _compute_backoff_s(attempt, outcome)
+            remaining_s = deadline_s - self._now_s()
+            if backoff_s is None or backoff_s >= remaining_s:
+                raise self._build_failure_error(attempt, outcome, max(0.0, remaining_s))
+            _log.warning(
+                "The request to the schema registry failed (%s). Retrying in %.1f s.",
+                _join_messages(outcome),
+                backoff_s,
+            )
+            self._sleep(backoff_s)
+
+    def _build_failure_error(
+        self, attempt_count: int, failures: Sequence[_FailedRequest], remaining_s: float
+    ) -> SchemaRegistryError:
+        """Build the error of a request that must not be retried again.
+
+        `failures`: the failed requests of the last attempt.
+        `remaining_s`: the time that remains until the timeout expires.
+        """
+        message = _join_messages(failures)
+        requested_backoff_s = max(_select_min_backoffs_s(failures), default=0.0)
+        if requested_backoff_s > remaining_s:
+            message += f"; the requested backoff is {requested_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
+        return SchemaRegistryError(
+            f"The request to the schema registry failed after {format_count(attempt_count, 'attempt')}: "
+            f"{message.removesuffix('.')}. The timeout is {self._config.timeout_ms} ms for all attempts "
+            f"({_TIMEOUT_OPTION}). Check schema.registry.url, and that the driver can reach the registry."
+        )
+
+    def _try_urls(self, request: _Request, deadline_s: float) -> HttpResponse | list[_FailedRequest]:
+        """Send a request to each URL in turn, until a response has a status that is not retriable.
+
+        Return this response, which may be a success or a rejection. If there is none, return one failure for each URL.
+        """
+        failures: list[_FailedRequest] = []
+        for index, url in enumerate(self._config.urls):
+            untried_count = len(self._config.urls) - index
+            timeout_s = (deadline_s - self._now_s()) / untried_count
+            outcome = self._try_request(request, url, timeout_s)
+            if isinstance(outcome, HttpResponse):
+                return outcome
+            failures.append(outcome)
+        return failures
+
+    def _try_request(self, request: _Request, url: str, timeout_s: float) -> HttpResponse | _FailedRequest:
+        """Send a request to one URL. Return a _FailedRequest if the request may succeed later or with another URL."""
+        full_url, deadline_s = url.rstrip("/") + request.path, self._now_s() + timeout_s
+        try:
+            connection = open_connection(full_url, self._ssl_context, timeout_s)
+            response = send_request(
+                connection,
+                request.method,
+                full_url,
+                self._headers,
+                request.body,
+                timeout_s=max(0.001, deadline_s - self._now_s()),
+                max_bytes=MAX_RESPONSE_BYTES,
+            )
+        except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
+            # The same URL would respond in the same way again, but another one may not.
+            return _FailedRequest(f"{url}: {describe_http_error(error)}", min_backoff_s=None)
+        except (OSError, http.client.HTTPException) as error:
+            return _FailedRequest(f"{url}: {describe_http_error(error)}")
+        if response.status not in request.retriable_statuses:
+            return response
+        message = self._sanitize_message(parse_json_object(response.data))
+        return _FailedRequest(
+            f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
+        )
+
+    def _describe_rejection(self, response: HttpResponse, subject: str, *, has_schema: bool) -> str:
+        """Describe the cause of an error response that is not retried, and its remedy.
+
+        `has_schema`: whether the request contained a schema.
+        """
+        status, body = response.status, parse_json_object(response.data)
+        prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return f"{prefix}: {self._describe_credentials_remedy()}"
+        if body.get("error_code") in _NOT_FOUND_ERRORS or status == HTTPStatus.NOT_FOUND:
+            problem = "does not have this schema" if has_schema else "has no version"
+            return (
+                f"Subject '{subject}' {problem} in the schema registry. Register the schema, or set schemaSource to "
+                "'register'."
+            )
+        if status == HTTPStatus.CONFLICT:
+            return (
+                f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
+                "schema so that consumers of earlier versions can read it, or change the compatibility level of the "
+                f"subject. {self._sanitize_message(body)}"
+            ).rstrip()
+        return f"{prefix}: {self._sanitize_message(body) or 'no reason given'}"
+
+    def _describe_credentials_remedy(self) -> str:
+        """Return the remedy for a request that was rejected because of its credentials."""
+        if self._config.token is not None:
+            return "check the token in schema.registry.bearer.auth.token and the permissions of its owner."
+        if self._config.user_info is not None:
+            return "check the credentials in schema.registry.basic.auth.user.info and their permissions."
+        return (
+            "the request had no credentials: set schema.registry.basic.auth.user.info or "
+            "schema.registry.bearer.auth.token."
+        )
+
+    def _sanitize_message(self, body: Mapping[str, Any]) -> str:
+        message = body.get("message")
+        return self.sanitize(message) if isinstance(message, str) else ""
+
+
+def _build_authorization(config: RegistryConfig) -> _Authorization:
+    """Build the Authorization header from the credentials. A token takes precedence over user and password."""
+    if config.token is not None:
+        return _Authorization(f"Bearer {config.token}", (config.token,))
+    if config.user_info is not None:
+        _, _, password = config.user_info.partition(":")
+        credentials = base64.b64encode(config.user_info.encode()).decode()
+        return _Authorization(f"Basic {credentials}", (config.user_info, password, credentials))
+    return _Authorization(None, ())
+
+
+def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> float | None:
+    """Return the delay before the next attempt, or None if there must be no further attempt.
+
+    `attempt`: the number of the attempt that has failed, counted from 1.
+    `failures`: the failure of each URL in this attempt.
+    """
+    min_backoffs_s = _select_min_backoffs_s(failures)
+    if attempt > MAX_RETRIES or not min_backoffs_s:
+        return None
+    # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
+    default_backoff_s: float = _BACKOFF_S * 2 ** (attempt - 1)
+    return max(default_backoff_s, *min_backoffs_s)
+
+
+def _select_min_backoffs_s(failures: Sequence[_FailedRequest]) -> list[float]:
+    """Return the minimum backoff of each failed request that can be retried."""
+    return [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
+
+
+def _join_messages(failures: Sequence[_FailedRequest]) -> str:
+    return "; ".join(failure.message for failure in failures)
+
+
+def parse_registry_urls(url_list: str) -> tuple[str, ...]:
+    """Parse comma-separated URLs. Raise ConfigurationError if a URL is invalid or if there is none.
+
+    The error's text contains no URL, because a URL may hold a password.
+    """
+    urls = tuple(part.strip() for part in url_list.split(",") if part.strip())
+    for url in urls:
+        problem = find_url_error(url) or ("must have no query ('?...') in it" if "?" in url else None)
+        if problem is not None:
+            has_password = "password" in problem
+            template = "{problem}; set {schema.registry.basic.auth.user.info}." if has_password else "{problem}."
+            raise ConfigurationError(OptionFault("schema.registry.url", template, {"problem": problem}))
+    if not urls:
+        raise ConfigurationError(
+            OptionFault("schema.registry.url", "is not set, but formats that end in '-confluent' require it.")
+        )
+    return urls
+
+
+def _parse_retry_after_s(retry_after: str | None) -> float:
+    """Return the delay in a Retry-After header, or 0 if the header is missing or contains a date."""
+    return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0
