@@ -362,14 +362,14 @@ class SchemaRegistryClient:
             return _FailedAttempt(f"{url}: {describe_http_error(error)}")
         if response.status not in retriable_statuses:
             return response
-        message = self._sanitize_message(parse_json_object(response.data))
+        message = self._sanitize_message(parse_json_object(response.body))
         return _FailedAttempt(
             f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
         )
 
     def _describe_rejection(self, response: HttpResponse, subject: str, schema: Schema | None) -> str:
         """Describe the cause of an error response that is not retried, and its remedy."""
-        status, body = response.status, parse_json_object(response.data)
+        status, body = response.status, parse_json_object(response.body)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return f"{prefix}: {self._describe_credentials_remedy()}"

@@ -235,7 +235,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
     is_busy = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS
     if is_busy:
         raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
-    content = parse_json_object(response.data)
+    content = parse_json_object(response.body)
     if response.status != HTTPStatus.OK:
         raise AuthenticationError(
             f"OAUTHBEARER: the token endpoint rejected the request with status {response.status}"

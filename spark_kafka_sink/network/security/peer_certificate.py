@@ -127,7 +127,7 @@ def _connect_and_handshake(
         while not transport.is_ready:
             transport.handshake()
             if not transport.is_ready:
-                poller.modify(sock, EVENT_READ | (EVENT_WRITE if transport.has_output else 0))
+                poller.modify(sock, EVENT_READ | (EVENT_WRITE if transport.has_buffered_output else 0))
                 _wait_for_socket(poller, system, address, deadline_ms)
     except OSError as error:
         raise DisconnectedError(f"{address}: {error.strerror or error}") from error

@@ -71,7 +71,7 @@ def test_accepts_client_credentials_from_options_or_jaas_config(options: dict[st
         ),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://[hush"}, "is not a valid URL"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://h:99999/"}, "is not a valid URL"),
-        (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "requires sasl.oauthbearer"),
+        (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "requires either sasl.oauthbearer"),
         (OIDC | {"sasl.login.read.timeout.ms": "soon"}, "sasl.login.read.timeout.ms must be a positive number"),
         (OIDC | {"sasl.oauthbearer.header.urlencode": "yes"}, "header.urlencode must be true or false"),
         (OIDC | {"sasl.login.callback.handler.class": "com.example.Mine"}, "callback.handler.class cannot be set"),
