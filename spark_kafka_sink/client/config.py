@@ -12,6 +12,7 @@ from spark_kafka_sink.network.security_config import SecurityConfig
 
 REBOOTSTRAP = "rebootstrap"
 NO_RECOVERY = "none"
+"""The values of metadata.recovery.strategy."""
 
 
 @dataclass(frozen=True)
