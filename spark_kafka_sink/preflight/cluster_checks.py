@@ -50,6 +50,7 @@ MAX_CLOCK_SKEW_MS = 5_000
 """Tokens, certificates and record timestamps tolerate a clock skew of up to this much."""
 
 _FIRST_EPOCH_TIMEOUT_MS = 60_000
+"""The transaction timeout in the request of `check_first_epoch`, which never begins a transaction."""
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
 _AUTHORIZED_ERRORS = frozenset(
     {

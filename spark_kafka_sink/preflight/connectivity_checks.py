@@ -47,6 +47,7 @@ _DOES_NOT_EXIST_DETAIL = "does not exist"
 _WILL_BE_CREATED_DETAIL = "does not exist and will be created"
 
 _SHOWN_FEATURES = frozenset({"metadata.version", TRANSACTION_VERSION})
+"""The finalized features whose levels the check of the versions lists."""
 
 _EXACTLY_ONCE_APIS = (
     ApiKey.LIST_TRANSACTIONS,
