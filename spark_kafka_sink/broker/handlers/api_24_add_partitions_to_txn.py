@@ -25,6 +25,7 @@ MIN_VERSION_WITH_PRODUCER_FENCED = 2
 
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> HandlerResult:
+    """Add the partitions to their transactions. Each partition gets its own error code."""
     if context.version >= MIN_VERSION_WITH_SEVERAL_TRANSACTIONS:
         results = []
         for transaction in request.transactions:
