@@ -209,6 +209,7 @@ class Connections:
     # --- queries
 
     def is_ready(self, node_id: int, now_ms: float) -> bool:
+        """Return whether the channel is authenticated, ApiVersions was accepted, and the node is not throttled."""
         return self.states.is_ready(node_id, now_ms) and self._selector.is_channel_ready(str(node_id))
 
     def is_alive(self, node_id: int) -> bool:

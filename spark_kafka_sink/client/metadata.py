@@ -180,7 +180,9 @@ class Metadata:
             return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
-        """Wait for a metadata update newer than `last_version`, which may cover only topics requested by other callers.
+        """Wait for a metadata update newer than `last_version`.
+
+        The update may cover only topics that other callers have requested, so the caller may have to wait again.
 
         Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the fatal error.
         """

@@ -294,15 +294,15 @@ class NetworkClient:
                 responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        """Match responses to requests, and handle those to the client's own. An invalid one closes its connection."""
+        """Match responses to requests. Handle those to the client's own requests, and report all others."""
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
             self._last_response_ms_by_node[node_id] = now_ms
-            result = self._match_response(node_id, receive.payload)
-            if isinstance(result, ConnectionLoss):
-                self._close_connection(responses, node_id, result, now_ms)
+            match_or_loss = self._match_response(node_id, receive.payload)
+            if isinstance(match_or_loss, ConnectionLoss):
+                self._close_connection(responses, node_id, match_or_loss, now_ms)
                 continue
-            in_flight_request, message = result
+            in_flight_request, message = match_or_loss
             if in_flight_request.is_internal and isinstance(message, MetadataResponse):
                 query = get_metadata_query(in_flight_request.request)
                 self._metadata_fetch.handle_response(node_id, query, message, in_flight_request.version, now_ms)
