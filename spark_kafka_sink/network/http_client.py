@@ -92,10 +92,10 @@ def is_loopback(url: str) -> bool:
     return urllib.parse.urlsplit(url).hostname in LOOPBACK_HOSTS
 
 
-def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:
+def open_connection(url: str, ssl_context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:
     """Connect to a URL's server, using TLS for https. Raise OSError if connecting fails or times out.
 
-    `context`: the TLS settings; None for Python's defaults.
+    `ssl_context`: the TLS settings; None for Python's defaults.
     """
     parts = urllib.parse.urlsplit(url)
     assert parts.hostname is not None
@@ -104,12 +104,12 @@ def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) 
         connection = http.client.HTTPConnection(parts.hostname, parts.port)
         connection.sock = _connect_socket(parts.hostname, connection.port, deadline_s)
         return connection
-    context = context or ssl.create_default_context()
-    https_connection = http.client.HTTPSConnection(parts.hostname, parts.port, context=context)
+    ssl_context = ssl_context or ssl.create_default_context()
+    https_connection = http.client.HTTPSConnection(parts.hostname, parts.port, context=ssl_context)
     sock = _connect_socket(parts.hostname, https_connection.port, deadline_s)
     try:
         sock.settimeout(_compute_remaining_s(deadline_s))
-        https_connection.sock = context.wrap_socket(sock, server_hostname=parts.hostname)
+        https_connection.sock = ssl_context.wrap_socket(sock, server_hostname=parts.hostname)
     except BaseException:
         sock.close()
         raise

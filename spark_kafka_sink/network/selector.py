@@ -122,7 +122,7 @@ class Selector:
             raise to_connection_error(address, error) from error
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
-        """Add a channel for an accepted socket."""
+        """Add a channel for an accepted socket. Raise IllegalStateError if the id is in use."""
         self._check_id_unused(channel_id)
         channel = self._add_channel(channel_id, sock, address, is_connecting=False)
         # Do not wait for the poller before the first attempt: this side may have to send first.
@@ -366,7 +366,7 @@ class Selector:
             channel.fail_authentication(to_connection_error(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
-            return False
+            return False  # the error that ended the connection is the one to report
         except FATAL_ERRORS:
             raise
         except Exception as error:
@@ -434,9 +434,10 @@ class Selector:
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, *, is_muted: bool) -> None:
+        """Stop reading from the channel, or resume it. Input that was buffered meanwhile is read without waiting."""
         channel.is_muted = is_muted
         if channel.id in self._closing_channels:
-            return  # the poller no longer watches it, and the next poll reads from it if it is not muted
+            return  # the poller no longer watches the channel, and the next poll reads from it unless it is muted
         self._set_watched_events(channel, channel.wanted_events)
         self._update_deadline(channel, self._system.now())
         if channel.has_buffered_input:

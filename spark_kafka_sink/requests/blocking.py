@@ -326,6 +326,7 @@ class BlockingClient:
             self._fail_attempt(queued_attempt.attempt, DisconnectedError(reason))
 
     def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
+        """End an attempt without a response. The request engine retries or fails its keys."""
         self._ended_attempt_count += 1
         self._pending.handle_failure(attempt, error, self._system.now())
 
@@ -375,6 +376,7 @@ class BlockingClient:
             self._fail_queued(queue, sentence)
 
     def _poll(self, timeout_ms: float) -> None:
+        """Poll the client once and handle the responses. Raise the metadata's fatal error, if any."""
         self.metadata.raise_if_fatal()
         for response in self._client.poll(timeout_ms, self._system.now()):
             self._handle_response(response)

@@ -394,6 +394,7 @@ class PendingRequests:
 
     @staticmethod
     def _fail(call: Call[Any], key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
+        """Make the error a key's final result."""
         call.due_ms_by_key.pop(key, None)
         call.handle_failure(key, error, verdict, now_ms)
 

@@ -206,11 +206,11 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
     }
     token = options.get("sasl.oauthbearer.token", "")
     url = options.get(ENDPOINT_URL_OPTION, "")
-    is_file = url.startswith("file:")
+    is_file_url = url.startswith("file:")
     _check_callbacks(options, token_callback, faults)
     retriever_class = _parse_retriever_class(options, url, faults)
-    token_file = _parse_file_url(url, faults) if is_file else ""
-    oidc = _parse_oidc_config(url, retriever_class, options, jaas_options, faults) if url and not is_file else None
+    token_file = _parse_file_url(url, faults) if is_file_url else ""
+    oidc = _parse_oidc_config(url, retriever_class, options, jaas_options, faults) if url and not is_file_url else None
     token_source_count = sum((bool(token), token_callback is not None, bool(url), bool(unsecured_claims)))
     if token_source_count != 1:
         faults.add("sasl.mechanism", _SINGLE_TOKEN_SOURCE_MESSAGE)

@@ -118,6 +118,10 @@ class TokenSource:
         sleep: Callable[[float], None] = time.sleep,
         run_in_background: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
+        """Create a source that has no token yet.
+
+        `context`: the TLS settings for the endpoint; None for Python's defaults. Tests replace the other arguments.
+        """
         self._config = config
         self._context = context
         self._now_s = now_s
