@@ -166,6 +166,7 @@ class Processor:
                 self._node_ids_by_channel_id[connection.channel_id] = connection.node_id
 
     def _close_node_connections(self) -> None:
+        """Close the connections of each node that is to stop, and wake the thread that waits for it."""
         while self._nodes_to_close:
             node_id, closed_event = self._nodes_to_close.popleft()
             channel_ids = [

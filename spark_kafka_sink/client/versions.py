@@ -134,6 +134,7 @@ def _describe_age(api_key: ApiKey) -> str:
 
 
 def build_node_api_versions(broker: str, response: ApiVersionsResponse) -> NodeApiVersions:
+    """Build the read-only view of a broker's ApiVersions response. `broker` is its description for error messages."""
     return NodeApiVersions(
         broker,
         MappingProxyType({api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}),

@@ -175,6 +175,10 @@ def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationEr
 
 
 def _check_metadata(probe: Probe, no_response_text: str) -> CheckResult:
+    """Pass if a broker has returned metadata.
+
+    `no_response_text`: the reason to report if no request has failed.
+    """
     response = probe.metadata_response
     if response is not None:
         detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
@@ -313,6 +317,7 @@ def _build_topic_error_check(name: str, code: int) -> CheckResult:
 
 
 def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
+    """Warn if the topic has partitions whose leader is none of the brokers."""
     leaderless_indexes = [
         partition.partition_index for partition in topic.partitions if partition.leader_id not in broker_ids
     ]

@@ -79,7 +79,7 @@ class OauthBearerClient:
             self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
-        # Acknowledge the error, so that the broker ends the authentication.
+        # The challenge describes an error. Acknowledge it, so that the broker ends the authentication.
         return _SEPARATOR.encode()
 
 
@@ -179,6 +179,7 @@ def decode_token_claims(token: str) -> dict[str, object]:
 
 
 def _decode_token_part(token: str, index: int) -> dict[str, object]:
+    """Decode a part of a JSON Web Token: the header is part 0, and the claims are part 1."""
     parts = token.split(".")
     try:
         encoded_part = parts[index]

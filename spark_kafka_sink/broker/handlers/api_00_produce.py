@@ -147,6 +147,7 @@ def _append(
 def _append_to_log(
     context: RequestContext, partition: Partition, records: Buffer, *, requires_sequence_zero: bool
 ) -> AppendResult:
+    """Append a batch without checking its transaction. Raise ApiError if the log rejects the batch."""
     return partition.log.append(
         records,
         wall_ms=context.cluster.wall_ms(),

@@ -88,6 +88,7 @@ def _add_partitions(
 def _build_topic_results(
     topics: Sequence[AddPartitionsToTxnTopic], error_codes_by_partition: Mapping[tuple[str, int], int]
 ) -> list[AddPartitionsToTxnTopicResult]:
+    """Arrange the error codes in the order of the requested topics and partitions."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

@@ -56,6 +56,7 @@ def _describe_resource(context: RequestContext, resource: DescribeConfigsResourc
 
 
 def _find_settings(context: RequestContext, resource: DescribeConfigsResource) -> _ResourceSettings:
+    """Return the settings of a topic or of the brokers, or the error code if there is no such resource."""
     cluster, name = context.cluster, resource.resource_name
     max_message_bytes = str(cluster.config.max_message_bytes)
     if resource.resource_type == BROKER_RESOURCE:

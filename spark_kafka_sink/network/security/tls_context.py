@@ -157,6 +157,7 @@ def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None
 
 
 def _load_truststore(context: ssl.SSLContext, truststore: StoreConfig) -> None:
+    """Trust the certificates in the truststore. Raise ConfigurationError if it has none or cannot be read."""
     option = "ssl.truststore.certificates" if truststore.pem is not None else "ssl.truststore.location"
     authorities = truststore.read(option).authorities
     if not authorities:
