@@ -116,6 +116,8 @@ class PartitionLog:
     """The batches, producers and transactions of a partition.
 
     Thread-safe: methods hold `_lock` while they change the log or search its batches and producers.
+
+    `file`: stores the appended batches; None to keep them only in memory.
     """
 
     def __init__(

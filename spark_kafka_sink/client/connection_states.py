@@ -107,7 +107,10 @@ class _NodeConnection:
 
 
 class ConnectionStates:
-    """The connection states of all nodes. Only the sender thread may use them."""
+    """The connection states of all nodes. Only the sender thread may use them.
+
+    With consecutive failures, the backoff and the setup timeout grow up to their maximum.
+    """
 
     def __init__(
         self,

@@ -81,7 +81,11 @@ class MetadataQuery:
 
 
 class Metadata:
-    """The topics in use, the cluster's latest snapshot, and the schedule of metadata updates. Thread-safe."""
+    """The topics in use, the cluster's latest snapshot, and the schedule of metadata updates. Thread-safe.
+
+    `nodes`: the bootstrap nodes, which are the snapshot's only nodes until the first response.
+    `allow_auto_topic_creation`: whether a request for a missing topic lets the broker create it.
+    """
 
     def __init__(
         self,

@@ -70,7 +70,12 @@ class ChannelState:
 
 
 class KafkaChannel:
-    """A connection to one peer. Owned by one Selector and used only by its thread."""
+    """A connection to one peer. Owned by one Selector and used only by its thread.
+
+    `channel_id`: chosen by the owner of the selector; identifies the channel in sends and receives.
+    `is_connecting`: whether the socket is still connecting. False for a connection that a server has accepted.
+    `max_frame_bytes`: the largest frame to receive.
+    """
 
     def __init__(
         self,

@@ -55,7 +55,10 @@ class _TaggedField(NamedTuple):
 
 
 class StructCodec:
-    """The codec for one version of a struct."""
+    """The codec for one version of a struct.
+
+    `flexible`: whether this version of the message has compact lengths and tagged fields.
+    """
 
     write: WriteFunction
     read: ReadFunction
