@@ -297,7 +297,7 @@ class SchemaRegistryClient:
             result = self._try_urls(method, path, schema, deadline_s, retriable_statuses)
             if isinstance(result, HttpResponse):
                 if result.status == HTTPStatus.OK:
-                    return parse_json_object(result.data)
+                    return parse_json_object(result.body)
                 raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in result)
             # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
