@@ -260,7 +260,8 @@ class Metadata:
         """
         until_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
         if until_expiry_ms == 0 and self._backoff.unchanged_response_count:
-            # The update is due because of metadata.max.age.ms. It does not repeat one that brought nothing new.
+            # The update is due because of metadata.max.age.ms. It is independent of the last responses, so it does not
+            # wait for the backoff after responses that contained nothing new.
             with self._lock:
                 self._backoff = self._backoff.restart()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested

@@ -145,25 +145,24 @@ class _Merge:
             self.needs_refresh = True
         new_partition = _build_partition_info(name, partition, self._version)
         key = name, new_partition.index
-        known_epoch = self.epochs.get(key)
-        if new_partition.leader_epoch is None:
+        leader_epoch = new_partition.leader_epoch
+        if leader_epoch is None:
             # The broker is old or sent no epoch, so there is nothing to compare later responses with.
             self.epochs.pop(key, None)
             self.has_changes = True
             return new_partition
-        new_epoch = KnownEpoch(topic_id, new_partition.leader_epoch)
-        if known_epoch is None or _is_other_topic(known_epoch.topic_id, topic_id):
-            self.has_changes = True  # a new partition, or one of a topic that was recreated
-        else:
-            is_stale = new_epoch.epoch < known_epoch.epoch
-            old_partition = self._old_snapshot.partition(name, new_partition.index) if is_stale else None
+        known_epoch = self.epochs.get(key)
+        if known_epoch is not None and _is_other_topic(known_epoch.topic_id, topic_id):
+            known_epoch = None  # the topic was recreated, so its epochs have started again
+        if known_epoch is not None and leader_epoch < known_epoch.epoch:
+            old_partition = self._old_snapshot.partition(name, new_partition.index)
             if old_partition is not None:
                 # The broker that sent the response does not know the current leader yet, and names a previous one.
-                _log.debug("%s-%d: epoch %d is older than %d", *key, new_epoch.epoch, known_epoch.epoch)
+                _log.debug("%s-%d: epoch %d is older than %d", *key, leader_epoch, known_epoch.epoch)
                 return old_partition
-            self.has_changes |= new_epoch.epoch != known_epoch.epoch
-        if new_epoch != known_epoch:
-            self.epochs[key] = new_epoch
+        if known_epoch is None or leader_epoch != known_epoch.epoch:
+            self.has_changes = True
+        self.epochs[key] = KnownEpoch(topic_id, leader_epoch)
         return new_partition
 
 
