@@ -90,7 +90,7 @@ class NetworkClient:
 
     # --- connections
 
-    def ready(self, node: Node, now_ms: float) -> bool:
+    def prepare_node(self, node: Node, now_ms: float) -> bool:
         """Return whether requests can be sent to the node now. If not, start connecting if the backoff allows it."""
         if self.is_ready(node.id, now_ms):
             return True
@@ -105,7 +105,7 @@ class NetworkClient:
         """Return the milliseconds after which the node's state may change without any network event."""
         return self._states.poll_delay_ms(node_id, now_ms)
 
-    def connection_failed(self, node_id: int) -> bool:
+    def has_connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
@@ -121,7 +121,7 @@ class NetworkClient:
         if self._connections.is_alive(node_id):
             self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
-    def authentication_exception(self, node_id: int) -> AuthenticationError | None:
+    def authentication_error(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
 
     def least_loaded_node(self, now_ms: float) -> Node | None:

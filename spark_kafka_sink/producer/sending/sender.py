@@ -344,7 +344,7 @@ class Sender:
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
-            can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
+            can_send = self.client.prepare_node(snapshot.nodes[node_id], now_ms)
             self.accumulator.update_node_latency_stats(node_id, now_ms, can_drain=can_send)
             if can_send:
                 node_ids.append(node_id)
