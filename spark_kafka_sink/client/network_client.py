@@ -1,7 +1,7 @@
 """NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
 `poll` does most of the work: it sends the due requests, polls the Selector and returns the responses. Between polls,
-`ready` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go first:
+`prepare_node` connects to a node, and `send` queues a request once it is ready. The client's own requests go first:
 each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update is due.
 
 If a response times out, cannot be decoded or belongs to a different request, later responses cannot be matched to

@@ -157,7 +157,7 @@ class TokenSource:
         except AuthenticationError as error:
             remaining_s = self._expires_at_s - request_time_s
             _log.warning("Could not renew the token, which expires in at most %.0f s: %s", remaining_s, error)
-        finally:
+        finally:  # even after an unexpected error, so that the token can be renewed again
             with self._lock:
                 self._is_renewing = False
                 if response is not None:
