@@ -7,9 +7,9 @@ A channel goes through these states. Only the Selector calls the methods that le
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
-`state` and two booleans describe the progress. All three are needed: `state` alone does not tell whether the channel is
-connecting, because it keeps its kind when the channel fails, or ready, because it stays READY while a channel
-authenticates again:
+`state` and two booleans describe the progress, and none of them replaces another. If the channel expires or its
+authentication fails, the kind of `state` becomes the reason, and no longer tells whether the channel was connecting.
+While the channel authenticates again, `state` stays READY, although the channel is not ready:
 
 |                                 | `state.kind`    | `is_connecting` | `is_ready` |
 |---------------------------------|-----------------|-----------------|------------|
@@ -170,7 +170,7 @@ class KafkaChannel:
         self._reader.resume()
 
     @property
-    def wanted_events(self) -> int:
+    def interest_events(self) -> int:
         """The events that the channel can act on now."""
         if self.is_connecting:
             return EVENT_WRITE
@@ -184,6 +184,7 @@ class KafkaChannel:
         Call this once, before anything is read or written.
 
         `frame_memory`: None if the memory is not limited.
+        `now_ms`: the current time, which becomes the time of the last activity.
         """
         self._counts = counts
         channel_counts = counts.get_or_create_channel_counts(self.id)
@@ -371,7 +372,7 @@ class KafkaChannel:
         return frame
 
     def _compute_max_receive_bytes(self) -> int:
-        """Return the longest frame to accept, which is shorter as long as the peer has never been authenticated."""
+        """Return the maximum frame size, which is smaller until the peer has been authenticated for the first time."""
         # The state stays READY during re-authentication, when long responses to earlier requests may still arrive.
         if self.state.kind is ChannelStateKind.READY:
             return self._max_frame_bytes

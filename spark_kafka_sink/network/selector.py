@@ -281,7 +281,7 @@ class Selector:
         except Exception as error:
             self._close_after_unexpected_error(channel, error)
         else:
-            self._set_watched_events(channel, channel.wanted_events)
+            self._set_watched_events(channel, channel.interest_events)
             if channel.has_buffered_input:
                 self._mark_ready(channel, EVENT_READ)
             self._update_deadline(channel, now_ms)
@@ -323,7 +323,7 @@ class Selector:
         for channel in granted_channels:
             channel.resume_reading()
             if channel.id in self._channels:
-                self._set_watched_events(channel, channel.wanted_events)
+                self._set_watched_events(channel, channel.interest_events)
                 self._mark_ready(channel, EVENT_READ)
 
     # --- closing a channel
@@ -399,7 +399,7 @@ class Selector:
             channel = self._build_channel(
                 channel_id, sock, address, is_connecting=is_connecting, max_frame_bytes=self._max_frame_bytes
             )
-            self._set_watched_events(channel, channel.wanted_events)
+            self._set_watched_events(channel, channel.interest_events)
         except BaseException:
             sock.close()
             raise
@@ -434,11 +434,11 @@ class Selector:
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, *, is_muted: bool) -> None:
-        """Stop reading from the channel, or resume it. Input that was buffered meanwhile is read without waiting."""
+        """Stop reading from the channel, or resume it. Buffered input is then read without waiting for the poller."""
         channel.is_muted = is_muted
         if channel.id in self._closing_channels:
             return  # the poller no longer watches the channel, and the next poll reads from it unless it is muted
-        self._set_watched_events(channel, channel.wanted_events)
+        self._set_watched_events(channel, channel.interest_events)
         self._update_deadline(channel, self._system.now())
         if channel.has_buffered_input:
             self._mark_ready(channel, EVENT_READ)
