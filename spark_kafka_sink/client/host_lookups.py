@@ -72,10 +72,9 @@ class HostLookups:
         self._unfinished_lookups: dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]] = {}
 
     def resolve(self, host: str, port: int) -> list[SocketAddress] | None:
-        """Return a host's addresses, or None if the name is still being looked up. An IP address needs no lookup.
+        """Return a host's addresses. If the lookup is still running, return None; `take_finished` returns it later.
 
-        In the latter case, `take_finished` returns the lookup once it has finished. Raise DisconnectedError if the name
-        cannot be resolved.
+        Raise DisconnectedError if the name cannot be resolved. An IP address needs no lookup.
         """
         if (host, port) in self._unfinished_lookups:
             return None

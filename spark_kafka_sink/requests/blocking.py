@@ -35,13 +35,13 @@ from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 
 _MIN_WAIT_MS = 1.0
-"""The shortest wait of a poll. A wait below the clock's resolution could end before the clock has advanced."""
+"""The shortest wait for a node's timeout. A wait below the clock's resolution could end before the clock advances."""
 
 _MAX_TIMEOUT_DOUBLINGS = 30
 """Limits the exponent of a node's timeout, so that the float cannot overflow."""
 
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
-"""Long enough to be no timeout: many earlier requests on the same connection may delay a response.
+"""Effectively no timeout, because many earlier requests on the same connection may delay a response.
 
 Timeouts apply to unresponsive nodes, not to requests.
 """

@@ -137,7 +137,7 @@ class Call(Generic[ResponseT]):
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
-        """Handle the loss of a connection, over which these keys will get no response.
+        """Handle a lost connection: these keys will get no response.
 
         `was_sent`: whether the request was sent, so that the broker may have executed it.
         """
