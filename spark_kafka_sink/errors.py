@@ -123,7 +123,7 @@ class OptionSpelling(NamedTuple):
     """Text in front of an option name at the start of a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace each placeholder in the text of an OptionFault with a value, or with the user's name of an option.
+        """Replace each placeholder in an OptionFault's text with a value, or an option name in the user's spelling.
 
         `prefix`: the prefix of the option names; see OptionFault.
         """

@@ -19,9 +19,9 @@ from spark_kafka_sink.network.system import System
 BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
 MAX_PORT = 65535
 
+# The values of client.dns.lookup.
 USE_ALL_DNS_IPS = "use_all_dns_ips"
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
-"""The values of client.dns.lookup."""
 
 # Like other clients, accept and ignore a scheme such as PLAINTEXT://. IPv6 addresses are enclosed in brackets.
 _ADDRESS_PATTERN = re.compile(

@@ -40,7 +40,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 MAX_LOGGED_ADDRESSES = 1_000
-"""How many addresses to remember the last logged failure of. When the limit is reached, all of them are forgotten."""
+"""The maximum number of addresses with a remembered failure. Once it is reached, all of them are forgotten."""
 
 MIN_CREDENTIAL_REJECTIONS = 3
 """If no connection is alive, credentials count as invalid once this many brokers have rejected them.

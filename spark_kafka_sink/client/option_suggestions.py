@@ -65,7 +65,7 @@ LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "log_level": _LOGGING,
     "statistics.interval.ms": "not needed: call KafkaProducer.metrics()",
 }
-"""What to use here, by librdkafka's option name."""
+"""The option to use here, or other advice, by librdkafka's option name."""
 
 KAFKA_PYTHON_OPTIONS: dict[str, str] = {
     "ssl_cafile": _PEM_TRUSTSTORE,
@@ -78,7 +78,7 @@ KAFKA_PYTHON_OPTIONS: dict[str, str] = {
     "sasl_oauth_token_provider": "{sasl.oauthbearer.token.callback}",
     "api_version": "not needed: the client asks the brokers for their versions",
 }
-"""What to use here, by kafka-python's option name."""
+"""The option to use here, or other advice, by kafka-python's option name."""
 
 
 def build_unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:

@@ -42,7 +42,7 @@ from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_e
 
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_ATTEMPTS = 3
-"""How often to send a token request while a caller waits for the token."""
+"""The maximum number of attempts at a token request while a caller waits for the token."""
 ENDPOINT_URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 _MIN_REPORTED_CLOCK_SKEW_S = 30
 """Smallest clock skew that error messages mention. Some providers tolerate no skew, others at most a few minutes."""
