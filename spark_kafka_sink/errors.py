@@ -57,14 +57,14 @@ class KafkaSinkError(Exception):
     destination: str = ""
     """The topic or topic-partition of the rows or the batch that failed, formatted by `format_partition`.
 
-    It is "" if the message itself names the topic, or if the error is unrelated to records.
+    "" if the message itself names the topic, or if the error is unrelated to records.
     """
     address: str = ""
     """The failed connection's address, or "" if the error is unrelated to a connection."""
     remedy: str = ""
     """Advice on fixing the error; "" if there is none.
 
-    It is kept apart from the message, because it depends on what the caller does next.
+    The advice is kept apart from the message, because it depends on what the caller does next.
     """
     possibly_stored: bool = False
     """Whether the records may have been stored although their delivery failed."""
@@ -123,9 +123,9 @@ class OptionSpelling(NamedTuple):
     """Text in front of an option name at the start of a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace the braces in the text of an OptionFault with values, or with option names in the user's spelling.
+        """Replace each placeholder in an OptionFault's text with a value, or an option name in the user's spelling.
 
-        `prefix`: prefix of the option names, see OptionFault.
+        `prefix`: the prefix of the option names; see OptionFault.
         """
         return _OptionFormatter(values or {}, lambda name: self.spell(prefix + name)).vformat(text, (), {})
 
@@ -147,6 +147,11 @@ class _OptionFormatter(string.Formatter):
 
 PLAIN_SPELLING = OptionSpelling()
 """Kafka's option names, unchanged."""
+
+
+def option_placeholder(option: str) -> str:
+    """Return the placeholder for an option's name in the text of an OptionFault, for use in f-strings."""
+    return f"{{{option}}}"
 
 
 @dataclass(frozen=True)

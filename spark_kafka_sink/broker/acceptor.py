@@ -30,6 +30,7 @@ from spark_kafka_sink.network.system import (
 _log = logging.getLogger(__name__)
 
 BACKLOG = 128
+"""How many connections the kernel may queue for each listener."""
 MAX_POLL_SECONDS = 10.0
 """The maximum time to wait for a connection. Other threads end the wait early by writing to the wakeup socket."""
 _MAX_WAKEUP_BYTES = 64
@@ -77,26 +78,26 @@ class Acceptor:
 
     # --- any thread
 
-    def bind(self, node: int, port: int) -> int:
-        """Listen on a port and return its number. Port 0 selects any free port. Call this only before `start`.
+    def bind(self, node_id: int, port: int) -> int:
+        """Listen on a node's port and return its number. Port 0 selects any free port. Call this only before `start`.
 
         Raise OSError if the port is in use.
         """
         sock = _create_listener(self._host, port)
-        self._add_listener(node, sock)
+        self._add_listener(node_id, sock)
         return int(sock.getsockname()[1])
 
     def start(self) -> None:
         self._thread.start()
 
-    def listen(self, node: int, port: int) -> None:
+    def listen(self, node_id: int, port: int) -> None:
         """Listen on a node's port. Raise OSError if the port is in use, even by the node itself."""
         sock = _create_listener(self._host, port)
-        self._run_on_thread(lambda: self._add_listener(node, sock))
+        self._run_on_thread(lambda: self._add_listener(node_id, sock))
 
-    def stop_listening(self, node: int) -> None:
+    def stop_listening(self, node_id: int) -> None:
         """Close a node's listener, so that its port refuses connections."""
-        self._run_on_thread(lambda: self._remove_listener(node))
+        self._run_on_thread(lambda: self._remove_listener(node_id))
 
     def stop(self) -> None:
         """Tell the thread to close all listeners and end. Does not wait for it."""
@@ -152,21 +153,21 @@ class Acceptor:
             task()
             done_event.set()
 
-    def _accept(self, node: int) -> None:
+    def _accept(self, node_id: int) -> None:
         """Accept one connection from the node's listener. Pause if there are no resources for it."""
         try:
-            sock, _ = self._listeners[node].accept()
+            sock, _ = self._listeners[node_id].accept()
         except OSError as error:
             if error.errno in _RESOURCE_ERRNOS:
                 self._pause(error)
             else:
                 # The client closed the connection before it was accepted.
-                _log.debug("Could not accept a connection to node %d: %s", node, error)
+                _log.debug("Could not accept a connection to node %d: %s", node_id, error)
             return
         self._pause_errno = None
         try:
             configure_socket(sock, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
-            self._assign_connection(node, sock, get_peer_address(sock))
+            self._assign_connection(node_id, sock, get_peer_address(sock))
         except OSError:  # the client has already disconnected
             sock.close()
 
@@ -182,20 +183,20 @@ class Acceptor:
     def _resume(self) -> None:
         """Poll the listeners again."""
         self._is_paused = False
-        for node, sock in self._listeners.items():
-            self._poller.register(sock, EVENT_READ, node)
+        for node_id, sock in self._listeners.items():
+            self._poller.register(sock, EVENT_READ, node_id)
 
-    def _add_listener(self, node: int, sock: socket.socket) -> None:
+    def _add_listener(self, node_id: int, sock: socket.socket) -> None:
         """Accept connections on the socket. Close the socket instead if the node already has a listener."""
-        if node in self._listeners:
+        if node_id in self._listeners:
             sock.close()
             return
-        self._listeners[node] = sock
+        self._listeners[node_id] = sock
         if not self._is_paused:
-            self._poller.register(sock, EVENT_READ, node)
+            self._poller.register(sock, EVENT_READ, node_id)
 
-    def _remove_listener(self, node: int) -> None:
-        sock = self._listeners.pop(node, None)
+    def _remove_listener(self, node_id: int) -> None:
+        sock = self._listeners.pop(node_id, None)
         if sock is not None:
             if not self._is_paused:
                 self._poller.unregister(sock)
@@ -203,8 +204,8 @@ class Acceptor:
 
     def _remove_all_listeners(self) -> None:
         """Close all listeners, and release the threads that wait for a task that will not run."""
-        for node in list(self._listeners):
-            self._remove_listener(node)
+        for node_id in list(self._listeners):
+            self._remove_listener(node_id)
         for _, done_event in self._tasks:
             done_event.set()
 

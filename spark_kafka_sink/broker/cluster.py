@@ -91,15 +91,15 @@ class BrokerNode:
 class NodeListeners(Protocol):
     """Operations of the transport on a node's listener and connections."""
 
-    def stop_node(self, node: int) -> None:
+    def stop_node(self, node_id: int) -> None:
         """Close the node's connections and refuse new ones."""
 
-    def start_node(self, node: int) -> None: ...
+    def start_node(self, node_id: int) -> None: ...
 
-    def refuse_connections(self, node: int) -> None:
+    def refuse_connections(self, node_id: int) -> None:
         """Refuse new connections, but keep open ones."""
 
-    def accept_connections(self, node: int) -> None: ...
+    def accept_connections(self, node_id: int) -> None: ...
 
 
 class ClusterStore(Protocol):
@@ -138,7 +138,7 @@ class EmbeddedCluster:
         if len(config.racks) > config.nodes:
             raise ConfigurationError(f"There are {len(config.racks)} racks for {config.nodes} nodes. Set one per node.")
         racks_by_node = dict(enumerate(config.racks))
-        self.nodes = {number: BrokerNode(number, rack=racks_by_node.get(number)) for number in range(config.nodes)}
+        self.nodes = {node_id: BrokerNode(node_id, rack=racks_by_node.get(node_id)) for node_id in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
         self.offsets = OffsetStore()
@@ -318,11 +318,11 @@ class EmbeddedCluster:
 
     # --- nodes and leaders
 
-    def node(self, number: int) -> BrokerNode:
+    def node(self, node_id: int) -> BrokerNode:
         """Return a node. Raise KeyError if it does not exist."""
-        if number not in self.nodes:
-            raise KeyError(f"Node {number} does not exist in the embedded broker; it has {sorted(self.nodes)}.")
-        return self.nodes[number]
+        if node_id not in self.nodes:
+            raise KeyError(f"Node {node_id} does not exist in the embedded broker; it has {sorted(self.nodes)}.")
+        return self.nodes[node_id]
 
     def list_running_nodes(self) -> list[BrokerNode]:
         return [node for node in self.nodes.values() if node.is_running]
@@ -333,7 +333,7 @@ class EmbeddedCluster:
 
     def find_in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
         """Return the replicas on running nodes, up to the limit that a test has set for the topic."""
-        running_replicas = tuple(node for node in partition.replicas if self.nodes[node].is_running)
+        running_replicas = tuple(node_id for node_id in partition.replicas if self.nodes[node_id].is_running)
         return running_replicas[: topic.max_in_sync_replicas]  # a limit of None keeps all
 
     def limit_in_sync_replicas(self, topic: str, limit: int | None) -> None:
@@ -341,40 +341,40 @@ class EmbeddedCluster:
         with self.lock:
             self.topic(topic).max_in_sync_replicas = limit
 
-    def move_leader(self, topic: str, index: int, node: int) -> None:
+    def move_leader(self, topic: str, index: int, node_id: int) -> None:
         """Make a node the leader of a partition. Raise KeyError if the node or the partition does not exist."""
         with self.lock:
-            self._set_leader(self.partition(topic, index), self.node(node).id)
+            self._set_leader(self.partition(topic, index), self.node(node_id).id)
         self.record_change()
 
-    def stop_node(self, node: int) -> None:
+    def stop_node(self, node_id: int) -> None:
         """Stop a node. The next running replica takes over each partition that it leads.
 
         If no node is running, the partitions have no leader.
         """
         with self.lock:
-            self.node(node).is_running = False
+            self.node(node_id).is_running = False
             for partition in self._iterate_partitions():
-                if partition.leader == node:
+                if partition.leader == node_id:
                     self._set_leader(partition, self._find_running_node(partition.replicas))
-        self.listeners.stop_node(node)
+        self.listeners.stop_node(node_id)
         self.record_change()
 
-    def start_node(self, node: int) -> None:
+    def start_node(self, node_id: int) -> None:
         """Start a node. It becomes the leader of all partitions without one."""
         with self.lock:
-            self.node(node).is_running = True
+            self.node(node_id).is_running = True
             for partition in self._iterate_partitions():
                 if partition.leader is None:
-                    self._set_leader(partition, node)
-        self.listeners.start_node(node)
+                    self._set_leader(partition, node_id)
+        self.listeners.start_node(node_id)
 
     def _iterate_partitions(self) -> Iterator[Partition]:
         return (partition for topic in self.topics.values() for partition in topic.partitions)
 
-    def _set_leader(self, partition: Partition, node: int | None) -> None:
+    def _set_leader(self, partition: Partition, node_id: int | None) -> None:
         """Set the leader (None: no leader) and begin a new leader epoch."""
-        partition.leader = node
+        partition.leader = node_id
         partition.leader_epoch += 1
 
     # --- coordinators and transactions
@@ -393,10 +393,10 @@ class EmbeddedCluster:
                 return self.nodes[assigned_id]
             return running_nodes[zlib.crc32(key.encode()) % len(running_nodes)]
 
-    def move_coordinator(self, key: str, node: int) -> None:
+    def move_coordinator(self, key: str, node_id: int) -> None:
         """Make a node the coordinator of a transactional id or group, as long as the node is running."""
         with self.lock:
-            self._moved_coordinators[key] = self.node(node).id
+            self._moved_coordinators[key] = self.node(node_id).id
 
     def save_transactions(self) -> None:
         """Save the coordinator's state after a change, and reschedule the next transaction timeout."""

@@ -35,10 +35,12 @@ class RequestContext:
     """One request's header, times and injected faults, with the cluster and the node that received the request."""
 
     cluster: EmbeddedCluster
-    node: int
+    node_id: int
     header: RequestHeader
     received_ms: float
+    """When the request arrived, in milliseconds on the monotonic clock."""
     now_ms: float
+    """When the handler runs, on the same clock. A delayed request is handled repeatedly, each time with a new value."""
     effects: FaultEffects = field(default_factory=FaultEffects)
 
     @property
@@ -57,7 +59,7 @@ class RequestContext:
         if injected_code:
             return None, injected_code
         partition = topic.partitions[index]
-        if partition.leader != self.node:
+        if partition.leader != self.node_id:
             return None, error_codes.NOT_LEADER_OR_FOLLOWER
         return partition, 0
 
@@ -67,4 +69,4 @@ class RequestContext:
         if injected_code:
             return injected_code
         node = self.cluster.find_coordinator(key)
-        return 0 if node is not None and node.id == self.node else error_codes.NOT_COORDINATOR
+        return 0 if node is not None and node.id == self.node_id else error_codes.NOT_COORDINATOR

@@ -21,8 +21,10 @@ APIs and errors may be given by their Kafka name or number. These are the faults
 With `execute_first=True`, `fail`, `drop` and `never_respond` execute the request before the fault. With
 `execute_first=False`, `delay` delays the execution instead of the response.
 
-`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. Each fault
-method returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
+`nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. With
+`probability=0.1`, each of them is affected with that probability, and the others do not count towards `times`.
+
+Each fault method returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
 `rule.remove()` ends it. `clear()` removes all rules.
 
 These methods change the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections,
@@ -191,7 +193,10 @@ class Control:
 
 
 class FaultBuilder:
-    """Adds fault rules for the requests that `Control.when` has selected. The module docstring lists the faults."""
+    """Adds fault rules for the requests that `Control.when` has selected. The module docstring lists the faults.
+
+    The arguments of the constructor are those of `Control.when`.
+    """
 
     def __init__(
         self, control: Control, request_filter: RequestFilter, nth: int, times: int | None, probability: float

@@ -1,6 +1,6 @@
 """Request handling: decode a frame, apply injected faults, call the API's handler and encode the response.
 
-    handle_request(cluster, control, node, frame, now_ms) -> ChannelResponse | DelayedRequest
+    handle_request(cluster, control, node_id, frame, now_ms) -> ChannelResponse | DelayedRequest
 
 A transport (socket_server.py, or the tests' simulated cluster) passes in frames and carries out the outcomes. Like a
 real broker, it closes the connection if a frame cannot be decoded or its version is not supported. The exception is
@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 
 
 def handle_request(
-    cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now_ms: float
+    cluster: EmbeddedCluster, control: Control, node_id: int, frame: memoryview, now_ms: float
 ) -> RequestOutcome:
-    """Handle a request frame that a client sent to `node`.
+    """Handle a request frame that a client sent to the node with this id.
 
     Return what the transport must do now (write a response, close the connection, or neither), or a DelayedRequest to
     resume later.
@@ -60,10 +60,10 @@ def handle_request(
         request = _decode(frame)
     except (DecodeError, UnsupportedVersionError):
         return CLOSE_CONNECTION
-    context = RequestContext(cluster, node, header, received_ms=now_ms, now_ms=now_ms)
+    context = RequestContext(cluster, node_id, header, received_ms=now_ms, now_ms=now_ms)
     if control.has_rules:
         topic_partitions = list(_find_topic_partitions(cluster, request))
-        context.effects = control.collect_effects(node, request, header.client_id, topic_partitions)
+        context.effects = control.collect_effects(node_id, request, header.client_id, topic_partitions)
         if context.effects.delay_before_ms:
             return _delay(context, frame, now_ms + context.effects.delay_before_ms)
     return _execute(context, frame, request, now_ms)

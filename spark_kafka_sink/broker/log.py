@@ -116,6 +116,8 @@ class PartitionLog:
     """The batches, producers and transactions of a partition.
 
     Thread-safe: methods hold `_lock` while they change the log or search its batches and producers.
+
+    `file`: stores the appended batches; None to keep them only in memory.
     """
 
     def __init__(
@@ -148,7 +150,7 @@ class PartitionLog:
         """
         if self.config.discard:
             return self._count_discarded(parse_batch_header(data))
-        # Validate the batch without holding `_lock`: decoding may take long, and needs no state of the log.
+        # Validate the batch without holding `_lock`: decoding can be slow and does not touch the log's state.
         header, received_batch = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.is_compacted:
             self._record_validator.validate(header, received_batch, requires_keys=self.config.is_compacted)
@@ -357,7 +359,10 @@ class PartitionLog:
     # --- retention and administration
 
     def delete_records(self, before_offset: int) -> None:
-        """Delete the records before an offset, and the state of producers that have no other batch or transaction."""
+        """Delete the records before an offset.
+
+        Also drop the state of each producer that has no batches left and no open transaction.
+        """
         with self._lock:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
             self._batches = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]

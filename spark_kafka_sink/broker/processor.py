@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 MAX_POLL_MS = 10_000.0
 """The maximum time to wait for I/O. Other threads end the wait early by waking the selector."""
 TIMEOUTS = ChannelTimeouts(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
+"""Limits for idle connections, for the TLS handshake and login, and for clients that send a frame too slowly."""
 MAX_FRAME_MEMORY_BYTES = DEFAULT_MAX_FRAME_BYTES + 28 * 1024 * 1024
 """Memory limit for the frames of one processor: enough for the longest frame and several shorter ones."""
 
@@ -165,6 +166,7 @@ class Processor:
                 self._node_ids_by_channel_id[connection.channel_id] = connection.node_id
 
     def _close_node_connections(self) -> None:
+        """Close the connections of each node that is to stop, and wake the thread that waits for it."""
         while self._nodes_to_close:
             node_id, closed_event = self._nodes_to_close.popleft()
             channel_ids = [

@@ -123,25 +123,25 @@ class SocketServer:
 
     # --- NodeListeners
 
-    def stop_node(self, node: int) -> None:
-        self._acceptor.stop_listening(node)
+    def stop_node(self, node_id: int) -> None:
+        self._acceptor.stop_listening(node_id)
         # Ask all processors before waiting for any of them, so that they close their connections concurrently.
-        closed_events = [processor.close_connections(node) for processor in self._processors]
+        closed_events = [processor.close_connections(node_id) for processor in self._processors]
         for closed_event in closed_events:
             closed_event.wait(MAX_TASK_WAIT_SECONDS)
 
-    def start_node(self, node: int) -> None:
-        self.accept_connections(node)
+    def start_node(self, node_id: int) -> None:
+        self.accept_connections(node_id)
 
-    def refuse_connections(self, node: int) -> None:
-        self._acceptor.stop_listening(node)
+    def refuse_connections(self, node_id: int) -> None:
+        self._acceptor.stop_listening(node_id)
 
-    def accept_connections(self, node: int) -> None:
-        self._acceptor.listen(node, self.cluster.nodes[node].port)
+    def accept_connections(self, node_id: int) -> None:
+        self._acceptor.listen(node_id, self.cluster.nodes[node_id].port)
 
     # --- connections and requests
 
-    def _assign_connection(self, node: int, sock: socket.socket, address: SocketAddress) -> None:
+    def _assign_connection(self, node_id: int, sock: socket.socket, address: SocketAddress) -> None:
         """Hand the connection over to the next processor in turn, or close it if there are too many connections."""
         if sum(processor.connection_count for processor in self._processors) >= MAX_CONNECTIONS:
             _log.warning("Rejected a connection from %s: the limit is %d connections", address, MAX_CONNECTIONS)
@@ -149,7 +149,7 @@ class SocketServer:
             return
         number = next(self._connection_numbers)
         processor = self._processors[number % len(self._processors)]
-        processor.accept(f"{node}-{number}", node, sock, address)
+        processor.accept(f"{node_id}-{number}", node_id, sock, address)
 
     def _handle_queued_requests(self) -> None:
         try:

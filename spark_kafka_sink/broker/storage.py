@@ -164,6 +164,7 @@ class LogFile:
         try:
             if self._valid_end is not None:
                 os.ftruncate(descriptor, self._valid_end)
+            # Until the append has succeeded, the next one truncates the file to this position.
             self._valid_end = os.lseek(descriptor, 0, os.SEEK_END)
             view = memoryview(data)
             try:

@@ -27,6 +27,7 @@ from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
 from spark_kafka_sink.protocol import error_codes
 
 MAX_EPOCH = 32767
+"""The highest epoch, which is reserved for fencing a producer."""
 MAX_TRANSACTIONAL_IDS = 10_000
 """Limited because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
 
@@ -284,20 +285,20 @@ class TransactionCoordinator:
     def end_transaction(
         self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, transaction_version: int
     ) -> ProducerIdentity:
-        """Commit or abort the transaction.
+        """Commit or abort the transaction, unless the request repeats one that has already done so.
 
-        Return the producer's identity, with a new epoch in version 2, or a ProducerIdentity with an error code.
+        Return the producer's identity, whose epoch is incremented in transaction version 2. If the request is rejected,
+        return an identity in which only the error code is set.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        response_code = _find_end_txn_code(
-            transaction, identity, commit=commit, transaction_version=transaction_version
-        )
-        if response_code is None:
+        error_code = _find_end_error_code(transaction, identity, commit=commit, transaction_version=transaction_version)
+        if error_code != error_codes.NONE:
+            return ProducerIdentity(error_code=error_code)
+        has_already_ended = _is_end_retry(transaction, identity)
+        if not has_already_ended:
             self._commit_or_abort(transaction, commit=commit, transaction_version=transaction_version)
-        elif response_code != error_codes.NONE:
-            return ProducerIdentity(error_code=response_code)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     def abort_timed_out_transactions(self, now_ms: float) -> list[str]:
@@ -406,12 +407,12 @@ def _can_request_next_epoch(transaction: TransactionMetadata, identity: Producer
     )
 
 
-def _find_end_txn_code(
+def _find_end_error_code(
     transaction: TransactionMetadata, identity: ProducerIdentity, *, commit: bool, transaction_version: int
-) -> int | None:
-    """Return the error code with which to respond to EndTxn, or None if the transaction must still be ended.
+) -> int:
+    """Return the error code with which to reject EndTxn; NONE if the transaction can end, or has ended, as requested.
 
-    The code is NONE (success) if the request is a repetition and the transaction has already ended as requested.
+    The transaction may have ended already if the request is a retry (see `_is_end_retry`).
     """
     state = transaction.state
     is_retry = _is_end_retry(transaction, identity)
@@ -420,7 +421,7 @@ def _find_end_txn_code(
     if identity.epoch != transaction.epoch and not is_retry:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:
-        return None
+        return error_codes.NONE
     if transaction.is_ending:
         is_requested_end = state is (TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
         return error_codes.CONCURRENT_TRANSACTIONS if is_requested_end else error_codes.INVALID_TXN_STATE
@@ -429,19 +430,19 @@ def _find_end_txn_code(
         return error_codes.NONE if is_requested_end else error_codes.INVALID_TXN_STATE
     # No transaction has begun. A version 2 producer that aborts cannot know that, because brokers may have rejected
     # all of its batches.
-    return None if transaction_version >= 2 and not commit else error_codes.INVALID_TXN_STATE
+    return error_codes.NONE if transaction_version >= 2 and not commit else error_codes.INVALID_TXN_STATE
 
 
 def _is_end_retry(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
-    """Return whether EndTxn with this identity repeats the request that has ended the transaction.
+    """Return whether EndTxn with this identity repeats the request that ended the transaction.
 
-    A retry contains the identity from before the end.
+    A retry contains the identity that the producer had before the transaction ended.
     """
     is_complete = transaction.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     if not transaction.is_ending and not is_complete:
         return False
     has_end_incremented_epoch = _increments_epoch(transaction.version)
-    # If the end used up the last epoch, it also assigned a new producer id.
+    # If the end used up the last epoch, it also assigned a new producer id. The retry contains the previous id.
     if has_end_incremented_epoch and transaction.epoch == 0:
         previous_identity = (transaction.previous_producer_id, MAX_EPOCH - 1)
         if (identity.producer_id, identity.epoch) == previous_identity:

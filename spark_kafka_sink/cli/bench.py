@@ -118,18 +118,30 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise ConfigurationError(f"--rate must be more than 0, not {args.rate}")
 
 
-class _CallTimer:
-    """Records the latencies and failures of calls. `record_completion` runs on the sender thread."""
+class _CallTotals:
+    """Counts the records sent, and records the latencies and failures of the calls.
+
+    `record_completion` runs on the sender thread.
+    """
 
     def __init__(self, system: System) -> None:
-        self.latencies_ms: list[float] = []
+        self.call_count = 0
+        self.sent_count = 0
         self.failed_count = 0
         self.first_error: BaseException | None = None
+        self._sent_bytes = 0
+        self._latencies_ms: list[float] = []
         self._system = system
+
+    def record_call(self, columns: RecordColumns) -> None:
+        """Record that the columns were sent in a call."""
+        self.call_count += 1
+        self.sent_count += len(columns)
+        self._sent_bytes += columns.nbytes
 
     def record_completion(self, started_ms: float, row_count: int, future: Future[ColumnsResult]) -> None:
         """Record the end of a call. If the future has an exception, all `row_count` rows of the call have failed."""
-        self.latencies_ms.append(self._system.now() - started_ms)
+        self._latencies_ms.append(self._system.now() - started_ms)
         error = future.exception()
         if error is not None:
             self.failed_count += row_count
@@ -140,6 +152,26 @@ class _CallTimer:
         # Keep the first failure. After a success, `error` is None.
         if self.first_error is None:
             self.first_error = error
+
+    def build_result(self, seconds: float, compression_ratio: float) -> BenchResult:
+        """Compute the figures, once all calls have ended. `seconds`: the time that the calls took in total."""
+        latencies_ms = sorted(self._latencies_ms)
+        acknowledged_count = self.sent_count - self.failed_count
+        acknowledged_bytes = self._sent_bytes * acknowledged_count / self.sent_count
+        return BenchResult(
+            records=acknowledged_count,
+            failed=self.failed_count,
+            seconds=seconds,
+            records_per_second=acknowledged_count / seconds,
+            megabytes_per_second=acknowledged_bytes / seconds / 1e6,
+            bytes_per_record=self._sent_bytes / self.sent_count,
+            compression_ratio=compression_ratio,
+            calls=self.call_count,
+            latency_p50_ms=compute_quantile(latencies_ms, 0.50),
+            latency_p95_ms=compute_quantile(latencies_ms, 0.95),
+            latency_p99_ms=compute_quantile(latencies_ms, 0.99),
+            latency_max_ms=latencies_ms[-1],
+        )
 
 
 def measure(
@@ -155,43 +187,24 @@ def measure(
 
     Raise the first error if every record failed.
     """
-    timer = _CallTimer(system)
-    call_count = sent_count = sent_bytes = 0
+    totals = _CallTotals(system)
     started_ms = system.now()
-    while sent_count < args.records:
-        columns = call_columns[call_count % len(call_columns)]
-        remaining_count = args.records - sent_count
+    while totals.sent_count < args.records:
+        columns = call_columns[totals.call_count % len(call_columns)]
+        remaining_count = args.records - totals.sent_count
         if len(columns) > remaining_count:  # the last call may be shorter
             columns = columns.slice(0, remaining_count)
         if args.rate is not None:
-            _wait_until(started_ms + sent_count * 1000 / args.rate, system)
+            _wait_until(started_ms + totals.sent_count * 1000 / args.rate, system)
         future = producer.send_columns(args.topic, columns)
-        future.add_done_callback(partial(timer.record_completion, system.now(), len(columns)))
-        call_count += 1
-        sent_count += len(columns)
-        sent_bytes += columns.nbytes
+        future.add_done_callback(partial(totals.record_completion, system.now(), len(columns)))
+        totals.record_call(columns)
         progress.advance(len(columns))
-    producer.flush()  # waits until each record is acknowledged or has failed, so the timer is complete afterwards
+    producer.flush()  # waits until each record is acknowledged or has failed, so the totals are then complete
     seconds = (system.now() - started_ms) / 1000
-    if timer.failed_count == sent_count and timer.first_error is not None:
-        raise timer.first_error
-    latencies_ms = sorted(timer.latencies_ms)
-    acknowledged_count = sent_count - timer.failed_count
-    acknowledged_bytes = sent_bytes * acknowledged_count / sent_count
-    return BenchResult(
-        records=acknowledged_count,
-        failed=timer.failed_count,
-        seconds=seconds,
-        records_per_second=acknowledged_count / seconds,
-        megabytes_per_second=acknowledged_bytes / seconds / 1e6,
-        bytes_per_record=sent_bytes / sent_count,
-        compression_ratio=producer.metric("compression-rate-avg"),
-        calls=call_count,
-        latency_p50_ms=compute_quantile(latencies_ms, 0.50),
-        latency_p95_ms=compute_quantile(latencies_ms, 0.95),
-        latency_p99_ms=compute_quantile(latencies_ms, 0.99),
-        latency_max_ms=latencies_ms[-1],
-    )
+    if totals.failed_count == totals.sent_count and totals.first_error is not None:
+        raise totals.first_error
+    return totals.build_result(seconds, producer.metric("compression-rate-avg"))
 
 
 def compute_quantile(sorted_values: Sequence[float], quantile: float) -> float:

@@ -46,7 +46,12 @@ def _add_node_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="create this topic; may be repeated"
+        "--topic",
+        dest="topics",
+        action="append",
+        default=[],
+        metavar="NAME[:PARTITIONS]",
+        help="create this topic; may be repeated",
     )
     parser.add_argument(
         "--partitions", type=int, default=1, help="partitions of topics created without a number (default: %(default)s)"
@@ -110,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     security = _build_listener_security(args)
     try:
         broker = embedded_broker(
-            dict(_parse_topic(text, args.partitions) for text in args.topic),
+            dict(_parse_topic(text, args.partitions) for text in args.topics),
             nodes=args.nodes,
             auto_create_topics=not args.no_auto_create,
             default_partitions=args.partitions,
@@ -187,6 +192,7 @@ def _build_listener_security(args: argparse.Namespace) -> ListenerSecurity:
 
 
 def _parse_topic(text: str, default_partitions: int) -> tuple[str, int]:
+    """Return the topic's name and partition count. Raise ConfigurationError if `text` is not NAME[:PARTITIONS]."""
     name, colon, partitions = text.partition(":")
     has_valid_count = not colon or (partitions.isdecimal() and int(partitions) >= 1)
     if not name or not has_valid_count:
@@ -196,6 +202,7 @@ def _parse_topic(text: str, default_partitions: int) -> tuple[str, int]:
 
 
 def _read_users(path: Path) -> dict[str, str]:
+    """Return the passwords in a file by user name. Raise ConfigurationError if a line is not NAME:PASSWORD."""
     users = {}
     for number, line in enumerate(read_text_file(path, "--users").splitlines(), 1):
         if not line:

@@ -29,7 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
     parser.add_argument(
-        "--partition", type=int, action="append", metavar="N", help="read only this partition; may be repeated"
+        "--partition",
+        dest="partitions",
+        type=int,
+        action="append",
+        metavar="N",
+        help="read only this partition; may be repeated",
     )
     parser.add_argument(
         "--from",
@@ -80,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
         # Return here, because the loop would wait for records before it stops.
         return 0
     with TopicReader(config, isolation=args.isolation) as reader:
-        start_offsets = _find_start_offsets(reader, args.topic, args.partition, start)
-        for table in reader.batches(args.topic, partitions=args.partition, start=start_offsets, follow=args.follow):
+        start_offsets = _find_start_offsets(reader, args.topic, args.partitions, start)
+        for table in reader.batches(args.topic, partitions=args.partitions, start=start_offsets, follow=args.follow):
             rows = table if remaining_count is None else table.slice(0, remaining_count)
             sys.stdout.buffer.writelines(format_rows(rows, columns))
             sys.stdout.buffer.flush()
@@ -93,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_columns(names: str | None, output_format: str) -> Sequence[str]:
+    """Return the columns to print. `names`: the value of --columns; None for the format's default columns."""
     if names is None:
         return COLUMNS if output_format == "table" else ("value",)
     columns = [name.strip() for name in names.split(",")]

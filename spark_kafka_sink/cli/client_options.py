@@ -38,6 +38,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-X",
         "--option",
+        dest="options",
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -46,12 +47,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
-    """Merge the options from the file, the -X arguments and --bootstrap-server. Later sources override earlier ones.
+    """Merge the options from the file, the -X arguments and --bootstrap-server.
 
-    Raise ConfigurationError if no bootstrap server is set or an option is not of the form NAME=VALUE.
+    -X overrides the file, and --bootstrap-server overrides both. Raise ConfigurationError if no bootstrap server is
+    set, or if an option is not of the form NAME=VALUE.
     """
     lines = [] if args.command_config is None else read_text_file(args.command_config, "--command-config").splitlines()
-    options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_properties(args.option, "-X")}
+    options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_properties(args.options, "-X")}
     if args.bootstrap_server:
         options[BOOTSTRAP_SERVERS_OPTION] = args.bootstrap_server
     if not options.get(BOOTSTRAP_SERVERS_OPTION):

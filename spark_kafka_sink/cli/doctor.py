@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.cli.client_options import (
     BOOTSTRAP_SERVERS_OPTION,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMAND_HELP = "check whether this machine can write to a cluster, and suggest remedies"
 
 MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
+"""The mark in front of a check's name, by the value of its outcome."""
 PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
 """Marks for terminals that cannot show the characters in MARKS."""
 
@@ -40,7 +41,7 @@ _SKEW_REMEDY = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="NAME", help="check this topic; may be repeated"
+        "--topic", dest="topics", action="append", default=[], metavar="NAME", help="check this topic; may be repeated"
     )
     parser.add_argument(
         "--transactional-id",
@@ -56,14 +57,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+class _PlannedWrite(NamedTuple):
+    """A write that the options describe."""
+
+    config: ProducerConfig
+    target: Target
+    report_path: str | None = None
+    """The path of the write reports; None if there are none, because only Spark's options have a report path."""
+
+
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Outcome, preflight
 
-    load_options = _load_client_options if args.spark_conf is None else _load_spark_options
-    config, target, report_path = load_options(args)
+    load_write = _load_producer_write if args.spark_conf is None else _load_spark_write
+    config, target, report_path = load_write(args)
     target = replace(
         target,
-        topics=tuple(dict.fromkeys([*args.topic, *target.topics])),
+        topics=tuple(dict.fromkeys([*args.topics, *target.topics])),
         connect_all_brokers=True,
         allow_auto_topic_creation=False,
         # An id from the command line replaces the ids that the options define.
@@ -84,20 +94,18 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed_count else 0
 
 
-def _load_client_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
-    """Return the configuration and the target of a producer with the client options.
-
-    The third value, the path of a job's reports, is None, because only Spark's options have a report path.
-    """
+def _load_producer_write(args: argparse.Namespace) -> _PlannedWrite:
+    """Return the write of a producer that has the client options of the command line and of `--command-config`."""
     from spark_kafka_sink.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
     config = ProducerConfig.parse(parse_client_options(args))
-    return config, Target(idempotent=config.enable_idempotence, transactional_id=config.transactional_id), None
+    target = Target(idempotent=config.enable_idempotence, transactional_id=config.transactional_id)
+    return _PlannedWrite(config, target)
 
 
-def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
-    """Return the configuration, the target and the report path of the job described by the file in `--spark-conf`.
+def _load_spark_write(args: argparse.Namespace) -> _PlannedWrite:
+    """Return the write of the Spark job that the file in `--spark-conf` describes.
 
     `-X` and `--bootstrap-server` override options in the file.
     """
@@ -110,13 +118,13 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
     options = dict(_parse_spark_conf(read_text_file(args.spark_conf, "--spark-conf")))
-    options.update({f"kafka.{name}": value for name, value in parse_properties(args.option, "-X").items()})
+    options.update({f"kafka.{name}": value for name, value in parse_properties(args.options, "-X").items()})
     if args.bootstrap_server:
         options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
     # In a job, the methods that `register` installs set the number of concurrent tasks. Some options are rejected if it
     # is not set, but its value does not matter here.
     sink_options = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})
-    return sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path
+    return _PlannedWrite(sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path)
 
 
 def _check_task_skew(report_path: str) -> CheckResult:

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--header",
+        dest="headers",
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.producer import KafkaProducer
 
-    headers = [_parse_header(text) for text in args.header]
+    headers = [_parse_header(text) for text in args.headers]
     if args.file is not None and args.key_separator is not None:
         raise ConfigurationError("--key-separator applies to lines, not to --file. Use --key-column instead.")
     options = {"client.id": "pykafka-produce", **parse_client_options(args)}

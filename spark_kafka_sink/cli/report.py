@@ -14,7 +14,7 @@ DEFAULT_REPORT_COUNT = 500
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path",
+        "report_path",
         metavar="PATH",
         help="the value of reportPath: a file, a directory or a URI such as s3a://bucket/reports",
     )
@@ -40,16 +40,16 @@ def run(args: argparse.Namespace) -> int:
     if args.last < 1:
         raise ConfigurationError(f"--last must be at least 1, not {args.last}")
     if args.job is None:
-        reports = read_reports(args.path, max_reports=args.last)
+        reports = read_reports(args.report_path, max_reports=args.last)
     else:
-        job_reports = (report for report in read_reports(args.path) if get_query_id(report) == args.job)
+        job_reports = (report for report in read_reports(args.report_path) if get_query_id(report) == args.job)
         # --last counts only the job's reports, so all reports are read.
         reports = list(deque(job_reports, maxlen=args.last))
     for line in text_report.render_report_lines(reports):
         print(line)
     if args.html is not None:
         try:
-            args.html.write_text(render_page(reports, args.path), encoding="utf-8")
+            args.html.write_text(render_page(reports, args.report_path), encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"--html: {args.html} cannot be written: {error.strerror}") from error
         print(f"\nWrote {args.html}.")

@@ -1,10 +1,14 @@
-"""`pykafka verify`: check that the records in Kafka match the receipts in write reports."""
+"""`pykafka verify`: check that the records in Kafka match the receipts in write reports.
+
+A receipt lists the offsets that a write got in each partition, with a digest of the records that it wrote there. Writes
+record receipts if their option `receipt` is set.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.cli.client_options import (
     add_connection_arguments,
@@ -21,14 +25,16 @@ if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
     from spark_kafka_sink.reports.receipts import FoundRecords, PartitionResult
 
-COMMAND_HELP = "check that the records in Kafka match the receipts of writes (option receipt)"
+COMMAND_HELP = "check that the records in Kafka match the receipts that writes recorded (option receipt)"
 _HEADINGS = ("topic", "partition", "first offset", "last offset", "written", "found", "outcome")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     parser.add_argument(
-        "path", metavar="REPORT", help="the reports: a file, a directory or a URI, as in the option reportPath"
+        "report_path",
+        metavar="REPORT",
+        help="file, directory or URI of the write reports (the value of the option reportPath)",
     )
     parser.add_argument("--job", metavar="ID", help="verify only the writes of this query or application")
     parser.add_argument("--last", type=int, metavar="N", help="verify only the latest N writes (default: all)")
@@ -40,23 +46,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _VerifiedPartition(NamedTuple):
+    topic: str
+    partition: int
+    result: PartitionResult
+
+
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.reports.store import read_reports
     from spark_kafka_sink.reports.write_report import get_query_id, merge_report_ranges
 
     if args.last is not None and args.last < 1:
         raise ConfigurationError(f"--last must be at least 1, not {args.last}")
-    reports = [report for report in read_reports(args.path) if args.job in (None, get_query_id(report))]
+    reports = [report for report in read_reports(args.report_path) if args.job in (None, get_query_id(report))]
     ranges_by_topic = merge_report_ranges(reports[-args.last :] if args.last else reports)
     if not ranges_by_topic:
-        raise ConfigurationError(f"{args.path}: no report of a write with rows")
+        raise ConfigurationError(f"{args.report_path}: no report of a write with rows")
     config = build_reader_config(parse_client_options(args))
     check_topics_readable(config, *ranges_by_topic)
-    results: list[tuple[str, int, PartitionResult]] = []
+    verified_partitions: list[_VerifiedPartition] = []
     for topic, written_ranges in sorted(ranges_by_topic.items()):
         topic_results = _verify_topic(config, args.isolation, topic, written_ranges)
-        results += [(topic, partition, result) for partition, result in sorted(topic_results.items())]
-    return _print_results(results)
+        for partition, result in sorted(topic_results.items()):
+            verified_partitions.append(_VerifiedPartition(topic, partition, result))
+    return _print_results(verified_partitions)
 
 
 def _verify_topic(
@@ -144,8 +157,8 @@ def _read_ranges(
             partition_records.add(table)
 
 
-def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:
-    """Print a line for each partition and the details of the results. Return the exit status."""
+def _print_results(verified_partitions: Sequence[_VerifiedPartition]) -> int:
+    """Print a line for each partition and the details of the results. Return the exit status: 1 if any failed."""
     rows = [
         (
             topic,
@@ -156,10 +169,10 @@ def _print_results(results: Sequence[tuple[str, int, PartitionResult]]) -> int:
             result.found_count,
             result.outcome.value,
         )
-        for topic, partition, result in results
+        for topic, partition, result in verified_partitions
     ]
     print_table(_HEADINGS, rows)
-    for topic, partition, result in results:
+    for topic, partition, result in verified_partitions:
         if result.detail:
             print(f"\n{topic}, partition {partition}: {result.detail}.")
-    return int(any(result.outcome.is_failure for _, _, result in results))
+    return int(any(result.outcome.is_failure for _, _, result in verified_partitions))

@@ -11,6 +11,7 @@ import threading
 from random import Random
 
 JITTER = 0.2
+"""The maximum deviation of a backoff from its computed value, as a fraction of that value."""
 
 
 class ExponentialBackoff:

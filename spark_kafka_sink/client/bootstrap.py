@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, OptionFault, OptionFaults
@@ -29,6 +30,15 @@ _ADDRESS_PATTERN = re.compile(
 )
 
 _log = logging.getLogger(__name__)
+
+
+class ResolvedServers(NamedTuple):
+    """The result of one attempt to resolve bootstrap.servers."""
+
+    nodes: tuple[Node, ...]
+    """A node for each host that was resolved; empty if none was."""
+    failures: str
+    """The names that could not be resolved, each with the reason; an empty string if all were resolved."""
 
 
 def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
@@ -65,18 +75,17 @@ def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: Sys
 
     Raise ConfigurationError if no name can be resolved.
     """
-    nodes, failures = resolve_servers(servers, dns_lookup, system, logging.WARNING)
+    nodes, failures = resolve_servers(servers, dns_lookup, system, failure_level=logging.WARNING)
     if not nodes:
         message_template = "has no address that can be resolved: {failures}"
         raise ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, {"failures": failures}))
     return nodes
 
 
-def resolve_servers(
-    servers: Sequence[str], dns_lookup: str, system: System, failure_level: int
-) -> tuple[tuple[Node, ...], str]:
-    """Return a node for each resolved host, and a description of the names that could not be resolved.
+def resolve_servers(servers: Sequence[str], dns_lookup: str, system: System, failure_level: int) -> ResolvedServers:
+    """Try once to resolve each server's host name.
 
+    `dns_lookup`: the value of client.dns.lookup.
     `failure_level`: the level at which to log each failure.
 
     Raise ConfigurationError if an address is not HOST:PORT.
@@ -98,4 +107,4 @@ def resolve_servers(
     distinct_hosts = dict.fromkeys(resolved_hosts)
     # Negative ids cannot be confused with the brokers' real ids.
     nodes = tuple(Node(-1 - index, host, port) for index, (host, port) in enumerate(distinct_hosts))
-    return nodes, "; ".join(failures)
+    return ResolvedServers(nodes, "; ".join(failures))

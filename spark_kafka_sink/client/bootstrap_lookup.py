@@ -11,7 +11,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from spark_kafka_sink.client.bootstrap import BOOTSTRAP_SERVERS_OPTION, parse_bootstrap_servers, resolve_servers
+from spark_kafka_sink.client.bootstrap import (
+    BOOTSTRAP_SERVERS_OPTION,
+    ResolvedServers,
+    parse_bootstrap_servers,
+    resolve_servers,
+)
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.host_lookups import BackgroundLookup
@@ -38,21 +43,21 @@ class BootstrapLookup:
         self._timeout_ms = config.bootstrap_resolve_timeout_ms
         self._retry_backoff_ms = config.retry_backoff_ms
         self._wakeup = wakeup
-        self._lookup: BackgroundLookup[tuple[tuple[Node, ...], str]] | None = None
+        self._lookup: BackgroundLookup[ResolvedServers] | None = None
         self._deadline_ms = math.inf  # until the first call of `try_resolve`, which starts the timeout
         self._next_attempt_ms = -math.inf  # the first attempt is due immediately
         self._has_attempted = False
         self.failure_text = "the lookup has not finished"
         """The names that the last attempt could not resolve, each with the reason.
 
-        Until an attempt has finished, it says that none has.
+        Until the first attempt has finished, this says that there is no result yet.
         """
 
     def try_resolve(self) -> tuple[Node, ...]:
         """Start an attempt to resolve the bootstrap names if one is due, or collect the result of the current attempt.
 
-        Return the resolved nodes, or an empty tuple if there is no result yet, no name was resolved or no attempt is
-        due. Raise ConfigurationError once the timeout has passed, without trying again.
+        Return the resolved nodes. The tuple is empty if no attempt is due, if the attempt is still running, or if it
+        has resolved no name. Raise ConfigurationError once the timeout has passed, without trying again.
         """
         now_ms = self._system.now()
         if self._deadline_ms == math.inf:
@@ -61,10 +66,10 @@ class BootstrapLookup:
             return ()
         if self._next_attempt_ms >= self._deadline_ms:  # the deadline has passed before the next attempt was due
             raise self._build_timeout_error()
-        result = self._resolve_servers()
-        if result is None:  # the attempt is still running
+        resolved_servers = self._resolve_servers()
+        if resolved_servers is None:  # the attempt is still running
             return ()
-        nodes, self.failure_text = result
+        nodes, self.failure_text = resolved_servers
         self._has_attempted = True
         now_ms = self._system.now()
         self._next_attempt_ms = now_ms + self._retry_backoff_ms
@@ -90,8 +95,8 @@ class BootstrapLookup:
         """Return the time of the next attempt or, if the deadline comes first, the deadline."""
         return min(self._next_attempt_ms, self._deadline_ms)
 
-    def _resolve_servers(self) -> tuple[tuple[Node, ...], str] | None:
-        """Return the current attempt's nodes and `failure_text`, or None while the attempt is running."""
+    def _resolve_servers(self) -> ResolvedServers | None:
+        """Start an attempt if none is running. Return the attempt's result, or None while it is running."""
         level = logging.DEBUG if self._has_attempted else logging.WARNING  # warn only after the first attempt
         look_up = partial(resolve_servers, self._servers, self._dns_lookup, self._system, level)
         if self._wakeup is None:

@@ -13,6 +13,7 @@ from uuid import UUID
 from spark_kafka_sink.diagnostics.text import sanitize
 
 NO_TOPIC_ID = UUID(int=0)
+"""The topic id in responses of brokers that have no topic ids."""
 
 
 @dataclass(frozen=True, slots=True)

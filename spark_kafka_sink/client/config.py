@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.client.bootstrap import USE_ALL_DNS_IPS
 from spark_kafka_sink.network.security_config import SecurityConfig
 
+# The values of metadata.recovery.strategy.
 REBOOTSTRAP = "rebootstrap"
 NO_RECOVERY = "none"
 

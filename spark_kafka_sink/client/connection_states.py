@@ -107,7 +107,10 @@ class _NodeConnection:
 
 
 class ConnectionStates:
-    """The connection states of all nodes. Only the sender thread may use them."""
+    """The connection states of all nodes. Only the sender thread may use them.
+
+    With consecutive failures, the backoff and the setup timeout grow up to their maximum.
+    """
 
     def __init__(
         self,
@@ -259,7 +262,7 @@ class ConnectionStates:
         return None if addresses is None else self.set_addresses(node.id, addresses)
 
     def set_addresses(self, node_id: int, addresses: Sequence[SocketAddress]) -> SocketAddress:
-        """Set the addresses to which a node's host name was resolved, and return the one to connect to."""
+        """Set the addresses that a lookup found for a node's host name, and return the one to connect to."""
         connection = self._get_connection(node_id)
         connection.addresses = list(addresses)
         # Move the address that was used last to the end, because it may belong to a dead load balancer.

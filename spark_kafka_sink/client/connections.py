@@ -40,6 +40,8 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 MAX_LOGGED_ADDRESSES = 1_000
+"""The maximum number of addresses with a remembered failure. Once it is reached, all of them are forgotten."""
+
 MIN_CREDENTIAL_REJECTIONS = 3
 """If no connection is alive, credentials count as invalid once this many brokers have rejected them.
 
@@ -155,9 +157,11 @@ class Connections:
     def handle_api_versions(
         self, node_id: int, request: ApiVersionsRequest, response: ApiVersionsResponse, version: int, now_ms: float
     ) -> ConnectionLoss | None:
-        """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the connection must be closed.
+        """Handle a response to ApiVersions. Return a ConnectionLoss if the connection must be closed, else None.
 
-        Otherwise the connection is ready, or ApiVersions will be repeated in another version.
+        If the result is None, the connection is ready, or ApiVersions will be repeated in another version.
+
+        `version`: the version of the request.
         """
         if response.error_code == error_codes.NONE:
             if has_routing_check(response):
@@ -196,9 +200,8 @@ class Connections:
     def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
         """Return whether to repeat ApiVersions in the version with the routing check.
 
-        This is the case if the accepted version was too old to contain the connection's intended cluster and node. If a
-        broker has announced the newer version but rejected it, do not repeat the request, because the broker would
-        reject it again.
+        The request must be repeated if its version was too old to contain the intended cluster and node. A broker that
+        has announced the newer version but rejected it would reject it again, so its check is skipped.
         """
         is_unchecked = version < MIN_VERSION_WITH_ROUTING_CHECK and request.cluster_id is not None
         return is_unchecked and node_id not in self._nodes_without_routing_check
@@ -206,6 +209,7 @@ class Connections:
     # --- queries
 
     def is_ready(self, node_id: int, now_ms: float) -> bool:
+        """Return whether the channel is authenticated, ApiVersions was accepted, and the node is not throttled."""
         return self.states.is_ready(node_id, now_ms) and self._selector.is_channel_ready(str(node_id))
 
     def is_alive(self, node_id: int) -> bool:
@@ -222,7 +226,7 @@ class Connections:
     # --- disconnecting
 
     def build_loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
-        """Describe the loss of a connection, given its channel's final state."""
+        """Describe the loss of a connection whose channel was closed in this state."""
         error = final_state.error  # None if the connection was closed without an error
         address = self.address(node_id) if error is None else error.address
         detail = "disconnected" if error is None else error.text

@@ -63,7 +63,8 @@ class InFlightRequest:
             )
         if request.api_key is ApiKey.API_VERSIONS:
             return decode_api_versions_response(frame, self.version)
-        return decode_response(frame, load_response_type(request.api_key), self.version)[1]
+        _correlation_id, message = decode_response(frame, load_response_type(request.api_key), self.version)
+        return message
 
 
 class InFlightRequests:

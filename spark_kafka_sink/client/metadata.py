@@ -81,7 +81,11 @@ class MetadataQuery:
 
 
 class Metadata:
-    """The topics in use, the cluster's latest snapshot, and the schedule of metadata updates. Thread-safe."""
+    """The topics in use, the cluster's latest snapshot, and the schedule of metadata updates. Thread-safe.
+
+    `nodes`: the bootstrap nodes, which are the snapshot's only nodes until the first response.
+    `allow_auto_topic_creation`: whether a request for a missing topic lets the broker create it.
+    """
 
     def __init__(
         self,
@@ -180,7 +184,9 @@ class Metadata:
             return self._update_version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
-        """Wait for a metadata update newer than `last_version`, which may cover only topics requested by other callers.
+        """Wait for a metadata update newer than `last_version`.
+
+        The update may cover only topics that other callers have requested, so the caller may have to wait again.
 
         Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the fatal error.
         """
@@ -254,7 +260,8 @@ class Metadata:
         """
         until_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
         if until_expiry_ms == 0 and self._backoff.unchanged_response_count:
-            # The update is due because of metadata.max.age.ms. It does not repeat one that brought nothing new.
+            # The update is due because of metadata.max.age.ms. It is independent of the last responses, so it does not
+            # wait for the backoff after responses that contained nothing new.
             with self._lock:
                 self._backoff = self._backoff.restart()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested

@@ -164,7 +164,7 @@ class MetadataFetch:
         return self._rebootstrap_policy.needs_rebootstrap(now_ms)
 
     def rebootstrap(self, now_ms: float) -> bool:
-        """Return to the bootstrap servers if metadata.recovery.strategy allows it. Return whether it does."""
+        """Return to the bootstrap servers, and return True. If metadata.recovery.strategy forbids it, return False."""
         if self._rebootstrap_policy.is_allowed:
             self._metadata.rebootstrap()
             self._rebootstrap_policy.record_rebootstrap(now_ms)

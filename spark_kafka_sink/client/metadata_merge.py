@@ -1,4 +1,4 @@
-"""Construction of a cluster snapshot from the previous one, which is not modified, and a Metadata response.
+"""Builds a new cluster snapshot from the previous one, which is not modified, and a Metadata response.
 
 Brokers learn of a new leader one after another, so a response may be older than the snapshot. As long as the topic id
 stays the same, a partition keeps its previous state if the response has a lower leader epoch. A topic that was deleted
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -56,9 +56,9 @@ Epochs = dict[tuple[str, int], KnownEpoch]
 """Known epochs by topic name and partition index."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class MergeResult:
-    """The result of merge_response: the new snapshot and epochs, and whether a further update is needed."""
+    """The new snapshot and epochs, and whether a further metadata update is needed."""
 
     snapshot: ClusterSnapshot
     epochs: Epochs = field(default_factory=dict)
@@ -83,7 +83,7 @@ def merge_response(
     `is_partial`: True if the response covers only new topics. Known topics that are still in use are then carried over.
     `is_in_use`: returns whether a topic is still in use.
     """
-    result = MergeResult(old_snapshot, dict(known_epochs))
+    merge = _Merge(old_snapshot, known_epochs, version)
     topics: dict[str, TopicInfo] = {}
     if is_partial:
         topics = {name: topic for name, topic in old_snapshot.topics.items() if is_in_use(name)}
@@ -93,9 +93,8 @@ def merge_response(
             continue
         topics.pop(name, None)
         if is_in_use(name):
-            topics[name] = _merge_topic(old_snapshot, topic, version, result)
-    result.epochs = {(name, index): epoch for (name, index), epoch in result.epochs.items() if is_in_use(name)}
-    result.snapshot = ClusterSnapshot(
+            topics[name] = merge.merge_topic(name, topic)
+    snapshot = ClusterSnapshot(
         nodes={
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         },
@@ -103,34 +102,68 @@ def merge_response(
         controller_id=response.controller_id if response.controller_id >= 0 else None,
         cluster_id=None if response.cluster_id is None else sanitize(response.cluster_id),
     )
-    return result
+    epochs = {(name, index): epoch for (name, index), epoch in merge.epochs.items() if is_in_use(name)}
+    return MergeResult(snapshot, epochs, merge.has_changes, merge.needs_refresh)
 
 
-def _merge_topic(
-    old_snapshot: ClusterSnapshot, topic: MetadataResponseTopic, version: int, result: MergeResult
-) -> TopicInfo:
-    """Return the topic's new state. Update the epochs and flags in `result`."""
-    name = topic.name or ""
-    known_topic = old_snapshot.topics.get(name)
-    error = lookup_error_code(topic.error_code)
-    if error.requires_metadata_refresh:
-        result.needs_refresh = True
-    if topic.error_code == error_codes.NONE:
-        partitions = tuple(
-            _merge_partition(old_snapshot, topic, partition, version, result)
-            for partition in _select_valid_partitions(name, topic)
-        )
-        return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, is_internal=topic.is_internal)
-    is_new_error = known_topic is None or known_topic.error_code != topic.error_code
-    level = logging.WARNING if is_new_error else logging.DEBUG
-    _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
-    # Keep the known partitions during a transient error, unless the topic may have been deleted.
-    may_be_deleted = topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
-    if known_topic is not None and error.retriable and not may_be_deleted:
-        return TopicInfo(
-            name, known_topic.topic_id, topic.error_code, known_topic.partitions, is_internal=known_topic.is_internal
-        )
-    return TopicInfo(name, topic.topic_id, topic.error_code)
+class _Merge:
+    """Merges the topics of one response, one after another, and collects the epochs and flags of the MergeResult."""
+
+    def __init__(
+        self, old_snapshot: ClusterSnapshot, known_epochs: Mapping[tuple[str, int], KnownEpoch], version: int
+    ) -> None:
+        self.epochs: Epochs = dict(known_epochs)
+        self.has_changes = False
+        self.needs_refresh = False
+        self._old_snapshot = old_snapshot
+        self._version = version
+
+    def merge_topic(self, name: str, topic: MetadataResponseTopic) -> TopicInfo:
+        """Return the topic's new state, which depends on its old one if the response has an error for the topic."""
+        known_topic = self._old_snapshot.topics.get(name)
+        error = lookup_error_code(topic.error_code)
+        if error.requires_metadata_refresh:
+            self.needs_refresh = True
+        if topic.error_code == error_codes.NONE:
+            partitions = tuple(
+                self._merge_partition(name, topic.topic_id, partition)
+                for partition in _select_valid_partitions(name, topic)
+            )
+            return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, is_internal=topic.is_internal)
+        is_new_error = known_topic is None or known_topic.error_code != topic.error_code
+        level = logging.WARNING if is_new_error else logging.DEBUG
+        _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
+        # Keep the known partitions during a transient error, unless the topic may have been deleted.
+        may_be_deleted = topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
+        if known_topic is not None and error.retriable and not may_be_deleted:
+            return replace(known_topic, error_code=topic.error_code)
+        return TopicInfo(name, topic.topic_id, topic.error_code)
+
+    def _merge_partition(self, name: str, topic_id: UUID, partition: MetadataResponsePartition) -> PartitionInfo:
+        """Return the partition from the response, or the old one if the response has a lower leader epoch."""
+        if lookup_error_code(partition.error_code).requires_metadata_refresh:
+            self.needs_refresh = True
+        new_partition = _build_partition_info(name, partition, self._version)
+        key = name, new_partition.index
+        leader_epoch = new_partition.leader_epoch
+        if leader_epoch is None:
+            # The broker is old or sent no epoch, so there is nothing to compare later responses with.
+            self.epochs.pop(key, None)
+            self.has_changes = True
+            return new_partition
+        known_epoch = self.epochs.get(key)
+        if known_epoch is not None and _is_other_topic(known_epoch.topic_id, topic_id):
+            known_epoch = None  # the topic was recreated, so its epochs have started again
+        if known_epoch is not None and leader_epoch < known_epoch.epoch:
+            old_partition = self._old_snapshot.partition(name, new_partition.index)
+            if old_partition is not None:
+                # The broker that sent the response does not know the current leader yet, and names a previous one.
+                _log.debug("%s-%d: epoch %d is older than %d", *key, leader_epoch, known_epoch.epoch)
+                return old_partition
+        if known_epoch is None or leader_epoch != known_epoch.epoch:
+            self.has_changes = True
+        self.epochs[key] = KnownEpoch(topic_id, leader_epoch)
+        return new_partition
 
 
 def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
@@ -141,44 +174,6 @@ def _select_valid_partitions(name: str, topic: MetadataResponseTopic) -> list[Me
     if invalid_count:
         _log.warning("Metadata of topic %s: ignored %d partitions out of range", name, invalid_count)
     return [partitions_by_index[index] for index in valid_indices]
-
-
-def _merge_partition(
-    old_snapshot: ClusterSnapshot,
-    topic: MetadataResponseTopic,
-    partition: MetadataResponsePartition,
-    version: int,
-    result: MergeResult,
-) -> PartitionInfo:
-    """Return the partition from the response, or the old one if the response has a lower leader epoch.
-
-    Update the epochs and flags in `result`.
-    """
-    name = topic.name or ""
-    if lookup_error_code(partition.error_code).requires_metadata_refresh:
-        result.needs_refresh = True
-    new_partition = _build_partition_info(name, partition, version)
-    key = name, new_partition.index
-    known_epoch = result.epochs.get(key)
-    if new_partition.leader_epoch is None:
-        # The broker is old or sent no epoch, so there is nothing to compare later responses with.
-        result.epochs.pop(key, None)
-        result.has_changes = True
-        return new_partition
-    new_epoch = KnownEpoch(topic.topic_id, new_partition.leader_epoch)
-    if known_epoch is None or _is_other_topic(known_epoch.topic_id, topic.topic_id):
-        result.has_changes = True  # a new partition, or one of a topic that was recreated
-    else:
-        is_stale = new_epoch.epoch < known_epoch.epoch
-        old_partition = old_snapshot.partition(name, new_partition.index) if is_stale else None
-        if old_partition is not None:
-            # The broker that sent the response does not know the current leader yet, and names a previous one.
-            _log.debug("%s-%d: epoch %d is older than %d", *key, new_epoch.epoch, known_epoch.epoch)
-            return old_partition
-        result.has_changes |= new_epoch.epoch != known_epoch.epoch
-    if new_epoch != known_epoch:
-        result.epochs[key] = new_epoch
-    return new_partition
 
 
 def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:

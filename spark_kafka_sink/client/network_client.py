@@ -1,8 +1,9 @@
 """NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
 `poll` does most of the work: it sends the due requests, polls the Selector and returns the responses. Between polls,
-`ready` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go first:
-each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update is due.
+`prepare_node` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go
+first: each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update
+is due.
 
 If a response times out, cannot be decoded or belongs to a different request, later responses cannot be matched to
 requests. The client then closes the connection, and all of its requests fail in order as `disconnected`.
@@ -90,7 +91,7 @@ class NetworkClient:
 
     # --- connections
 
-    def ready(self, node: Node, now_ms: float) -> bool:
+    def prepare_node(self, node: Node, now_ms: float) -> bool:
         """Return whether requests can be sent to the node now. If not, start connecting if the backoff allows it."""
         if self.is_ready(node.id, now_ms):
             return True
@@ -105,14 +106,11 @@ class NetworkClient:
         """Return the milliseconds after which the node's state may change without any network event."""
         return self._states.poll_delay_ms(node_id, now_ms)
 
-    def connection_failed(self, node_id: int) -> bool:
+    def has_connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
-        """Return how long the node has not responded although a request or a connection attempt is pending.
-
-        Return 0 if nothing is pending.
-        """
+        """Return how long the node has not responded to a request or connection attempt; 0 if none is pending."""
         if self._states.is_preparing(node_id):
             since_ms = self._states.last_attempt_ms(node_id)
         else:
@@ -124,7 +122,7 @@ class NetworkClient:
         if self._connections.is_alive(node_id):
             self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
-    def authentication_exception(self, node_id: int) -> AuthenticationError | None:
+    def authentication_error(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
 
     def least_loaded_node(self, now_ms: float) -> Node | None:
@@ -207,9 +205,8 @@ class NetworkClient:
             return responses
         metadata_wait_ms = self._maybe_update_metadata(now_ms)
         deadline_ms = min(self._in_flight.next_deadline_check_ms(), self._states.next_setup_deadline_ms())
-        self._selector.poll(
-            max(0.0, min(timeout_ms, metadata_wait_ms, self._config.request_timeout_ms, deadline_ms - now_ms))
-        )
+        wait_ms = min(timeout_ms, metadata_wait_ms, self._config.request_timeout_ms, deadline_ms - now_ms)
+        self._selector.poll(max(0.0, wait_ms))
 
         now_ms = self._system.now()
         responses = []
@@ -248,7 +245,7 @@ class NetworkClient:
             self._selector.close()
             self._metadata.close()
 
-    # --- the steps of poll, in order
+    # --- the steps of poll, in order; each appends to `responses` the results that `poll` will return
 
     def _maybe_update_metadata(self, now_ms: float) -> float:
         """Send a metadata request if one is due and a node can be used. Return the delay until the next call."""
@@ -288,6 +285,7 @@ class NetworkClient:
         return self._metadata_fetch.wait_ms(now_ms, self._last_response_ms_by_node)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: float) -> None:
+        """Record the requests that have been written. A request that expects no response ends now."""
         for send in self._selector.completed_sends:
             in_flight_request = send.tag
             assert isinstance(in_flight_request, InFlightRequest)
@@ -297,15 +295,18 @@ class NetworkClient:
                 responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        """Match responses to requests, and add those for callers to `responses`. Close connections on invalid ones."""
+        """Match responses to requests, handle those to the client's own requests, and report all others.
+
+        An invalid response closes the connection.
+        """
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
             self._last_response_ms_by_node[node_id] = now_ms
-            result = self._match_response(node_id, receive.payload)
-            if isinstance(result, ConnectionLoss):
-                self._close_connection(responses, node_id, result, now_ms)
+            match_or_loss = self._match_response(node_id, receive.payload)
+            if isinstance(match_or_loss, ConnectionLoss):
+                self._close_connection(responses, node_id, match_or_loss, now_ms)
                 continue
-            in_flight_request, message = result
+            in_flight_request, message = match_or_loss
             if in_flight_request.is_internal and isinstance(message, MetadataResponse):
                 query = get_metadata_query(in_flight_request.request)
                 self._metadata_fetch.handle_response(node_id, query, message, in_flight_request.version, now_ms)
@@ -328,9 +329,10 @@ class NetworkClient:
             return ConnectionLoss(logged_error.text, logged_error.address)
 
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: float) -> None:
+        """End the requests of the connections that the Selector has closed."""
         for channel_id, final_state in self._selector.disconnected.items():
             node_id = int(channel_id)
-            if self._connections.is_alive(node_id):  # if not, this poll has already closed it
+            if self._connections.is_alive(node_id):  # if not, this poll has already closed the connection
                 self._handle_loss(responses, node_id, self._connections.build_loss(node_id, final_state), now_ms)
 
     def _send_api_versions_requests(self, now_ms: float) -> None:
@@ -344,6 +346,7 @@ class NetworkClient:
             self._close_connection(responses, node_id, self._connections.build_setup_timeout_loss(node_id), now_ms)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now_ms: float) -> None:
+        """Close each connection with a timed-out request, because later responses could not be matched to requests."""
         for node_id, request in self._in_flight.collect_timed_out_requests(now_ms).items():
             timeout = f"{request.timeout_ms / 1000:g} s"
             if request.timeout_ms == self._config.request_timeout_ms:
@@ -352,6 +355,7 @@ class NetworkClient:
             self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: float) -> None:
+        """Close all connections and return to the bootstrap servers, if that is necessary and allowed."""
         if not self._metadata_fetch.needs_rebootstrap(now_ms):
             return
         for node_id in self._metadata.snapshot.nodes:
@@ -408,12 +412,12 @@ class NetworkClient:
         response: ApiVersionsResponse,
         now_ms: float,
     ) -> None:
-        """Mark the node as ready, repeat ApiVersions in another version, or close the connection."""
+        """Apply a response to ApiVersions: mark the node as ready, repeat the request, or close the connection."""
         node_id = in_flight_request.request.node_id
         request = in_flight_request.request.message
         assert isinstance(request, ApiVersionsRequest)
         loss = self._connections.handle_api_versions(node_id, request, response, in_flight_request.version, now_ms)
-        if self._states.is_ready(node_id, now_ms):  # only now: a socket that connects can still fail in TLS or SASL
+        if self._states.is_ready(node_id, now_ms):  # earlier, a connected socket can still fail in TLS or SASL
             self._metadata.clear_connection_failure(node_id)
         if loss is not None:
             if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
@@ -436,7 +440,7 @@ class NetworkClient:
         self._handle_loss(responses, node_id, loss, now_ms)
 
     def _handle_loss(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now_ms: float) -> None:
-        """Record the loss, end the node's requests with results in `responses`, and request a metadata update."""
+        """Record the loss of a connection, end its requests, and request a metadata update."""
         self._connections.record_loss(node_id, loss, now_ms)
         self._cancel_requests(responses, node_id, loss, now_ms)
         if not loss.is_expected:

@@ -38,12 +38,15 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create. `configs` are its settings, as (name, value) pairs."""
+    """A topic to create."""
 
     name: str
     partitions: int = BROKER_DEFAULT
+    """The number of partitions."""
     replicas: int = BROKER_DEFAULT
+    """The number of replicas of each partition."""
     configs: tuple[tuple[str, str], ...] = ()
+    """The topic's settings, as (name, value) pairs."""
 
     def __str__(self) -> str:
         """Return text such as "partitions 12, replicas 3, cleanup.policy compact"."""

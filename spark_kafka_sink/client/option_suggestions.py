@@ -3,8 +3,8 @@
 For a name from a different client, the Java option with the most similar spelling is often the wrong suggestion. For
 example, the Java producer option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So names of other
 clients are recognized first, in two steps. If a name becomes an option when its underscores are replaced with dots,
-that option is suggested. Otherwise the name is looked up in the tables below. As in the text of an OptionFault, braces
-in the tables enclose option names.
+that option is suggested. Otherwise the name is looked up in the tables below. In the tables, as in the text of an
+OptionFault, a name in braces stands for that option, in the user's spelling.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from spark_kafka_sink.errors import OptionFault
+from spark_kafka_sink.errors import OptionFault, option_placeholder
 
 _PEM_TRUSTSTORE = "{ssl.truststore.location}, with {ssl.truststore.type} PEM"
 _PEM_KEYSTORE = "{ssl.keystore.location}, with {ssl.keystore.type} PEM: one file with the key and the certificates"
@@ -24,7 +24,7 @@ _JAAS_CONFIG = (
 _KERBEROS = "a ticket in the cache of the process (kinit), with {sasl.kerberos.service.name}"
 _LOGGING = "Python's logging, logger spark_kafka_sink"
 
-LIBRDKAFKA_OPTIONS = {
+LIBRDKAFKA_OPTIONS: dict[str, str] = {
     "metadata.broker.list": "{bootstrap.servers}",
     "request.required.acks": "{acks}",
     "queue.buffering.max.ms": "{linger.ms}",
@@ -65,8 +65,9 @@ LIBRDKAFKA_OPTIONS = {
     "log_level": _LOGGING,
     "statistics.interval.ms": "not needed: call KafkaProducer.metrics()",
 }
+"""The option to use here, or other advice, by librdkafka's option name."""
 
-KAFKA_PYTHON_OPTIONS = {
+KAFKA_PYTHON_OPTIONS: dict[str, str] = {
     "ssl_cafile": _PEM_TRUSTSTORE,
     "ssl_certfile": _PEM_KEYSTORE,
     "ssl_keyfile": _PEM_KEYSTORE,
@@ -77,6 +78,7 @@ KAFKA_PYTHON_OPTIONS = {
     "sasl_oauth_token_provider": "{sasl.oauthbearer.token.callback}",
     "api_version": "not needed: the client asks the brokers for their versions",
 }
+"""The option to use here, or other advice, by kafka-python's option name."""
 
 
 def build_unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
@@ -94,14 +96,14 @@ def suggest_option_name(name: str, known_names: Collection[str]) -> str:
     if suggestion is not None:
         return suggestion
     matches = difflib.get_close_matches(name, known_names, n=1)
-    return f"Did you mean {{{matches[0]}}}?" if matches else ""
+    return f"Did you mean {option_placeholder(matches[0])}?" if matches else ""
 
 
 def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> str | None:
     """Return a suggestion if the name is an option of librdkafka or kafka-python, else None."""
     dotted_name = name.replace("_", ".")
     if dotted_name != name and dotted_name in known_names:
-        return f"Option names have dots here: {{{dotted_name}}}."
+        return f"Option names have dots here: {option_placeholder(dotted_name)}."
     for client, replacements in (("librdkafka", LIBRDKAFKA_OPTIONS), ("kafka-python", KAFKA_PYTHON_OPTIONS)):
         if name in replacements:
             replacement = replacements[name]

@@ -185,6 +185,7 @@ def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
 
 
 def _parse_security(parsed_options: ParsedOptions) -> SecurityConfig | None:
+    """Parse the security options. If any is invalid, add the faults to `parsed_options` and return None."""
     try:
         return parse_security_config(
             {name: value for name, value in parsed_options.raw_values.items() if name in SECURITY_OPTIONS}

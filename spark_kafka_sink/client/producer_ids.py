@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_EPOCH = 32_767
+"""The highest epoch of a producer id (int16)."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -15,6 +16,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
+"""The identity in requests of a producer that has none yet."""
 
 UNUSED_IDENTITY = ProducerIdAndEpoch(producer_id=2**62, epoch=0)
 """A valid identity that brokers never assign to a producer."""

@@ -31,14 +31,12 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 from spark_kafka_sink.protocol.schema import VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
+"""The name of this library's distribution, which brokers see as the client's software name."""
 TRANSACTION_VERSION = "transaction.version"
 """The finalized feature whose level is the cluster's transaction protocol version."""
 MIN_VERSION_WITH_ROUTING_CHECK = 5
 """The first ApiVersions version that names the intended cluster and node of a connection (KIP-1242)."""
 
-# From these versions on, a throttling broker responds at once, and the client must not send anything for
-# throttle_time_ms (KIP-219). In older versions, the broker delays the response, so the client must not wait a
-# second time. APIs that are newer than KIP-219 (Kafka 2.0) have no row, because all of their versions count.
 MIN_VERSIONS_WITH_CLIENT_THROTTLE: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
@@ -56,7 +54,12 @@ MIN_VERSIONS_WITH_CLIENT_THROTTLE: dict[ApiKey, int] = {
     ApiKey.TXN_OFFSET_COMMIT: 1,
     ApiKey.DESCRIBE_CONFIGS: 2,
 }
+"""The first version of each API in which the client itself must wait for the throttle time (KIP-219).
 
+From this version on, a throttling broker responds at once, and the client must not send anything for throttle_time_ms.
+In older versions, the broker delays the response, so the client must not wait a second time. An API that is newer than
+KIP-219 (Kafka 2.0) has no row, because the client must wait in all of its versions.
+"""
 
 INTRODUCED_IN: dict[ApiKey, str] = {
     ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
@@ -131,6 +134,7 @@ def _describe_age(api_key: ApiKey) -> str:
 
 
 def build_node_api_versions(broker: str, response: ApiVersionsResponse) -> NodeApiVersions:
+    """Build the read-only view of a broker's ApiVersions response. `broker` is its description for error messages."""
     return NodeApiVersions(
         broker,
         MappingProxyType({api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}),
@@ -190,11 +194,13 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
     """
     error_code = int.from_bytes(frame[4:6], "big", signed=True)
     if error_code != error_codes.UNSUPPORTED_VERSION:
-        return decode_response(frame, ApiVersionsResponse, version)[1]
+        _correlation_id, response = decode_response(frame, ApiVersionsResponse, version)
+        return response
     try:
-        return decode_response(frame, ApiVersionsResponse, version=0)[1]
+        _correlation_id, response = decode_response(frame, ApiVersionsResponse, version=0)
     except DecodeError:
         return ApiVersionsResponse(error_code=error_code)
+    return response
 
 
 def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:

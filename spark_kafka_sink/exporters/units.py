@@ -11,6 +11,7 @@ SECONDS, BYTES = "s", "By"
 _RATIO_UNIT = "1"
 
 _SECONDS_PER_NANOSECOND, _SECONDS_PER_MILLISECOND = 1e-9, 1e-3
+# Units of the metrics whose names begin with these prefixes. `to_exported_metric` checks them in this order.
 _MILLISECOND_PREFIXES = ("record-queue-time-", "request-latency-", "produce-throttle-time-")
 _BYTE_SIZE_PREFIXES = ("batch-size-", "record-size-", "request-size-")
 _BYTE_COUNTER_PREFIXES = ("byte-", "incoming-byte-", "outgoing-byte-")

@@ -166,7 +166,7 @@ class RegistryTransport:
             outcome = self._try_urls(request, deadline_s)
             if isinstance(outcome, HttpResponse):
                 if outcome.status == HTTPStatus.OK:
-                    return parse_json_object(outcome.data)
+                    return parse_json_object(outcome.body)
                 raise SchemaRegistryError(self._describe_rejection(outcome, subject, has_schema=body is not None))
             backoff_s = _compute_backoff_s(attempt, outcome)
             remaining_s = deadline_s - self._now_s()
@@ -233,7 +233,7 @@ class RegistryTransport:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
             return response
-        message = self._sanitize_message(parse_json_object(response.data))
+        message = self._sanitize_message(parse_json_object(response.body))
         return _FailedRequest(
             f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
         )
@@ -243,7 +243,7 @@ class RegistryTransport:
 
         `has_schema`: whether the request contained a schema.
         """
-        status, body = response.status, parse_json_object(response.data)
+        status, body = response.status, parse_json_object(response.body)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return f"{prefix}: {self._describe_credentials_remedy()}"

@@ -7,8 +7,9 @@ A channel goes through these states. Only the Selector calls the methods that le
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
-`state` and two booleans describe the progress. None of them replaces another, because `state` becomes the reason once
-the channel has failed, and because it does not change during a re-authentication:
+`state` and two booleans describe the progress, and none of them replaces another. If the channel expires or its
+authentication fails, the kind of `state` becomes the reason, and no longer tells whether the channel was connecting.
+While the channel authenticates again, `state` stays READY, although the channel is not ready:
 
 |                                 | `state.kind`    | `is_connecting` | `is_ready` |
 |---------------------------------|-----------------|-----------------|------------|
@@ -33,9 +34,9 @@ from spark_kafka_sink.network.authenticator import MAX_AUTHENTICATION_FRAME_BYTE
 from spark_kafka_sink.network.frame import (
     DEFAULT_MAX_FRAME_BYTES,
     FrameReader,
-    FrameWriter,
     NetworkReceive,
     NetworkSend,
+    OutgoingFrame,
 )
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
@@ -69,7 +70,12 @@ class ChannelState:
 
 
 class KafkaChannel:
-    """A connection to one peer. Owned by one Selector and used only by its thread."""
+    """A connection to one peer. Owned by one Selector and used only by its thread.
+
+    `channel_id`: chosen by the owner of the selector; identifies the channel in sends and receives.
+    `is_connecting`: whether the socket is still connecting. False for a connection that a server has accepted.
+    `max_frame_bytes`: the largest frame to receive.
+    """
 
     def __init__(
         self,
@@ -105,10 +111,11 @@ class KafkaChannel:
         self._reader = FrameReader()
         self._frame_memory: FrameMemory[KafkaChannel] | None = None
         self._counts = IoCounts()
-        self._traffic: tuple[TrafficCounts, ...] = ()
+        self._traffic_counts: tuple[TrafficCounts, ...] = ()  # the selector's total and, if counted, the channel's own
         self._send: NetworkSend | None = None
-        self._send_writer: FrameWriter | None = None
-        self._authentication_writer: FrameWriter | None = None
+        self._send_frame: OutgoingFrame | None = None
+        """The frame of `_send`; None if there is no send."""
+        self._authentication_frame: OutgoingFrame | None = None
         self._update_ready()
 
     def __repr__(self) -> str:
@@ -123,8 +130,8 @@ class KafkaChannel:
         """Whether the channel has bytes to write now."""
         return (
             (self._send is not None and self.is_ready)
-            or self._authentication_writer is not None
-            or self.transport.has_output
+            or self._authentication_frame is not None
+            or self.transport.has_buffered_output
         )
 
     @property
@@ -133,7 +140,7 @@ class KafkaChannel:
 
         Until the channel has been ready once, it must finish writing a frame before it reads the next one.
         """
-        is_responding = self._authentication_writer is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
+        is_responding = self._authentication_frame is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
         is_muted = self.is_muted and self.is_ready
         return not (self.is_connecting or is_muted or self._reader.is_waiting_for_memory or is_responding)
 
@@ -145,7 +152,7 @@ class KafkaChannel:
     @property
     def has_buffered_input(self) -> bool:
         """Whether there is input that may be read now but has already left the socket, so no poller reports it."""
-        return (self._reader.has_buffered_input or self.transport.has_input) and self.can_read
+        return (self._reader.has_buffered_input or self.transport.has_buffered_input) and self.can_read
 
     def update_start_times(self, now_ms: float) -> None:
         """Record when the setup and the current frame started. Call this whenever the state may have changed."""
@@ -157,11 +164,6 @@ class KafkaChannel:
             self.frame_started_ms = None
         elif self.frame_started_ms is None:
             self.frame_started_ms = now_ms
-
-    def set_frame_memory(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
-        """Reserve the memory of long frames in `frame_memory` from now on. Call this before anything is read."""
-        self._frame_memory = frame_memory
-        self._reader = FrameReader(lambda size: frame_memory.try_reserve(self, size))
 
     def resume_reading(self) -> None:
         """Start reading the frame whose memory reservation has been granted."""
@@ -176,13 +178,23 @@ class KafkaChannel:
         write_event = EVENT_WRITE if self.has_output else 0
         return read_event | write_event
 
-    def set_counts(self, counts: IoCounts) -> None:
-        """Count this channel's I/O in `counts` from now on."""
+    def attach(self, counts: IoCounts, frame_memory: FrameMemory[KafkaChannel] | None, now_ms: float) -> None:
+        """Count this channel's I/O in `counts`, and reserve the memory of its long frames in `frame_memory`.
+
+        Call this once, before anything is read or written.
+
+        `frame_memory`: None if the memory is not limited.
+        `now_ms`: the current time, which becomes the time of the last activity.
+        """
         self._counts = counts
         channel_counts = counts.get_or_create_channel_counts(self.id)
-        self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
+        self._traffic_counts = (counts,) if channel_counts is None else (counts, channel_counts)
         if not self.is_connecting:  # an accepted socket, which is connected from the start
             counts.connections_opened += 1
+        if frame_memory is not None:
+            self._frame_memory = frame_memory
+            self._reader = FrameReader(lambda size: frame_memory.try_reserve(self, size))
+        self.last_active_ms = now_ms
 
     def finish_connect(self) -> None:
         """Complete the TCP connection. Raise OSError if the connection attempt failed."""
@@ -217,14 +229,14 @@ class KafkaChannel:
         """Set the frame that `write` writes. Raise IllegalStateError if the previous one has not been completed."""
         if self._send is not None:
             raise IllegalStateError(f"channel {self.id}: cannot send a frame while another is being written")
-        self._send_writer = FrameWriter(send.segments)
+        self._send_frame = OutgoingFrame(send.segments)
         self._send = send
 
     def read(self, now_ms: float) -> NetworkReceive | None:
-        """Continue reading the current frame. Return it if it is complete now, else None.
+        """Continue reading the current frame. Return the frame once it is complete, else None.
 
-        Authentication frames are passed to the authenticator instead of being returned. Raise AuthenticationError if
-        authentication has failed and no error response has to be written first.
+        Return None for an authentication frame as well, because the authenticator handles it. Raise AuthenticationError
+        if authentication has failed and no error response has to be written first.
         """
         frame = self._read_frame()
         if frame is None:
@@ -232,65 +244,65 @@ class KafkaChannel:
         self.frame_started_ms = None  # the next frame, which may have arrived in part, has its own time limit
         reserved_bytes = 0 if self._frame_memory is None else self._frame_memory.detach(self)
         if not self.authenticator.is_authentication_frame(frame, now_ms):
-            for counts in self._traffic:
+            for counts in self._traffic_counts:
                 counts.record_completed_receive()
             return NetworkReceive(self.id, frame, reserved_bytes)
         if self._frame_memory is not None:  # the caller releases only the memory of frames that it receives
             self._frame_memory.release(reserved_bytes)
         self._queue_authentication_frame(self.authenticator.handle_frame(frame, now_ms))
         # If there is an error response, _finish_frame raises the failure once the response has been written.
-        if self._authentication_writer is None and self.authenticator.failure is not None:
+        if self._authentication_frame is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
         return None
 
     def write(self, now_ms: float) -> NetworkSend | None:
-        """Try once to write. Return the send if this attempt completed it, else None.
+        """Try once to write. Return the send if this attempt has completed it, else None.
 
         Raise AuthenticationError once the response that rejects the peer has been written.
         """
         self._start_due_reauthentication(now_ms)
-        writer = self._select_writer()
-        if writer is None or writer.is_complete:
+        frame = self._select_frame()
+        if frame is None or frame.is_complete:
             self.transport.flush()  # the transport may hold ciphertext that the socket has not accepted yet
         else:
-            written_bytes = self.transport.write(writer.next_segments(MAX_SEGMENTS_PER_WRITE))
-            writer.advance(written_bytes)
-            if written_bytes and writer is self._send_writer:
-                for counts in self._traffic:
+            written_bytes = self.transport.write(frame.next_segments(MAX_SEGMENTS_PER_WRITE))
+            frame.advance(written_bytes)
+            if written_bytes and frame is self._send_frame:
+                for counts in self._traffic_counts:
                     counts.record_bytes_sent(written_bytes)
         # A frame is complete only once the socket has accepted all of its ciphertext.
-        if writer is None or not writer.is_complete or self.transport.has_output:
+        if frame is None or not frame.is_complete or self.transport.has_buffered_output:
             return None
-        return self._finish_frame(writer)
+        return self._finish_frame(frame)
 
     def close(self) -> None:
         """Close the transport, drop the send's segments and release the memory reserved for the current frame."""
         if not self.is_connecting:  # a failed attempt was not counted as opened
             self._counts.connections_closed += 1
-        self._send = self._send_writer = self._authentication_writer = None
+        self._send = self._send_frame = self._authentication_frame = None
         if self._frame_memory is not None:
             self._frame_memory.remove_owner(self)
         self.transport.close()
 
     def _start_due_reauthentication(self, now_ms: float) -> None:
-        """Authenticate again before a new send if the session is about to expire."""
-        has_new_send = self._send_writer is not None and self._send_writer.written_bytes == 0
+        """Start to authenticate again if the session is about to expire and a new send is waiting."""
+        has_new_send = self._send_frame is not None and self._send_frame.written_bytes == 0
         # Re-authentication has to read responses, so it waits until the channel is unmuted.
-        can_reauthenticate = has_new_send and self._authentication_writer is None and not self.is_muted
+        can_reauthenticate = has_new_send and self._authentication_frame is None and not self.is_muted
         if can_reauthenticate and self.authenticator.is_reauthentication_due(now_ms):
             self._queue_authentication_frame(self.authenticator.start(now_ms))
 
-    def _select_writer(self) -> FrameWriter | None:
-        """Return the writer to continue with: a partly written send first, then authentication, then a new send.
+    def _select_frame(self) -> OutgoingFrame | None:
+        """Return the frame to write next: a partly written send first, then authentication, then a new send.
 
         Return None if no frame may be written now.
         """
-        send_writer = self._send_writer
-        if send_writer is not None and send_writer.written_bytes > 0:
-            return send_writer
-        if self._authentication_writer is not None:
-            return self._authentication_writer
-        return send_writer if self.authenticator.is_complete else None
+        send_frame = self._send_frame
+        if send_frame is not None and send_frame.written_bytes > 0:
+            return send_frame
+        if self._authentication_frame is not None:
+            return self._authentication_frame
+        return send_frame if self.authenticator.is_complete else None
 
     def _record_authentication(self) -> None:
         """Update `is_ready`, and count the authentication if the last step has completed it."""
@@ -310,7 +322,7 @@ class KafkaChannel:
             not self.is_connecting
             and self.transport.is_ready
             and self.authenticator.is_complete
-            and self._authentication_writer is None
+            and self._authentication_frame is None
         )
         if self.is_ready:
             self.state = ChannelState(ChannelStateKind.READY)
@@ -318,24 +330,30 @@ class KafkaChannel:
     def _queue_authentication_frame(self, segments: Sequence[Buffer] | None) -> None:
         """Queue the frame that an authentication step returned, if any, and record the step."""
         if segments is not None:
-            self._authentication_writer = FrameWriter(segments)
+            self._authentication_frame = OutgoingFrame(segments)
         self._record_authentication()
 
-    def _finish_frame(self, writer: FrameWriter) -> NetworkSend | None:
-        """Record that a frame has been written. Return its send, or None if it was an authentication frame."""
-        if writer is self._authentication_writer:
-            self._authentication_writer = None
+    def _finish_frame(self, frame: OutgoingFrame) -> NetworkSend | None:
+        """Record that a frame has been written. Return its send, or None for an authentication frame.
+
+        Raise AuthenticationError if the frame was the response that rejects the peer.
+        """
+        if frame is self._authentication_frame:
+            self._authentication_frame = None
             if self.authenticator.failure is not None:
                 raise self.authenticator.failure
             self._record_authentication()
             return None
-        send, self._send, self._send_writer = self._send, None, None
-        for counts in self._traffic:
-            counts.record_completed_send(writer.size)
+        send, self._send, self._send_frame = self._send, None, None
+        for counts in self._traffic_counts:
+            counts.record_completed_send(frame.size)
         return send
 
     def _read_frame(self) -> memoryview | None:
-        """Read from the transport until a frame is complete. Return None if it stays incomplete in this poll."""
+        """Read from the transport until a frame is complete.
+
+        Return None if no more bytes are available, or if this poll has read its share of MAX_READ_BYTES_PER_POLL.
+        """
         reader = self._reader
         max_bytes = self._compute_max_receive_bytes()
         remaining_bytes = MAX_READ_BYTES_PER_POLL
@@ -348,12 +366,13 @@ class KafkaChannel:
             remaining_bytes -= received_bytes
             self.bytes_received += received_bytes
             if self.is_ready:
-                for counts in self._traffic:
+                for counts in self._traffic_counts:
                     counts.record_bytes_received(received_bytes)
             frame = reader.next_frame(max_bytes)
         return frame
 
     def _compute_max_receive_bytes(self) -> int:
+        """Return the maximum frame size, which is smaller until the peer has been authenticated for the first time."""
         # The state stays READY during re-authentication, when long responses to earlier requests may still arrive.
         if self.state.kind is ChannelStateKind.READY:
             return self._max_frame_bytes

@@ -4,16 +4,16 @@
     | length N (int32)  | payload, N bytes
     +-------------------+----------------- - - -
 
-`FrameWriter` tracks which part of a frame has not been written yet. It neither joins nor copies the payload's segments;
-if a write stops inside a segment, the next write continues there.
+`OutgoingFrame` tracks which part of a frame has not been written yet. It neither joins nor copies the payload's
+segments. If a write stops inside a segment, the next write continues there.
 
-`FrameReader` assembles frames. It reads up to READ_AHEAD_BYTES at once, so one read usually returns a short frame (most
-responses are short) together with its length, and often the next frame as well. A short frame is copied to its own
-memory when it is returned. A long frame is received directly into its own memory, except for its first bytes.
+`FrameReader` assembles frames. It reads up to READ_AHEAD_BYTES at once. Most responses are short, so one read usually
+picks up both the length and the payload of a frame, and often the next frame as well. A short frame is copied to its
+own memory when it is returned. A long frame is received directly into its own memory, except for its first bytes.
 
 The length is validated before any memory is allocated for a frame. The memory then grows as bytes arrive, because a
-malicious peer can announce any length at no cost. Only a peer that has already sent long frames gets more memory at
-once. On a listener, the reader reserves memory before it starts a long frame.
+malicious peer can announce any length at no cost. Only a peer that has already sent long frames is trusted with up to
+MAX_TRUSTED_BYTES from the start. On a listener, the reader reserves memory before it starts a long frame.
 """
 
 from __future__ import annotations
@@ -34,16 +34,20 @@ MAX_FRAME_BYTES = 2**31 - 1
 """The largest frame size that an int32 length can express."""
 
 READ_AHEAD_BYTES = 4 * 1024
+"""The size of a reader's buffer. A frame that does not fit into it, with its length, is a long frame."""
+
 MIN_GROWTH_BYTES = 64 * 1024
 """The minimum memory allocated for a long frame, unless its whole payload needs less."""
+
 GROWTH_FACTOR = 4
-"""The multiple of the bytes received so far that a long frame's memory grows to."""
+"""Each time a long frame's memory grows, it grows to this multiple of the bytes received so far."""
+
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
 """The maximum memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""
 
 _LENGTH = struct.Struct(">i")
 
-# The first bytes that a peer sends in another protocol, and what they mean to the user.
+# The first bytes that a peer sends in another protocol, which the reader takes for a length, and what they mean.
 _FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
     (b"HTTP", "an HTTP server responded: this is not the port of a Kafka listener"),
     (b"GET ", "an HTTP request was received: this is the port of a Kafka listener"),
@@ -74,8 +78,8 @@ class NetworkReceive(NamedTuple):
     """The number of bytes to pass to `Selector.release_memory` once the payload is no longer needed."""
 
 
-class FrameWriter:
-    """Tracks which part of one frame has not been written yet."""
+class OutgoingFrame:
+    """A frame that is being written. It tracks which part of the frame the transport has not accepted yet."""
 
     __slots__ = ("_position", "_segments", "is_complete", "size", "written_bytes")
 
@@ -98,19 +102,19 @@ class FrameWriter:
         """Return the next segments to write, excluding bytes that have already been written."""
         return self._segments[self._position : self._position + max_segments]
 
-    def advance(self, written_bytes: int) -> None:
+    def advance(self, newly_written_bytes: int) -> None:
         """Record that this many more bytes have been written."""
-        self.written_bytes += written_bytes
+        self.written_bytes += newly_written_bytes
         if self.written_bytes == self.size:  # the usual case: the whole frame in one write
             self.is_complete = True
             return
         segments, position = self._segments, self._position
         # Skip the segments that were written in full. If the next one was written in part, keep the rest of it.
-        while written_bytes >= (size := len(segments[position])):
-            written_bytes -= size
+        while newly_written_bytes >= (size := len(segments[position])):
+            newly_written_bytes -= size
             position += 1
-        if written_bytes:
-            segments[position] = memoryview(segments[position])[written_bytes:]
+        if newly_written_bytes:
+            segments[position] = memoryview(segments[position])[newly_written_bytes:]
         self._position = position
 
 

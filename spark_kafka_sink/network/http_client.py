@@ -30,7 +30,7 @@ class HttpResponse(NamedTuple):
     """A response whose body has been received in full."""
 
     status: int
-    data: bytes
+    body: bytes
     retry_after: str | None = None
     """The unparsed Retry-After header."""
     date_s: float | None = None
@@ -92,8 +92,11 @@ def is_loopback(url: str) -> bool:
     return urllib.parse.urlsplit(url).hostname in LOOPBACK_HOSTS
 
 
-def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:
-    """Connect to a URL's server, using TLS for https. Raise OSError if connecting fails or times out."""
+def open_connection(url: str, ssl_context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:
+    """Connect to a URL's server, using TLS for https. Raise OSError if connecting fails or times out.
+
+    `ssl_context`: the TLS settings; None for Python's defaults.
+    """
     parts = urllib.parse.urlsplit(url)
     assert parts.hostname is not None
     deadline_s = time.monotonic() + timeout_s
@@ -101,12 +104,12 @@ def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) 
         connection = http.client.HTTPConnection(parts.hostname, parts.port)
         connection.sock = _connect_socket(parts.hostname, connection.port, deadline_s)
         return connection
-    context = context or ssl.create_default_context()
-    https_connection = http.client.HTTPSConnection(parts.hostname, parts.port, context=context)
+    ssl_context = ssl_context or ssl.create_default_context()
+    https_connection = http.client.HTTPSConnection(parts.hostname, parts.port, context=ssl_context)
     sock = _connect_socket(parts.hostname, https_connection.port, deadline_s)
     try:
         sock.settimeout(_compute_remaining_s(deadline_s))
-        https_connection.sock = context.wrap_socket(sock, server_hostname=parts.hostname)
+        https_connection.sock = ssl_context.wrap_socket(sock, server_hostname=parts.hostname)
     except BaseException:
         sock.close()
         raise
@@ -135,21 +138,24 @@ def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of
         connection.sock.settimeout(timeout_s)
         connection.request(method, target, body=body, headers=dict(headers))
         with connection.getresponse() as response:
-            data = response.read(max_bytes + 1)  # one more byte shows that the response is too long
+            response_body = response.read(max_bytes + 1)  # one more byte shows that the response is too long
             # `length` is the rest of the announced Content-Length; None or 0 if nothing is missing.
-            is_truncated = bool(response.length) and len(data) <= max_bytes
-    if len(data) > max_bytes:
+            is_truncated = bool(response.length) and len(response_body) <= max_bytes
+    if len(response_body) > max_bytes:
         raise HttpResponseTooLong(f"the response exceeds {max_bytes} bytes")
     if is_truncated:
         raise http.client.IncompleteRead(b"")
     return HttpResponse(
-        response.status, data, response.headers.get("Retry-After"), _parse_date_s(response.headers.get("Date"))
+        response.status,
+        response_body,
+        retry_after=response.headers.get("Retry-After"),
+        date_s=_parse_date_s(response.headers.get("Date")),
     )
 
 
-def _parse_date_s(text: str | None) -> float | None:
-    """Parse a Date header to a Unix timestamp. Return None if there is none or it is invalid."""
-    date_fields = None if text is None else email.utils.parsedate_tz(text)
+def _parse_date_s(date_header: str | None) -> float | None:
+    """Parse a Date header to a Unix timestamp in seconds. Return None if the header is missing or invalid."""
+    date_fields = None if date_header is None else email.utils.parsedate_tz(date_header)
     try:
         return None if date_fields is None else float(email.utils.mktime_tz(date_fields))
     except (ValueError, OverflowError):
@@ -165,10 +171,10 @@ def describe_http_error(error: Exception) -> str:
     return type(error).__name__ + message
 
 
-def parse_json_object(data: bytes) -> dict[str, object]:
-    """Parse a JSON object. Return an empty dict if the data is anything else."""
+def parse_json_object(document: bytes) -> dict[str, object]:
+    """Parse a JSON object. Return an empty dict if the document is anything else."""
     try:
-        value = json.loads(data)
+        value = json.loads(document)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

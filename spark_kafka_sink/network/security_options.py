@@ -18,209 +18,139 @@ def to_option_text(value: object) -> str:
     return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
+def _text_option(name: str, description: str, *, default: str | None = None, secret: bool = False) -> Option:
+    """Build an option whose value is only converted to text here. The parsers of TLS and SASL validate the text."""
+    return Option(name, default, to_option_text, description, secret=secret)
+
+
 _JAVA_CLASS_REASON = "it would load a Java class"
 _JVM_ONLY_DESCRIPTION = "JVM only; accepted but ignored"
 
 _SUPPORTED_OPTIONS = (
-    Option("security.protocol", "PLAINTEXT", to_option_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
-    Option(
-        "ssl.truststore.location",
-        None,
-        to_option_text,
-        "file with the certificates of the trusted authorities",
-    ),
-    Option("ssl.truststore.password", None, to_option_text, "password of the truststore", secret=True),
-    Option("ssl.truststore.type", None, to_option_text, "PEM, PKCS12 or JKS; by default detected from the file"),
-    Option(
-        "ssl.truststore.certificates", None, to_option_text, "PEM text of the trusted certificates, instead of a file"
-    ),
-    Option("ssl.keystore.location", None, to_option_text, "file with the client's private key and certificate chain"),
-    Option("ssl.keystore.password", None, to_option_text, "password of the keystore", secret=True),
-    Option("ssl.keystore.type", None, to_option_text, "PEM, PKCS12 or JKS; by default detected from the file"),
-    Option(
-        "ssl.keystore.certificate.chain",
-        None,
-        to_option_text,
-        "PEM text of the client's certificate chain, instead of a file",
-    ),
-    Option(
-        "ssl.keystore.key", None, to_option_text, "PEM text of the client's private key, instead of a file", secret=True
-    ),
-    Option("ssl.key.password", None, to_option_text, "password of the client's private key", secret=True),
-    Option(
+    _text_option("security.protocol", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", default="PLAINTEXT"),
+    _text_option("ssl.truststore.location", "file with the certificates of the trusted authorities"),
+    _text_option("ssl.truststore.password", "password of the truststore", secret=True),
+    _text_option("ssl.truststore.type", "PEM, PKCS12 or JKS; by default detected from the file"),
+    _text_option("ssl.truststore.certificates", "PEM text of the trusted certificates, instead of a file"),
+    _text_option("ssl.keystore.location", "file with the client's private key and certificate chain"),
+    _text_option("ssl.keystore.password", "password of the keystore", secret=True),
+    _text_option("ssl.keystore.type", "PEM, PKCS12 or JKS; by default detected from the file"),
+    _text_option("ssl.keystore.certificate.chain", "PEM text of the client's certificate chain, instead of a file"),
+    _text_option("ssl.keystore.key", "PEM text of the client's private key, instead of a file", secret=True),
+    _text_option("ssl.key.password", "password of the client's private key", secret=True),
+    _text_option(
         "ssl.endpoint.identification.algorithm",
-        "https",
-        to_option_text,
         "https: the broker's certificate must be valid for the broker's host name; empty: any host name is accepted",
+        default="https",
     ),
-    Option("ssl.cipher.suites", None, to_option_text, "allowed cipher suites, by their IANA or OpenSSL names"),
-    Option("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", to_option_text, "allowed TLS versions"),
-    Option("ssl.protocol", "TLSv1.3", to_option_text, "newest TLS version, if ssl.enabled.protocols is not set"),
-    Option("sasl.mechanism", "GSSAPI", to_option_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"),
-    Option(
-        "sasl.jaas.config",
-        None,
-        to_option_text,
-        "login module with its credentials, as for the Java client",
-        secret=True,
+    _text_option("ssl.cipher.suites", "allowed cipher suites, by their IANA or OpenSSL names"),
+    _text_option("ssl.enabled.protocols", "allowed TLS versions", default="TLSv1.2,TLSv1.3"),
+    _text_option("ssl.protocol", "newest TLS version, if ssl.enabled.protocols is not set", default="TLSv1.3"),
+    _text_option("sasl.mechanism", "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI", default="GSSAPI"),
+    _text_option("sasl.jaas.config", "login module with its credentials, as for the Java client", secret=True),
+    _text_option("sasl.kerberos.service.name", "GSSAPI: the brokers' service name, usually kafka"),
+    _text_option(
+        "sasl.oauthbearer.token", "OAUTHBEARER: the token itself (not an option of the Java client)", secret=True
     ),
-    Option("sasl.kerberos.service.name", None, to_option_text, "GSSAPI: the brokers' service name, usually kafka"),
-    Option(
-        "sasl.oauthbearer.token",
-        None,
-        to_option_text,
-        "OAUTHBEARER: the token itself (not an option of the Java client)",
-        secret=True,
-    ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.token.callback",
-        None,
-        to_option_text,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, "
         "`package.module:function`, which is imported and [called](security.md#decide-who-may-set-options) for each "
         "connection, in Spark on the driver and on the workers (not an option of the Java client)",
         secret=True,
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.token.endpoint.url",
-        None,
-        to_option_text,
         "OAUTHBEARER: the URL from which tokens are requested (OIDC), with https or on the loopback interface; or "
         "`file:///path` of a token that another program renews, which is read for each connection, in Spark on the "
         "driver and on the workers",
     ),
-    Option(
-        "sasl.oauthbearer.client.credentials.client.id",
-        None,
-        to_option_text,
-        "OAUTHBEARER: the client id",
-    ),
-    Option(
-        "sasl.oauthbearer.client.credentials.client.secret",
-        None,
-        to_option_text,
-        "OAUTHBEARER: the client secret",
-        secret=True,
-    ),
-    Option(
+    _text_option("sasl.oauthbearer.client.credentials.client.id", "OAUTHBEARER: the client id"),
+    _text_option("sasl.oauthbearer.client.credentials.client.secret", "OAUTHBEARER: the client secret", secret=True),
+    _text_option(
         "sasl.oauthbearer.jwt.retriever.class",
-        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        to_option_text,
         "OAUTHBEARER: one of Kafka's own classes, for example JwtBearerJwtRetriever, which exchanges an assertion for "
         "a token (the grant jwt-bearer), as Google's service accounts do",
+        default="org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.file",
-        None,
-        to_option_text,
         "OAUTHBEARER: a file with an assertion that another program signs and renews, instead of the client secret; "
         "read for each token request, in Spark on the driver and on the workers",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.private.key.file",
-        None,
-        to_option_text,
         "OAUTHBEARER: a file with a private key (PEM) that signs assertions, instead of the client secret; read for "
         "each token request, in Spark on the driver and on the workers; requires the extra `oauth`",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.private.key.passphrase",
-        None,
-        to_option_text,
         "OAUTHBEARER: the password of the private key that signs assertions",
         secret=True,
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.algorithm",
-        "RS256",
-        to_option_text,
         "OAUTHBEARER: the signature algorithm of assertions, RS256 or ES256",
+        default="RS256",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.template.file",
-        None,
-        to_option_text,
         'OAUTHBEARER: a JSON file with further headers and claims, `{"header": {"kid": ...}, "payload": {...}}`; its '
         "claims take precedence over the options for `iss`, `sub` and `aud`",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.claim.aud",
-        None,
-        to_option_text,
         "OAUTHBEARER: the audience of an assertion; by default the URL of the token endpoint",
     ),
-    Option(
-        "sasl.oauthbearer.assertion.claim.iss",
-        None,
-        to_option_text,
-        "OAUTHBEARER: the issuer of an assertion; by default the client id",
+    _text_option(
+        "sasl.oauthbearer.assertion.claim.iss", "OAUTHBEARER: the issuer of an assertion; by default the client id"
     ),
-    Option(
-        "sasl.oauthbearer.assertion.claim.sub",
-        None,
-        to_option_text,
-        "OAUTHBEARER: the subject of an assertion; by default its issuer",
+    _text_option(
+        "sasl.oauthbearer.assertion.claim.sub", "OAUTHBEARER: the subject of an assertion; by default its issuer"
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.claim.exp.seconds",
-        "300",
-        to_option_text,
         "OAUTHBEARER: how many seconds an assertion remains valid",
+        default="300",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.claim.nbf.seconds",
-        "60",
-        to_option_text,
         "OAUTHBEARER: how many seconds before the current time an assertion becomes valid",
+        default="60",
     ),
-    Option(
+    _text_option(
         "sasl.oauthbearer.assertion.claim.jti.include",
-        "false",
-        to_option_text,
         "OAUTHBEARER: true adds a unique id (`jti`) to each assertion, for providers that accept each assertion only "
         "once",
+        default="false",
     ),
-    Option("sasl.oauthbearer.scope", None, to_option_text, "OAUTHBEARER: the scope to request"),
-    Option(
+    _text_option("sasl.oauthbearer.scope", "OAUTHBEARER: the scope to request"),
+    _text_option(
         "sasl.oauthbearer.header.urlencode",
-        "false",
-        to_option_text,
         "OAUTHBEARER: true URL-encodes the client id and secret in the request",
+        default="false",
     ),
-    Option(
-        "sasl.login.connect.timeout.ms",
-        "10000",
-        to_option_text,
-        "OAUTHBEARER: timeout for a connection to the token endpoint",
+    _text_option(
+        "sasl.login.connect.timeout.ms", "OAUTHBEARER: timeout for a connection to the token endpoint", default="10000"
     ),
-    Option(
-        "sasl.login.read.timeout.ms",
-        "10000",
-        to_option_text,
-        "OAUTHBEARER: timeout for the token endpoint's response",
+    _text_option(
+        "sasl.login.read.timeout.ms", "OAUTHBEARER: timeout for the token endpoint's response", default="10000"
     ),
-    Option(
+    _text_option(
         "sasl.login.refresh.window.factor",
-        "0.8",
-        to_option_text,
         "OAUTHBEARER: fraction of a token's lifetime after which it is renewed",
+        default="0.8",
     ),
-    Option(
-        "sasl.login.retry.backoff.ms",
-        "100",
-        to_option_text,
-        "OAUTHBEARER: initial wait before a token request is retried",
+    _text_option(
+        "sasl.login.retry.backoff.ms", "OAUTHBEARER: initial wait before a token request is retried", default="100"
     ),
-    Option(
+    _text_option(
         "sasl.login.retry.backoff.max.ms",
-        "10000",
-        to_option_text,
         "OAUTHBEARER: maximum wait before a token request is retried",
+        default="10000",
     ),
-    Option(
+    _text_option(
         "sasl.login.callback.handler.class",
-        None,
-        to_option_text,
         "only Kafka's own OAuthBearerLoginCallbackHandler is accepted, whose behaviour is the default here",
     ),
 )

@@ -122,7 +122,7 @@ class Selector:
             raise to_connection_error(address, error) from error
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
-        """Add a channel for an accepted socket."""
+        """Add a channel for an accepted socket. Raise IllegalStateError if the id is in use."""
         self._check_id_unused(channel_id)
         channel = self._add_channel(channel_id, sock, address, is_connecting=False)
         # Do not wait for the poller before the first attempt: this side may have to send first.
@@ -137,7 +137,7 @@ class Selector:
         return self._channels.get(channel_id) or self._closing_channels.get(channel_id)
 
     def close_channel(self, channel_id: str) -> None:
-        """Close a channel immediately and drop the references to its send. `disconnected` does not report it."""
+        """Close a channel immediately, without reporting it in `disconnected`. Do nothing if it does not exist."""
         channel = self._channels.get(channel_id) or self._closing_channels.get(channel_id)
         if channel is not None:
             self._remove(channel)
@@ -281,7 +281,7 @@ class Selector:
         except Exception as error:
             self._close_after_unexpected_error(channel, error)
         else:
-            self._set_interest(channel, channel.interest_events)
+            self._set_watched_events(channel, channel.interest_events)
             if channel.has_buffered_input:
                 self._mark_ready(channel, EVENT_READ)
             self._update_deadline(channel, now_ms)
@@ -323,7 +323,7 @@ class Selector:
         for channel in granted_channels:
             channel.resume_reading()
             if channel.id in self._channels:
-                self._set_interest(channel, channel.interest_events)
+                self._set_watched_events(channel, channel.interest_events)
                 self._mark_ready(channel, EVENT_READ)
 
     # --- closing a channel
@@ -366,7 +366,7 @@ class Selector:
             channel.fail_authentication(to_connection_error(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
-            return False
+            return False  # the error that ended the connection is the one to report
         except FATAL_ERRORS:
             raise
         except Exception as error:
@@ -384,7 +384,7 @@ class Selector:
 
     def _remove(self, channel: KafkaChannel) -> None:
         """Remove a channel from the poller and the internal collections, but not from the results for the caller."""
-        self._set_interest(channel, events=0)
+        self._set_watched_events(channel, events=0)
         self._ready_channels.pop(channel, None)
         self._channels.pop(channel.id, None)
         self._closing_channels.pop(channel.id, None)
@@ -394,26 +394,24 @@ class Selector:
     def _add_channel(
         self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool
     ) -> KafkaChannel:
-        """Build a channel for the socket, and register it with the poller. If that fails, close the socket."""
+        """Build a channel for the socket, and register the socket with the poller. Close the socket if that fails."""
         try:
             channel = self._build_channel(
                 channel_id, sock, address, is_connecting=is_connecting, max_frame_bytes=self._max_frame_bytes
             )
-            self._set_interest(channel, channel.interest_events)
+            self._set_watched_events(channel, channel.interest_events)
         except BaseException:
             sock.close()
             raise
         self._channels[channel_id] = channel
-        # Count the channel only now: one that cannot be registered with the poller is never counted as closed.
-        channel.set_counts(self.counts)
-        if self._frame_memory is not None:
-            channel.set_frame_memory(self._frame_memory)
         now_ms = self._system.now()
-        channel.last_active_ms = now_ms
+        # Count the channel only once it is registered. If its registration fails, it is never closed as a channel, so
+        # the number of open connections would stay too high.
+        channel.attach(self.counts, self._frame_memory, now_ms)
         self._update_deadline(channel, now_ms)
         return channel
 
-    def _set_interest(self, channel: KafkaChannel, events: int) -> None:
+    def _set_watched_events(self, channel: KafkaChannel, events: int) -> None:
         """Set the events that the poller watches for on the channel's socket. 0 unregisters the socket."""
         if events == channel.registered_events:
             return
@@ -436,10 +434,11 @@ class Selector:
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, *, is_muted: bool) -> None:
+        """Stop reading from the channel, or resume it. Buffered input is then read without waiting for the poller."""
         channel.is_muted = is_muted
         if channel.id in self._closing_channels:
-            return  # the poller no longer watches it, and the next poll reads from it if it is not muted
-        self._set_interest(channel, channel.interest_events)
+            return  # the poller no longer watches the channel, and the next poll reads from it unless it is muted
+        self._set_watched_events(channel, channel.interest_events)
         self._update_deadline(channel, self._system.now())
         if channel.has_buffered_input:
             self._mark_ready(channel, EVENT_READ)

@@ -94,6 +94,8 @@ class Waker(Protocol):
 
 
 class HasFileno(Protocol):
+    """An object with a file descriptor, which a Poller can watch."""
+
     def fileno(self) -> int: ...
 
 

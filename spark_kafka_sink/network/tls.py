@@ -31,6 +31,7 @@ ENCRYPTED_BYTES_PER_WRITE = 256 * 1024
 """How many bytes of plaintext to encrypt before writing the ciphertext to the socket."""
 
 RECEIVE_BUFFER_BYTES = 32 * 1024
+"""The maximum number of ciphertext bytes to receive at once."""
 
 
 class TlsTransport:
@@ -45,17 +46,17 @@ class TlsTransport:
         self._hostname = server_hostname or ""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._unsent = memoryview(b"")
+        self._unsent = memoryview(b"")  # ciphertext that the socket has not accepted yet
         self._receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self._has_received_plaintext = False
         self._tls = self._create_ssl_object(context, server_hostname)
 
     @property
-    def has_output(self) -> bool:
+    def has_buffered_output(self) -> bool:
         return bool(self._unsent) or self._outgoing.pending > 0
 
     @property
-    def has_input(self) -> bool:
+    def has_buffered_input(self) -> bool:
         return self._incoming.pending > 0 or self._tls.pending() > 0
 
     @property
@@ -89,7 +90,7 @@ class TlsTransport:
             return count
 
     def write(self, segments: Sequence[Buffer]) -> int:
-        if self.has_output:
+        if self.has_buffered_output:
             # Write the earlier ciphertext first, so that the unsent ciphertext does not grow with each call.
             self.flush()
             return 0
@@ -112,7 +113,7 @@ class TlsTransport:
             self._unsent = self._unsent[sent_bytes:]
 
     def close(self) -> None:
-        if self.is_ready and not self.has_output:
+        if self.is_ready and not self.has_buffered_output:
             # Send close_notify, so that the peer can tell the end of the stream from a truncation. Sending it is
             # pointless while the socket does not accept earlier ciphertext. Do not wait for the peer's close_notify.
             with contextlib.suppress(OSError):
@@ -123,7 +124,10 @@ class TlsTransport:
         self.socket.close()
 
     def _create_ssl_object(self, context: ssl.SSLContext, hostname: str | None) -> ssl.SSLObject:
-        """Create the SSLObject. Raise DisconnectedError if TLS cannot verify the host name."""
+        """Create the SSLObject: for a server if `hostname` is None, and for a client otherwise.
+
+        Raise DisconnectedError if TLS cannot verify the host name.
+        """
         if hostname is None:
             return context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
@@ -180,6 +184,7 @@ class TlsTransport:
         return received_bytes
 
     def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
+        """Convert an error after the handshake to the rejection of a certificate, or else to a lost connection."""
         # A TLS 1.3 server verifies the client's certificate only after the client has completed the handshake. So an
         # alert that arrives before any data concerns authentication. A later alert is treated as a lost connection.
         is_alert = bool(error.reason) and "ALERT" in error.reason
@@ -190,17 +195,17 @@ class TlsTransport:
 
 def _split_into_records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
     """Split the segments into records of MAX_RECORD_BYTES. Long segments yield views; short ones are joined."""
-    pieces: list[memoryview] = []
+    record_parts: list[memoryview] = []
     free_bytes = MAX_RECORD_BYTES  # in the current record
     for segment in segments:
         remaining = memoryview(segment)
         while remaining:
-            piece, remaining = remaining[:free_bytes], remaining[free_bytes:]
-            pieces.append(piece)
-            free_bytes -= len(piece)
+            part, remaining = remaining[:free_bytes], remaining[free_bytes:]
+            record_parts.append(part)
+            free_bytes -= len(part)
             if not free_bytes:
-                yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                pieces = []
+                yield record_parts[0] if len(record_parts) == 1 else b"".join(record_parts)
+                record_parts = []
                 free_bytes = MAX_RECORD_BYTES
-    if pieces:
-        yield b"".join(pieces)
+    if record_parts:
+        yield b"".join(record_parts)

@@ -29,11 +29,11 @@ class Transport(Protocol):
         """Whether payload can be sent and received, because no handshake is needed or the handshake is complete."""
 
     @property
-    def has_output(self) -> bool:
+    def has_buffered_output(self) -> bool:
         """Whether the transport holds bytes that the socket has not accepted yet."""
 
     @property
-    def has_input(self) -> bool:
+    def has_buffered_input(self) -> bool:
         """Whether the transport holds unread bytes that have left the socket, so no poller reports them."""
 
     def handshake(self) -> None:
@@ -58,8 +58,8 @@ class PlaintextTransport:
     """A transport without encryption. It passes all bytes to the socket and buffers none."""
 
     is_ready = True
-    has_output = False
-    has_input = False
+    has_buffered_output = False
+    has_buffered_input = False
 
     def __init__(self, sock: ByteSocket) -> None:
         self.socket = sock

@@ -11,14 +11,17 @@ from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import PreflightError
 
 MAX_LISTED_RESULTS = 10
+"""The maximum number of hosts, partitions or failed checks that one message lists."""
 
-# Names of checks.
+# Names of checks, which appear in the output of `pykafka doctor` and which programs may compare.
 BOOTSTRAP = "bootstrap servers"
 SECURITY = "security"
 METADATA = "metadata"
 
 
 class Outcome(Enum):
+    """The result of a check. The values appear in the output of `pykafka doctor --json`."""
+
     PASSED = "passed"
     WARNING = "warning"
     FAILED = "failed"

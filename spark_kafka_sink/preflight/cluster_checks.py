@@ -50,6 +50,7 @@ MAX_CLOCK_SKEW_MS = 5_000
 """Tokens, certificates and record timestamps tolerate a clock skew of up to this much."""
 
 _FIRST_EPOCH_TIMEOUT_MS = 60_000
+"""The transaction timeout in the request of `check_first_epoch`, which never begins a transaction."""
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
 _AUTHORIZED_ERRORS = frozenset(
     {
@@ -81,6 +82,7 @@ def check_idempotent_write(target: Target, topics: Sequence[MetadataResponseTopi
 
 
 def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> CheckResult:
+    """Pass if the broker allocated a producer id."""
     code = exchange.response.error_code
     if code == error_codes.NONE:
         return CheckResult(IDEMPOTENT_WRITE, Outcome.PASSED, "the broker allocated a producer id")
@@ -104,6 +106,7 @@ def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) 
 
 
 def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -> CheckResult:
+    """Pass if the broker rejected the transaction only after authorizing the user."""
     error = lookup_error_code(exchange.response.error_code)
     if error.code in _AUTHORIZED_ERRORS:
         return CheckResult(TRANSACTIONS, Outcome.PASSED, "this user is authorized to use transactions")
@@ -130,6 +133,7 @@ def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic])
 def _evaluate_message_size(
     name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
 ) -> CheckResult:
+    """Compare the largest batch that the topic accepts with the largest record. Skip the check if it is not known."""
     code = request.classify(exchange.response).code
     # If the response has no result for the topic, the code was set by `classify` and not by the broker.
     if exchange.response.results and code != error_codes.NONE:
@@ -142,6 +146,7 @@ def _evaluate_message_size(
 
 
 def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int | None) -> CheckResult:
+    """Warn if the producer allows records that the topic rejects. `max_record_bytes` is None if there is no limit."""
     detail = f"the topic accepts batches of {max_batch_bytes} bytes ({_MAX_MESSAGE_BYTES_CONFIG})"
     if max_record_bytes is None or max_record_bytes <= max_batch_bytes:
         return CheckResult(name, Outcome.PASSED, detail)
@@ -166,6 +171,7 @@ def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -
 
 
 def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> CheckResult:
+    """Pass if the broker granted the first epoch, now or in a previous run of this check."""
     error = lookup_error_code(exchange.response.error_code)
     # Apache Kafka fences this request if the transactional id already has an epoch, from a previous run of this check.
     # Requests before v4 receive INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
@@ -196,6 +202,7 @@ def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iter
 
 
 def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> CheckResult:
+    """Warn if the controller's clock differs from this machine's by more than MAX_CLOCK_SKEW_MS."""
     if exchange.response.error_code != error_codes.NONE:
         error_name = lookup_error_code(exchange.response.error_code).name
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED

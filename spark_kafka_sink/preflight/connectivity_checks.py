@@ -47,6 +47,7 @@ _DOES_NOT_EXIST_DETAIL = "does not exist"
 _WILL_BE_CREATED_DETAIL = "does not exist and will be created"
 
 _SHOWN_FEATURES = frozenset({"metadata.version", TRANSACTION_VERSION})
+"""The finalized features whose levels the check of the versions lists."""
 
 _EXACTLY_ONCE_APIS = (
     ApiKey.LIST_TRANSACTIONS,
@@ -125,9 +126,7 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
 
     A server that rejects the login counts as reachable. `_check_security` reports the rejection.
     """
-    rejected_ids = {
-        node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
-    }
+    rejected_ids = {node.id for node in probe.bootstrap_nodes if probe.client.authentication_error(node.id) is not None}
     unreachable_nodes = [
         node for node in probe.bootstrap_nodes if node.id not in probe.connected_nodes and node.id not in rejected_ids
     ]
@@ -154,7 +153,7 @@ def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
     if probe.connected_nodes:
         return CheckResult(SECURITY, Outcome.PASSED, detail)
     for node in probe.bootstrap_nodes:
-        error = probe.client.authentication_exception(node.id)
+        error = probe.client.authentication_error(node.id)
         if error is not None:
             return CheckResult(
                 SECURITY, Outcome.FAILED, f"{detail}: {error}", _suggest_authentication_remedy(config, error)
@@ -174,6 +173,10 @@ def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationEr
 
 
 def _check_metadata(probe: Probe, no_response_text: str) -> CheckResult:
+    """Pass if a broker has returned metadata.
+
+    `no_response_text`: the reason to report if no request has failed.
+    """
     response = probe.metadata_response
     if response is not None:
         detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
@@ -312,6 +315,7 @@ def _build_topic_error_check(name: str, code: int) -> CheckResult:
 
 
 def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
+    """Warn if the topic has partitions whose leader is none of the brokers."""
     leaderless_indexes = [
         partition.partition_index for partition in topic.partitions if partition.leader_id not in broker_ids
     ]

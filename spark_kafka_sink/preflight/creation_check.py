@@ -59,6 +59,7 @@ def _build_check_name(new_topic: NewTopic) -> str:
 
 
 def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> CheckResult:
+    """Pass if the controller would create the topic, or if it has been created since the metadata request."""
     name = _build_check_name(new_topic)
     for result in exchange.response.topics:
         if result.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):

@@ -1,4 +1,7 @@
-"""Probe: holds the connections of one preflight run and sends requests over them."""
+"""Probe: holds the connections of one preflight run and sends requests over them.
+
+First, `run` connects to the brokers and describes the topics. After that, `send` sends the requests of single checks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopics
 
 _POLL_INTERVAL_MS = 50.0
+"""The longest wait of one poll, after which the probe checks again whether it can stop."""
 _RETRY_INTERVAL_MS = 250.0
+"""The pause before a failed request, or a request for the topics' metadata, is sent again."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Probe:
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
         routing = Routing(metadata, choose_node=lambda now_ms: self.find_ready_node())
-        pending = PendingRequests(routing, compute_base_backoff_ms=lambda failure_count: _RETRY_INTERVAL_MS)
+        pending = PendingRequests(routing, compute_base_backoff_ms=lambda previous_failure_count: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
         self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create=auto_create, include_operations=True))
@@ -130,7 +135,7 @@ class Probe:
             if now_ms - started_ms >= timeouts.retry_ms and not self._can_any_node_respond():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
-                if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
+                if node.id not in self.connected_nodes and self.client.prepare_node(node, now_ms):
                     self.connected_nodes[node.id] = node
             self._poll(deadline_ms - now_ms, now_ms)
         self._requests.remove(self._topics_call)
@@ -181,7 +186,7 @@ class Probe:
         """Return whether everything has passed or waiting longer cannot change the result."""
         response = self.metadata_response
         if response is None:
-            # Without a response, the call is done only if its request has failed permanently.
+            # As long as there is no response, the call is done only if its request has failed permanently.
             return self._topics_call.is_done or self._is_authentication_rejected()
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
@@ -190,13 +195,17 @@ class Probe:
         # to check do not depend on the topics.
         if has_final_error and not self.target.connect_all_brokers:
             return True
+        return self._is_connected_to_leaders(usable_topics)
+
+    def _is_connected_to_leaders(self, topics: Sequence[MetadataResponseTopic]) -> bool:
+        """Return whether all leaders of these topics are known, and all brokers that the write needs were connected."""
         has_all_leaders = all(
             topic.error_code == error_codes.NONE
             and all(partition.leader_id in self.brokers for partition in topic.partitions)
-            for topic in usable_topics
+            for topic in topics
         )
         leaders = self.find_leaders()
-        needs_leaders = bool(usable_topics) or self.target.connect_all_brokers
+        needs_leaders = bool(topics) or self.target.connect_all_brokers
         if not has_all_leaders or (needs_leaders and not leaders):
             return False
         return all(node.id in self.connected_nodes for node in leaders)
@@ -204,8 +213,8 @@ class Probe:
     def _is_authentication_rejected(self) -> bool:
         """Return whether all connections to bootstrap servers failed, at least one of them during authentication."""
         node_ids = [node.id for node in self.bootstrap_nodes]
-        return all(self.client.connection_failed(node_id) for node_id in node_ids) and any(
-            self.client.authentication_exception(node_id) is not None for node_id in node_ids
+        return all(self.client.has_connection_failed(node_id) for node_id in node_ids) and any(
+            self.client.authentication_error(node_id) is not None for node_id in node_ids
         )
 
     def _can_any_node_respond(self) -> bool:
@@ -213,7 +222,7 @@ class Probe:
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
-            node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
+            node.id not in self.connected_nodes and not self.client.has_connection_failed(node.id) for node in nodes
         )
         if is_connecting:
             return True

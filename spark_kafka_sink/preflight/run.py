@@ -25,7 +25,7 @@ from spark_kafka_sink.preflight.checks import (
 from spark_kafka_sink.preflight.cluster_checks import CLUSTER_CHECKS, THOROUGH_CHECKS
 from spark_kafka_sink.preflight.connectivity_checks import build_connectivity_checks, check_name_resolution
 from spark_kafka_sink.preflight.probe import Probe
-from spark_kafka_sink.preflight.topic_suggestions import suggest_topics
+from spark_kafka_sink.preflight.topic_suggestions import add_topic_suggestions
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
 
@@ -53,7 +53,10 @@ def preflight(
     try:
         probe = Probe(config, nodes, target, timeouts, system)
     except ConfigurationError as error:
-        remedy = "Correct the option. The file must exist at this path on every machine that connects to Kafka."
+        remedy = (
+            "Correct the option. If it names a file, the file must exist at that path on every machine that connects "
+            "to Kafka."
+        )
         return _skip_remaining_checks(CheckResult(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):
         probe.run()
@@ -65,7 +68,7 @@ def preflight(
         if probe.metadata_response is not None:
             topics = probe.metadata_response.topics
             checks += _run_cluster_checks(probe, topics, thorough=thorough)
-            checks = suggest_topics(checks, probe, topics)
+            checks = add_topic_suggestions(checks, probe, topics)
         return checks
 
 

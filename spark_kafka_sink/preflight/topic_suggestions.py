@@ -14,10 +14,10 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 from spark_kafka_sink.requests.topics import DescribeTopics
 
 
-def suggest_topics(
+def add_topic_suggestions(
     checks: Sequence[CheckResult], probe: Probe, topics: Sequence[MetadataResponseTopic]
 ) -> list[CheckResult]:
-    """Add the most similar existing topic name, if there is one, to the check of each missing topic.
+    """Return the checks, with the most similar existing topic name, if any, in the remedy of each missing topic.
 
     One request fetches the names of all topics that the user may describe. If the request fails, the checks are
     returned unchanged.

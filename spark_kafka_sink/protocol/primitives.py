@@ -71,31 +71,31 @@ def encode_compact_length(length: int) -> bytes:
 class Writer:
     """Collects encoded bytes. `put` appends a few bytes, and `put_payload` appends a payload that may be large."""
 
-    __slots__ = ("_pieces", "_segments", "put")
+    __slots__ = ("_segments", "_short_buffers", "put")
 
     def __init__(self) -> None:
         self._segments: list[Buffer] = []
-        self._pieces: list[Buffer] = []  # bytes after the last segment, to be joined into the next one
-        self.put: Callable[[Buffer], None] = self._pieces.append
+        self._short_buffers: list[Buffer] = []  # bytes after the last segment, to be joined into the next one
+        self.put: Callable[[Buffer], None] = self._short_buffers.append
 
     def put_payload(self, segments: Sequence[Buffer], encode_length: Callable[[int], bytes]) -> None:
         """Append a payload's total length and then its segments. Long segments are not copied."""
-        pieces = self._pieces
-        pieces.append(encode_length(sum(map(len, segments))))
+        short_buffers = self._short_buffers
+        short_buffers.append(encode_length(sum(map(len, segments))))
         for segment in segments:
             if len(segment) <= MAX_COPIED_BYTES:
-                pieces.append(segment)
+                short_buffers.append(segment)
                 continue
-            if pieces:
-                self._segments.append(b"".join(pieces))
-                pieces.clear()
+            if short_buffers:
+                self._segments.append(b"".join(short_buffers))
+                short_buffers.clear()
             self._segments.append(segment)
 
     def to_segments(self) -> list[Buffer]:
         """Return all appended bytes as buffers, in order. Each long payload segment is a separate buffer."""
-        if self._pieces:
-            self._segments.append(b"".join(self._pieces))
-            self._pieces.clear()
+        if self._short_buffers:
+            self._segments.append(b"".join(self._short_buffers))
+            self._short_buffers.clear()
         return self._segments
 
 

@@ -55,7 +55,10 @@ class _TaggedField(NamedTuple):
 
 
 class StructCodec:
-    """The codec for one version of a struct."""
+    """The codec for one version of a struct.
+
+    `flexible`: whether this version of the message has compact lengths and tagged fields.
+    """
 
     write: WriteFunction
     read: ReadFunction
@@ -78,16 +81,17 @@ class StructCodec:
     def _add_field(self, name: str, spec: FieldSpec, builder: _SourceBuilder) -> None:
         """Add a field to the generated source.
 
-        If the version lacks the field, add a check that it has its default, unless it is ignorable.
+        If this version lacks the field, make the write function reject any value but the default. An ignorable field is
+        then left out silently.
         """
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)
-                builder.add_check(name, "!=", default, self._build_error_message(f"{name} does not exist"))
+                builder.add_error_if(name, "!=", default, self._build_error_message(f"{name} does not exist"))
             return
-        # Null is allowed, but not in this version.
+        # The field is nullable in other versions, but not in this one.
         if spec.nullable is not None and self._version not in spec.nullable:
-            builder.add_check(name, "is", None, self._build_error_message(f"{name} must not be null"))
+            builder.add_error_if(name, "is", None, self._build_error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))
         elif spec.type_name in FIXED_SIZE_FORMATS:
@@ -174,11 +178,8 @@ class _SourceBuilder:
         self._fixed_size_run: dict[str, str] = {}  # adjacent fixed-size fields not yet in the source: name -> format
         self.min_bytes = 0  # size of the shortest encoded struct
 
-    def add_check(self, name: str, operator: str, operand: object, message: str) -> None:
-        """Make the write function raise UnsupportedVersionError if a comparison is true.
-
-        The comparison is `value.<name> <operator> <operand>`.
-        """
+    def add_error_if(self, name: str, operator: str, operand: object, message: str) -> None:
+        """Make the write function raise UnsupportedVersionError if `value.<name> <operator> <operand>` is true."""
         condition = f"value.{name} {operator} {self._bind('operand', operand)}"
         self._write_lines.append(f"if {condition}: raise _VersionError({self._bind('message', message)})")
 

@@ -24,8 +24,11 @@ from spark_kafka_sink.requests.responses import find_distinct_responses, parse_e
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
 MAX_FETCH_BYTES = 50 * 1024 * 1024
+"""The default limit for the size of a response."""
 MAX_PARTITION_BYTES = 8 * 1024 * 1024
+"""The limit for the records of each partition in a response."""
 MAX_FETCH_WAIT_MS = 500
+"""The default time for which a broker may delay its response while there are no records."""
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}

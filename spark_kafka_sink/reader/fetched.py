@@ -51,6 +51,7 @@ MAX_BATCH_BYTES = 128 << 20
 """Memory limit for decoding one batch. By default, brokers accept batches of up to 1 MiB, after compression."""
 
 CHUNK_BYTES = 16 << 20
+"""A chunk of rows is returned once it has at least this size."""
 
 TIMESTAMP_RANGE_MS = (-62_135_596_800_000, 253_402_300_799_999)
 """The range of Python's and Spark's timestamps: the first millisecond of year 1 and the last one of year 9999."""

@@ -21,53 +21,60 @@ NumberFormatter = Callable[[float], str]
 
 # Sizes are in units of the SVG's viewBox.
 WIDTH, HEIGHT = 560, 250
-_LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30
-"""Margins around the plot area of charts with axes."""
-_PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN, HEIGHT - _TOP_MARGIN - _BOTTOM_MARGIN
-_BAR_SPACING = 20
-"""Distance from the top of one horizontal bar to the top of the next."""
+"""The width of all charts, and the height of charts with axes."""
+_EMPTY_CHART_HEIGHT = 60
+
+# --- texts
 _CHARACTER_WIDTH = 8
 """Approximate width of a character in a label of the x axis."""
+_HALF_TEXT_HEIGHT = 4
+"""Distance from the middle of a text to its baseline."""
+_TEXT_GAP = 8
+"""Horizontal gap between a text and the line or bar that it belongs to."""
+
+# --- charts with axes, which show lines or columns
+_LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30
+"""Margins around the plot area."""
+_PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN, HEIGHT - _TOP_MARGIN - _BOTTOM_MARGIN
 _LABEL_GAP = 6
 """Minimum gap between two labels of the x axis."""
-_BAR_CHART_TOP = 8
-"""Distance from the top of a chart of horizontal bars to the first bar's row."""
-_BASELINE_OFFSET = 13
-"""Distance from the top of a bar's row to the baseline of its label and number."""
-_BAR_CHART_PADDING = 34
-"""Height above and below the rows of a bar chart, including the label of the reference line."""
-_REFERENCE_LABEL_OFFSET = 15
-"""Distance from the lower end of the reference line to the baseline of its label."""
-_REFERENCE_OVERHANG = 2
-"""Length by which the reference line extends beyond the rows of bars at both ends."""
-_BAR_INSET = 2
-"""Distance from the top of a bar's row to the top of the bar."""
-_BAR_HEIGHT = 14
-_NUMBER_MARGIN = 4
-"""Distance from the numbers of horizontal bars to the right edge."""
-_FAILURE_MARK_OFFSET = 4
-"""Distance from the x axis up to the baseline of the cross that marks a failed write."""
 _X_LABEL_OFFSET = 10
 """Distance from the baseline of a label of the x axis to the bottom of the chart."""
+_FAILURE_MARK_OFFSET = 4
+"""Distance from the x axis up to the baseline of the cross that marks a failed write."""
+_MIN_NAME_DISTANCE = 13
+"""Minimum vertical distance between the names of two lines."""
+_PAUSE_FACTOR = 5
+"""A line is interrupted where the gap between two writes exceeds this multiple of the median gap."""
+_ROUNDING_TOLERANCE = 1e-9
 _MIN_COLUMN_WIDTH = 1.0
 _MAX_COLUMN_WIDTH = 40
 _COLUMN_WIDTH_SHARE = 0.8
 """Width of a column as a share of the smallest distance between two columns."""
+
+# --- charts of horizontal bars; each bar has a row with its label, the bar itself and its number
+_BAR_CHART_TOP = 8
+"""Distance from the top of the chart to the first row."""
+_BAR_SPACING = 20
+"""Height of a row."""
+_BAR_INSET = 2
+"""Distance from the top of a row to the top of its bar."""
+_BAR_HEIGHT = 14
+_BASELINE_OFFSET = 13
+"""Distance from the top of a row to the baseline of its label and number."""
+_BAR_CHART_PADDING = 34
+"""Height above and below all rows, including the label of the reference line."""
 _LABEL_WIDTH = 150
-"""Width of the labels to the left of horizontal bars."""
-_NUMBER_WIDTH = 70
-"""Width of the numbers to the right of horizontal bars."""
+"""Width of the labels to the left of the bars."""
 _MAX_LABEL_LENGTH = 23
-_PAUSE_FACTOR = 5
-"""The line is interrupted where the gap between two writes exceeds this multiple of the median gap."""
-_ROUNDING_TOLERANCE = 1e-9
-_TEXT_GAP = 8
-"""Horizontal gap between a text and the line or bar that it belongs to."""
-_HALF_TEXT_HEIGHT = 4
-"""Distance from the middle of a text to its baseline."""
-_EMPTY_CHART_HEIGHT = 60
-_MIN_NAME_DISTANCE = 13
-"""Minimum vertical distance between the names of two lines."""
+_NUMBER_WIDTH = 70
+"""Width of the numbers to the right of the bars."""
+_NUMBER_MARGIN = 4
+"""Distance from the numbers to the right edge."""
+_REFERENCE_OVERHANG = 2
+"""Length by which the reference line extends beyond the rows at both ends."""
+_REFERENCE_LABEL_OFFSET = 15
+"""Distance from the lower end of the reference line to the baseline of its label."""
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
 
 
 def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+    """Show the rows per second of each write, and mark the writes that failed."""
     # Leave a gap in the line for a write without rows, instead of showing a throughput of 0.
     rates = [report.rows_per_second if report.rows else math.nan for report in reports]
     known_rates = [rate for rate in rates if not math.isnan(rate)]
@@ -95,6 +96,7 @@ def _build_throughput_figure(reports: Sequence[WriteReport], time_axis: TimeAxis
 
 
 def _build_latency_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+    """Show one line for each latency percentile, with a value for each write."""
     lines = [
         Line(name, [report.latency_ms(quantile) for report in reports], css_class)
         for name, quantile, css_class in _LATENCY_LINES
@@ -115,6 +117,7 @@ def _build_latency_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -
 
 
 def _build_latency_distribution_figure(reports: Sequence[WriteReport]) -> Figure:
+    """Show how many records of all writes belong to each latency bucket."""
     latencies = merge_latencies(reports)
     bars = []
     if latencies.counts:
@@ -132,6 +135,7 @@ def _build_latency_distribution_figure(reports: Sequence[WriteReport]) -> Figure
 
 
 def _build_retries_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+    """Show the retried records of each write. The caption also counts the dead letters of all writes by error."""
     retries = sum(report.retries for report in reports)
     # Without retries, there are no bars, and the chart says "no data".
     bars: list[Bar] = []
@@ -149,6 +153,7 @@ def _build_retries_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -
 
 
 def _build_partition_rows_figure(reports: Sequence[WriteReport]) -> Figure:
+    """Show the total row count of each partition, in descending order."""
     row_counts = {
         f"{topic}-{partition}": offsets.rows
         for topic, topic_ranges in merge_report_ranges(reports).items()

@@ -83,6 +83,7 @@ def render_page(reports: Sequence[WriteReport], report_path: str) -> str:
 
 
 def _render_summary(reports: Sequence[WriteReport], report_path: str) -> str:
+    """Return the line below the title: the number of writes, their job and period, and where the reports are from."""
     if not reports:
         return f"{escape(report_path)} has no reports."
     query_ids = sorted({get_query_id(report) for report in reports})
@@ -94,6 +95,7 @@ def _render_summary(reports: Sequence[WriteReport], report_path: str) -> str:
 
 
 def _render_tiles(reports: Sequence[WriteReport]) -> str:
+    """Return the row of tiles that each show one total of all writes."""
     totals = ReportTotals.from_reports(reports)
     rows_text = format_number(totals.rows)
     failed_text = f"{totals.failed_count:,} failed" if totals.failed_count else "none failed"

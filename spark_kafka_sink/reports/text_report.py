@@ -82,6 +82,7 @@ def _format_totals(totals: ReportTotals) -> tuple[str, ...]:
 
 
 def _render_partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """Yield a table of the offsets that the writes added to each partition, or nothing if they are unknown."""
     rows = [
         (sanitize(topic), str(partition), f"{offsets.first_offset:,}", f"{offsets.last_offset:,}", f"{offsets.rows:,}")
         for topic, topic_ranges in sorted(merge_report_ranges(reports).items())

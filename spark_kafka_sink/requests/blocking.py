@@ -1,13 +1,13 @@
-"""BlockingClient: sends requests to the cluster and blocks the calling thread until they have results.
+"""BlockingClient: sends requests to the cluster and blocks the calling thread until the results arrive.
 
-The request engine (pending.py) routes and retries each request until it has a final result. `send` waits for the
-result. `begin` and `finish` do the same in two steps, so that several calls may be in progress at once. While the
-thread waits for one call, all calls make progress.
+A call is a group of requests that are sent together. The request engine (pending.py) routes and retries each request of
+a call until it has a final result. `send` waits for the result. `begin` and `finish` do the same in two steps, so that
+several calls may be in progress at once. While the thread waits for one call, all calls make progress.
 
-Each node has its own queue of requests. If a node is unreachable, one failed connection attempt fails every request in
-its queue. A node that stays unresponsive for `node_timeout_ms` is disconnected; its timeout then doubles until it
-responds again. While a node is unresponsive, the client updates the metadata, and disconnects the node before its
-timeout if it has left the cluster.
+An attempt sends one request to one node, once. Each node has its own queue of attempts. If a node is unreachable, one
+failed connection attempt fails everything in its queue. A node that stays unresponsive for `node_timeout_ms` is
+disconnected; its timeout then doubles until it responds again. While a node is unresponsive, the client keeps updating
+the metadata. If the node turns out to have left the cluster, it is disconnected without waiting for its timeout.
 """
 
 from __future__ import annotations
@@ -35,34 +35,40 @@ from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 
 _MIN_WAIT_MS = 1.0
+"""The shortest wait for a node's timeout. A wait below the clock's resolution could end before the clock advances."""
+
 _MAX_TIMEOUT_DOUBLINGS = 30
+"""Limits the exponent of a node's timeout, so that the float cannot overflow."""
+
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
-"""Effectively no timeout for a single request, because many earlier requests on the connection may delay its response.
+"""Effectively no timeout, because many earlier requests on the same connection may delay a response.
 
 Timeouts apply to unresponsive nodes, not to requests.
 """
 
 
 class _QueuedAttempt(NamedTuple):
+    """An attempt that waits until its node is ready, and the time since which it waits."""
+
     attempt: Attempt
     queued_ms: float
 
 
 @dataclass(eq=False)
 class _NodeQueue:
-    """The unfinished requests to one node."""
+    """The attempts at one node that have not ended yet."""
 
     node: Node
     queued_attempts: deque[_QueuedAttempt] = field(default_factory=deque)
     in_flight: dict[int, Attempt] = field(default_factory=dict)
     """Attempts by correlation id."""
     has_tried_connection: bool = False
-    """Whether a connection has existed or been attempted since the first of these requests was queued."""
+    """Whether a connection has existed or been attempted since the first of these attempts was queued."""
     last_response_ms: float = 0.0
 
 
 class BlockingClient:
-    """A client whose calls block the caller's thread until all requests of the call have results.
+    """A client that blocks the caller's thread until all requests of a call have results.
 
     Use it as a context manager. Not thread-safe.
 
@@ -84,7 +90,7 @@ class BlockingClient:
         self._max_node_timeout_ms = float(config.request_timeout_ms)
         self._node_timeout_ms = min(self._max_node_timeout_ms, node_timeout_ms or self._max_node_timeout_ms)
         self._queues: dict[int, _NodeQueue] = {}  # by node id
-        self._ended_attempt_count = 0  # attempts that got a response or failed
+        self._ended_attempt_count = 0  # attempts that got a response or failed, so far
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = create_network_client(config, self.metadata, system=self._system)
@@ -208,9 +214,10 @@ class BlockingClient:
         return self.finish(self.begin(requests), timeout_ms)
 
     def begin(self, requests: Iterable[Request[ResponseT]], *, should_retry: bool = True) -> Call[ResponseT]:
-        """Send requests without waiting. The caller must `finish` or `abandon` the call.
+        """Send requests without waiting. The caller must pass the result to `finish` or `abandon`.
 
-        `should_retry`: whether to retry retriable errors and lost connections; if not, a key's first failure is final.
+        `should_retry`: whether to retry after retriable errors and lost connections; if not, the first failure of a key
+        (a topic, a transactional id, ...) is final.
         """
         call = Call(requests, should_retry=should_retry, should_retry_unknown_errors=True)
         self._pending.add(call)
@@ -220,8 +227,8 @@ class BlockingClient:
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
         """Wait for the final results, and return the responses by key. Raise the call's first error if a key failed.
 
-        Raise NetworkError or MetadataTimeoutError if no key is completed for `timeout_ms`, which defaults to the
-        client's timeout. The call is removed in any case.
+        Raise NetworkError or MetadataTimeoutError if no further key gets a result for `timeout_ms`, which defaults to
+        the client's timeout. The call is removed in any case.
         """
         deadline = self.create_deadline(call.operation, timeout_ms)
         done_count = call.done_count
@@ -258,7 +265,7 @@ class BlockingClient:
         now_ms = self._system.now()
         for attempt in self._pending.find_due_attempts(now_ms):
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
-            queue.node = attempt.node  # Its address may have changed.
+            queue.node = attempt.node  # the node's address may have changed
             if not queue.queued_attempts and not queue.in_flight:
                 queue.has_tried_connection = False
             queue.queued_attempts.append(_QueuedAttempt(attempt, now_ms))
@@ -270,7 +277,7 @@ class BlockingClient:
         for queue in self._queues.values():
             self._send_next(queue, now_ms)
         if self._ended_attempt_count != initial_count:
-            return  # Do not poll, so that the caller handles the ended attempts at once.
+            return  # without a poll, so that the caller handles the ended attempts at once
         self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms))))
 
     def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:
@@ -281,7 +288,7 @@ class BlockingClient:
         """
         if not queue.queued_attempts:
             return
-        if not self._client.ready(queue.node, now_ms):
+        if not self._client.prepare_node(queue.node, now_ms):
             self._fail_queued_if_unreachable(queue, now_ms)
             return
         queue.has_tried_connection = True
@@ -302,7 +309,7 @@ class BlockingClient:
     def _fail_queued_if_unreachable(self, queue: _NodeQueue, now_ms: float) -> None:
         """Fail the queued requests if the node cannot be reached or has not become ready in time."""
         node = queue.node
-        has_connection_failed = self._client.connection_failed(node.id)
+        has_connection_failed = self._client.has_connection_failed(node.id)
         describe_failures = self.metadata.describe_connection_failures
         waiting_since_ms = max(queue.last_response_ms, queue.queued_attempts[0].queued_ms)
         if has_connection_failed and queue.has_tried_connection:
@@ -319,6 +326,7 @@ class BlockingClient:
             self._fail_attempt(queued_attempt.attempt, DisconnectedError(reason))
 
     def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
+        """End an attempt without a response. The request engine retries or fails its keys."""
         self._ended_attempt_count += 1
         self._pending.handle_failure(attempt, error, self._system.now())
 
@@ -332,9 +340,9 @@ class BlockingClient:
         return until_next_check_ms
 
     def _disconnect_if_unresponsive(self, node_id: int, now_ms: float) -> float:
-        """Disconnect the node if it has been unresponsive for too long or has left the cluster.
+        """Disconnect the node if it has been unresponsive for too long, or is unresponsive and has left the cluster.
 
-        Return the milliseconds until it would time out; inf if it is responsive or has timed out.
+        Return the milliseconds until the node would time out; inf if the node is responsive or has timed out.
         """
         snapshot = self.metadata.snapshot
         unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
@@ -350,8 +358,7 @@ class BlockingClient:
                 self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
         if unresponsive_ms <= 0:
             return math.inf
-        # A wait shorter than the clock's resolution may end before the clock has advanced. Without a minimum, the loop
-        # could then spin forever.
+        # Without a minimum, a wait below the clock's resolution could make the loop spin forever.
         return max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS)
 
     def _compute_node_timeout_ms(self, node_id: int) -> float:
@@ -369,6 +376,7 @@ class BlockingClient:
             self._fail_queued(queue, sentence)
 
     def _poll(self, timeout_ms: float) -> None:
+        """Poll the client once and handle the responses. Raise the metadata's fatal error, if any."""
         self.metadata.raise_if_fatal()
         for response in self._client.poll(timeout_ms, self._system.now()):
             self._handle_response(response)

@@ -7,6 +7,7 @@ from typing import Protocol
 from spark_kafka_sink.errors import KafkaSinkError, MetadataTimeoutError, NetworkError
 
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 20.0, 1_000.0
+"""The pause after the first failure, and the longest pause."""
 _MAX_DOUBLINGS = 10
 
 

@@ -1,7 +1,7 @@
 """PendingRequests: the request engine, which retries requests until each of their keys has a final result.
 
-The engine does no I/O and has no clock. Each key of a call (a transactional id, a topic, a partition) is in one of four
-states:
+A key is what a request is about: a transactional id, a topic or a partition. A call is a group of requests that one
+caller sends together. The engine does no I/O and has no clock. Each key of a call is in one of four states:
 
     due          may be sent, either now or after a backoff
     looking up   due, but its coordinator is unknown; FindCoordinator was sent for all such keys of the call
@@ -42,6 +42,8 @@ MAX_UNKNOWN_TOPIC_MS = 5_000.0
 """How long to retry UNKNOWN_TOPIC_OR_PARTITION. It is retried because a new topic reaches the brokers one by one."""
 
 _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS = 20.0
+"""The backoff after the first CONCURRENT_TRANSACTIONS; it doubles with each further failure."""
+
 _MAX_DOUBLINGS = 10
 
 
@@ -83,7 +85,7 @@ class Call(Generic[ResponseT]):
         self.last_failure: KafkaSinkError | None = None
         """The latest failure that led to a retry."""
         self.responses: dict[str, ResponseT] = {}
-        """The responses of the keys that are done."""
+        """The final responses, by key, of the keys that are done and have one."""
         self.error: KafkaSinkError | None = None
         """The first error of a key that is not retried."""
         self.in_doubt_keys: set[str] = set()
@@ -123,19 +125,22 @@ class Call(Generic[ResponseT]):
         return self._requests[key]
 
     def try_begin_sending(self, request: Request[ResponseT]) -> bool:
-        """Record that the request is about to be sent, and return True; or return False if it must not be sent.
+        """Record that the request is about to be sent, and return True. Return False if it must not be sent.
 
-        PolledRequests calls this immediately before it sends the request. The base class records nothing.
+        PolledRequests calls this immediately before it sends the request. The base class allows every request.
         """
         return True
 
     def decide_verdict(self, classification: Classification) -> Verdict:
-        """Return the verdict that applies to this call."""
+        """Return what to do about a key's error code. Subclasses may treat some codes differently from the table."""
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
-        """Handle a lost connection: these keys will get no response."""
+        """Handle a lost connection: these keys will get no response.
+
+        `was_sent`: whether the request was sent, so that the broker may have executed it.
+        """
         if was_sent:
             self.in_doubt_keys.update(keys)
 
@@ -148,7 +153,7 @@ class Call(Generic[ResponseT]):
         self.done_count += 1
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        """Handle the final error of a key that has no response, or whose failure is not retried."""
+        """Handle the final error of a key that gets no response, or whose failure is not retried."""
         self.error = self.error or error
         self.done_count += 1
 
@@ -207,7 +212,8 @@ class PendingRequests:
         """Return one attempt for each request and node with due keys, plus a coordinator lookup if one is needed."""
         call.update_due_keys(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
-        unknown_coordinator: CoordinatorKey | None = None  # one is enough: its lookup includes the others of its type
+        # One unknown coordinator is enough, because its lookup includes all others of its type.
+        unknown_coordinator: CoordinatorKey | None = None
         for key, due_ms in list(call.due_ms_by_key.items()):  # a copy, because a key of an unknown topic may fail here
             if due_ms > now_ms:
                 continue
@@ -221,7 +227,7 @@ class PendingRequests:
                 unknown_coordinator = route
             else:
                 self._is_waiting_for_node = True
-                self._track_unknown_topic(call, key, route, now_ms)
+                self._fail_if_topic_stays_unknown(call, key, route, now_ms)
         attempts = [
             Attempt(call, request.select_keys(keys), node, keys) for (node, request), keys in keys_by_target.items()
         ]
@@ -233,8 +239,8 @@ class PendingRequests:
                 self._is_waiting_for_node = True
         return attempts
 
-    def _track_unknown_topic(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
-        """Record when a key's topic or partition became unknown. Fail the key after MAX_UNKNOWN_TOPIC_MS."""
+    def _fail_if_topic_stays_unknown(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
+        """Fail a key whose topic or partition has been unknown for MAX_UNKNOWN_TOPIC_MS; record when that began."""
         retry_state = call.retry_states[key]
         error = self.routing.find_leader_error(route) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -344,7 +350,7 @@ class PendingRequests:
         self._retry(call, key, now_ms, request.build_rejection_error(key, classification), classification.code)
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now_ms: float) -> None:
-        """Store the coordinators in the response, and retry or fail each key whose lookup was rejected."""
+        """Cache the coordinators in the response, and retry or fail each key whose lookup was rejected."""
         call.lookup_attempt = None
         for coordinator_key, node in lookup.parse_coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, coordinator_key), node)
@@ -388,6 +394,7 @@ class PendingRequests:
 
     @staticmethod
     def _fail(call: Call[Any], key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
+        """Make the error a key's final result."""
         call.due_ms_by_key.pop(key, None)
         call.handle_failure(key, error, verdict, now_ms)
 

@@ -1,6 +1,8 @@
-"""Request: the base class of requests to the cluster. Each subclass defines a route, a message and a verdict table.
+"""Request: the base class of requests to the cluster.
 
-pending.py contains the engine that sends requests until their responses are final.
+Each subclass defines the keys that it is about (topics, partitions or ids), the route to the broker that handles each
+key, the message to send, and a verdict table, which says what to do about each error code (verdicts.py). pending.py
+contains the engine that sends requests until their responses are final.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, VerdictTable, classify
 
 GROUP, TRANSACTION = 0, 1
-"""Key types of FindCoordinator."""
+"""Key types of FindCoordinator, as numbered in Kafka's protocol."""
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 

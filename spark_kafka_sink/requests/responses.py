@@ -1,8 +1,8 @@
-"""Functions for the responses of a call, which are a mapping from keys to the final response for each key.
+"""Functions for the responses of a call: a mapping from each key to the final response for that key.
 
-A response about several keys is in the mapping once for each of them. The functions process it only once: otherwise, N
-keys of one response would take N * N steps. Responses are not hashable, so the functions tell them apart by `id`. The
-ids are unique, because the mapping keeps the responses alive.
+A response about N keys occurs N times in the mapping. The functions process each response only once, because processing
+all N results for each of the N keys would take N * N steps. Responses are not hashable, so the functions tell them
+apart by `id`. The ids are unique, because the mapping keeps the responses alive.
 """
 
 from __future__ import annotations

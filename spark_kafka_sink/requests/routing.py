@@ -12,6 +12,7 @@ from spark_kafka_sink.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, bu
 from spark_kafka_sink.requests.request import Broker, CoordinatorKey, Leader, Role, Route
 
 MAX_COORDINATORS = 1_000
+"""The maximum number of cached coordinators. One that is no longer cached is looked up again when it is needed."""
 
 
 class Routing:

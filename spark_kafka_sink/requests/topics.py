@@ -133,7 +133,10 @@ class ValidateTopic(CreateTopic):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopicConfigs(TopicRequest):
-    """Describe the settings of a topic that `settings` lists by name."""
+    """Describe a topic's settings.
+
+    `settings`: the names of the settings to describe.
+    """
 
     api_key = ApiKey.DESCRIBE_CONFIGS
     action = "describe the topic's settings"

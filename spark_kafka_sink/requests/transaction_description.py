@@ -46,6 +46,7 @@ class TransactionDescription:
 
 
 def build_transaction_description(state: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
+    """Build the description from the state that the coordinator returned."""
     return TransactionDescription(
         state.transactional_id,
         sanitize(state.transaction_state),  # The state and the topics are printed in messages and on consoles.

@@ -1,7 +1,7 @@
 """Verdicts: what to do about each error code in a response.
 
-Each request has a verdict table for the codes that have a special meaning for it. All other codes follow the general
-table in error_codes.py: retriable codes are retried, and the rest are final.
+Each request has a verdict table for the codes that have a special meaning for that request. All other codes follow the
+general table in error_codes.py: retriable codes are retried, and the rest are final.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class Verdict(IntEnum):
-    """What to do about an error code.
+    """What to do about an error code: the engine retries after RETRY and LOOK_UP; the caller handles all others.
 
     If the error codes in a response have different verdicts, the greatest one applies.
     """
 
     DONE = 0
+    """The response is final. The request has succeeded, or the caller evaluates the code."""
     RETRY = 1
+    """The same broker may accept the request later: retry it after a backoff."""
     LOOK_UP = 2
     """A different broker is now the coordinator or leader: look it up, then retry."""
     ABORTABLE = 3
@@ -87,7 +89,7 @@ def select_most_severe(classifications: Iterable[Classification]) -> Classificat
     Return MISSING_IN_RESPONSE if there are no parts.
     """
     all_parts = list(classifications)
-    # OPERATION_NOT_ATTEMPTED is only a consequence: another part of the same request has the actual error.
+    # OPERATION_NOT_ATTEMPTED is only a consequence of the actual error, which another part of the request has.
     attempted_parts = [part for part in all_parts if part.code != codes.OPERATION_NOT_ATTEMPTED]
     return max(
         attempted_parts or all_parts,

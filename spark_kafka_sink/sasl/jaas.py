@@ -20,6 +20,7 @@ MECHANISMS_BY_LOGIN_MODULE = {
     "OAuthBearerLoginModule": ("OAUTHBEARER",),
     "Krb5LoginModule": ("GSSAPI",),
 }
+"""The mechanisms that a login module's credentials are for, by the simple name of its class."""
 
 _CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
 _TOKEN_PATTERN = re.compile(

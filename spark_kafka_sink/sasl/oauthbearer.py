@@ -31,6 +31,7 @@ _EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE_PATTERN = re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLIENT_FIRST_PATTERN = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
 _MAX_EXPIRY_S = 1e12
+"""Expiry times from this Unix time on (far beyond the year 9999) are invalid."""
 _INVALID_TOKEN_MESSAGE = '{"status":"invalid_token"}'
 
 _log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class OauthBearerClient:
             self.is_complete = True
             return None
         self._error_response = sanitize(challenge.decode(errors="replace"))
-        # Acknowledge the error, so that the broker ends the authentication.
+        # The challenge describes an error. Acknowledge it, so that the broker ends the authentication.
         return _SEPARATOR.encode()
 
 
@@ -178,6 +179,7 @@ def decode_token_claims(token: str) -> dict[str, object]:
 
 
 def _decode_token_part(token: str, index: int) -> dict[str, object]:
+    """Decode a part of a JSON Web Token: the header is part 0, and the claims are part 1."""
     parts = token.split(".")
     try:
         encoded_part = parts[index]

@@ -25,6 +25,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 
 MIN_ITERATIONS = 4096
+"""The minimum that RFC 7677 recommends and Kafka's brokers enforce."""
 MAX_ITERATIONS = 16_384
 """The maximum that Kafka's brokers accept in a credential (KIP-554). See docs/decisions/0006-scram-iterations.md."""
 _MAX_MESSAGE_BYTES = 16 * 1024

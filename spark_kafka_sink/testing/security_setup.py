@@ -87,7 +87,10 @@ def _quote(text: str) -> str:
 
 
 def _write_certificates(directory: Path, host_names: Iterable[str], *, mutual: bool) -> _CertificateFiles:
-    """Write the PEM files of a listener. Raise MissingDependencyError if trustme is not installed."""
+    """Write the PEM files of a listener. Raise MissingDependencyError if trustme is not installed.
+
+    `mutual`: whether clients must present a certificate as well.
+    """
     try:
         import trustme
     except ImportError as error:

@@ -15,7 +15,7 @@ from spark_kafka_sink.network.frame import (
     MIN_GROWTH_BYTES,
     READ_AHEAD_BYTES,
     FrameReader,
-    FrameWriter,
+    OutgoingFrame,
 )
 
 
@@ -37,7 +37,7 @@ def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BY
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 60), min_size=1), st.integers(1, 5))
 def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[int], max_segments: int) -> None:
-    writer, written, turn = FrameWriter(segments), bytearray(), 0
+    writer, written, turn = OutgoingFrame(segments), bytearray(), 0
     while not writer.is_complete:
         window = writer.next_segments(max_segments)
         assert 0 < len(window) <= max_segments
@@ -53,13 +53,13 @@ def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[i
 
 def test_segments_are_views_of_caller_memory() -> None:
     memory = bytearray(b"abc")
-    writer = FrameWriter([memory])
+    writer = OutgoingFrame([memory])
     memory[0] = ord("x")
     assert [bytes(view) for view in writer.next_segments(10)] == [b"\0\0\0\3", b"xbc"]
 
 
 def test_writes_many_tiny_segments_in_linear_time() -> None:
-    writer = FrameWriter([b"xy"] * 10_000)
+    writer = OutgoingFrame([b"xy"] * 10_000)
     handled = 0
     while not writer.is_complete:
         window = writer.next_segments(1024)

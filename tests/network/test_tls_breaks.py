@@ -48,8 +48,8 @@ class Pair:
         return bytes(space[: self.client.read_into(space)])
 
 
-def has_input(pair: Pair) -> bool:
-    return pair.client.has_input
+def has_buffered_input(pair: Pair) -> bool:
+    return pair.client.has_buffered_input
 
 
 def read_on(transport: TlsTransport) -> None:
@@ -70,7 +70,7 @@ def pair(certificates: Path) -> Iterator[Pair]:
         sock.close()
 
 
-def test_has_input_until_buffered_record_is_read(pair: Pair) -> None:
+def test_has_buffered_input_until_buffered_record_is_read(pair: Pair) -> None:
     pair.complete_handshake()
     pair.read()  # reads the session tickets
     pair.server.write([memoryview(bytes(MAX_RECORD_BYTES))])
@@ -79,9 +79,9 @@ def test_has_input_until_buffered_record_is_read(pair: Pair) -> None:
     with pytest.raises(BlockingIOError):
         pair.near.recv(1)
     assert pair.client._incoming.pending == 0
-    assert has_input(pair) is True
+    assert has_buffered_input(pair) is True
     assert len(pair.read(MAX_RECORD_BYTES)) == MAX_RECORD_BYTES - 10
-    assert has_input(pair) is False
+    assert has_buffered_input(pair) is False
     assert pair.read() == b""
 
 
@@ -160,7 +160,7 @@ def test_write_to_closed_connection_raises_socket_error(pair: Pair) -> None:
 def test_sends_close_notify_unless_output_is_pending(pair: Pair) -> None:
     pair.complete_handshake()
     pair.read()
-    while not pair.client.has_output:
+    while not pair.client.has_buffered_output:
         pair.client.write([bytes(1 << 20)])
     pair.client.close()
     with pytest.raises(DisconnectedError, match="the peer closed the connection"):

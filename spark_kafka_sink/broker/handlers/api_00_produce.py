@@ -35,6 +35,7 @@ MIN_VERSION_WITH_ABORTABLE_ERROR = 11
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
+    """Append the batches, and return each partition's offset or error. With acks=0, return NoResponse."""
     response = ProduceResponse(responses=[_append_topic(context, request, topic) for topic in request.topic_data])
     context.cluster.record_change()
     partitions = [partition for topic in response.responses for partition in topic.partition_responses]
@@ -146,6 +147,7 @@ def _append(
 def _append_to_log(
     context: RequestContext, partition: Partition, records: Buffer, *, requires_sequence_zero: bool
 ) -> AppendResult:
+    """Append a batch without checking its transaction. Raise ApiError if the log rejects the batch."""
     return partition.log.append(
         records,
         wall_ms=context.cluster.wall_ms(),

@@ -34,6 +34,7 @@ READ_COMMITTED = 1
 
 
 def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
+    """Return the available batches, or a DelayedResponse while there are fewer bytes than the client requires."""
     reader = _FetchReader(context, request)
     response = FetchResponse(responses=[reader.read_topic(topic) for topic in request.topics])
     deadline_ms = context.received_ms + min(request.max_wait_ms, MAX_WAIT_MS)

@@ -25,6 +25,7 @@ MIN_VERSION_WITH_LEADER_EPOCH = 4
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
+    """Return the requested offset of each partition. A partition that the request contains twice is rejected."""
     is_read_committed = request.isolation_level == READ_COMMITTED
     partition_counts = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
+    """Describe the running nodes and the requested topics. The first running node counts as the controller."""
     cluster = context.cluster
     with cluster.lock:
         running_nodes = cluster.list_running_nodes()

@@ -16,6 +16,7 @@ from spark_kafka_sink.protocol.messages.offset_commit import (
 
 
 def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResult:
+    """Store the group's offsets. Each partition gets its own error code."""
     cluster, group = context.cluster, request.group_id
     coordinator_error_code = context.find_coordinator_error_code(group)
     topics = []

@@ -34,6 +34,7 @@ class _PartitionOffset(NamedTuple):
 
 
 def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResult:
+    """Return the committed offsets, in the layout of the request's version (for one group, or for several)."""
     if context.version >= MIN_VERSION_WITH_SEVERAL_GROUPS:
         requested_groups = {group.group_id: group for group in request.groups}
         groups = [_fetch_group(context, group, request.require_stable) for group in requested_groups.values()]

@@ -14,6 +14,7 @@ MIN_VERSION_WITH_SEVERAL_KEYS = 4
 
 
 def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerResult:
+    """Return the coordinator of each requested key. Older versions request only one."""
     if context.version >= MIN_VERSION_WITH_SEVERAL_KEYS:
         coordinators = [_find_coordinator(context, key) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=coordinators)

@@ -24,6 +24,7 @@ with minimum level 0 (KAFKA-17011), so brokers omit such features.
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResult:
+    """Return the versions, or reject a connection that was meant for another cluster or node (KIP-1242)."""
     error_code = context.find_injected_error_code() or _find_routing_error_code(context, request)
     if error_code in (error_codes.INVALID_REQUEST, error_codes.REBOOTSTRAP_REQUIRED):
         return ApiVersionsResponse(error_code=error_code)
@@ -38,7 +39,7 @@ def _find_routing_error_code(context: RequestContext, request: ApiVersionsReques
         return 0
     if request.cluster_id is None or request.node_id == -1:
         return error_codes.INVALID_REQUEST
-    is_for_this_node = (request.cluster_id, request.node_id) == (context.cluster.cluster_id, context.node)
+    is_for_this_node = (request.cluster_id, request.node_id) == (context.cluster.cluster_id, context.node_id)
     return 0 if is_for_this_node else error_codes.REBOOTSTRAP_REQUIRED
 
 

@@ -21,6 +21,7 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResult:
+    """Validate each topic, and create the valid ones unless the request has `validate_only`."""
     cluster = context.cluster
     name_counts = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []

@@ -12,6 +12,7 @@ MIN_VERSION_WITH_PRODUCER_FENCED = 4
 
 
 def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerResult:
+    """Assign a producer id and epoch. A request without a transactional id may go to any node."""
     cluster = context.cluster
     transactional_id = request.transactional_id
     error_code = (

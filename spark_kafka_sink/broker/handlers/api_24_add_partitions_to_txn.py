@@ -25,6 +25,7 @@ MIN_VERSION_WITH_PRODUCER_FENCED = 2
 
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> HandlerResult:
+    """Add the partitions to their transactions. Each partition gets its own error code."""
     if context.version >= MIN_VERSION_WITH_SEVERAL_TRANSACTIONS:
         results = []
         for transaction in request.transactions:
@@ -53,25 +54,25 @@ def _add_partitions(
     cluster = context.cluster
     topic_partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     with cluster.lock:
-        partition_error_codes = {
-            topic_partition: _find_partition_error_code(context, *topic_partition)
-            for topic_partition in topic_partitions
-        }
         common_error_code = context.find_coordinator_error_code(transactional_id)
-        if common_error_code:
-            pass  # the partitions are irrelevant, because all of them get this error
-        elif any(partition_error_codes.values()):
-            # One unknown partition prevents all others from being added.
+        if not common_error_code:
             partition_error_codes = {
-                topic_partition: error_code or error_codes.OPERATION_NOT_ATTEMPTED
-                for topic_partition, error_code in partition_error_codes.items()
-            }
-        elif verify_only:
-            partition_error_codes = {
-                topic_partition: cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
+                topic_partition: _find_partition_error_code(context, *topic_partition)
                 for topic_partition in topic_partitions
             }
-        else:
+            if any(partition_error_codes.values()):
+                # One unknown partition prevents all others from being added.
+                partition_error_codes = {
+                    topic_partition: error_code or error_codes.OPERATION_NOT_ATTEMPTED
+                    for topic_partition, error_code in partition_error_codes.items()
+                }
+                return _build_topic_results(topics, partition_error_codes)
+            if verify_only:
+                partition_error_codes = {
+                    topic_partition: cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
+                    for topic_partition in topic_partitions
+                }
+                return _build_topic_results(topics, partition_error_codes)
             common_error_code = cluster.coordinator.add_partitions(
                 transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
             )
@@ -79,14 +80,13 @@ def _add_partitions(
     common_error_code = downgrade_error_code(
         common_error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
     )
-    if common_error_code:
-        partition_error_codes = dict.fromkeys(topic_partitions, common_error_code)
-    return _build_topic_results(topics, partition_error_codes)
+    return _build_topic_results(topics, dict.fromkeys(topic_partitions, common_error_code))
 
 
 def _build_topic_results(
     topics: Sequence[AddPartitionsToTxnTopic], error_codes_by_partition: Mapping[tuple[str, int], int]
 ) -> list[AddPartitionsToTxnTopicResult]:
+    """Arrange the error codes in the order of the requested topics and partitions."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

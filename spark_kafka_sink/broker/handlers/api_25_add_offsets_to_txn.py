@@ -11,6 +11,7 @@ MIN_VERSION_WITH_PRODUCER_FENCED = 2
 
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
+    """Add the consumer group to the producer's transaction, so that offsets can be committed with it."""
     cluster = context.cluster
     error_code = context.find_coordinator_error_code(request.transactional_id)
     if not error_code:

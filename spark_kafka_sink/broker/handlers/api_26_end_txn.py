@@ -13,6 +13,7 @@ MIN_VERSION_WITH_TRANSACTIONS_V2 = 5
 
 
 def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
+    """Commit or abort the transaction, and return the identity for the producer's next transaction."""
     cluster = context.cluster
     error_code = context.find_coordinator_error_code(request.transactional_id)
     if error_code:

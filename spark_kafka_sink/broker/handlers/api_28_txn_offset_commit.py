@@ -17,6 +17,7 @@ MIN_VERSION_WITH_TRANSACTIONS_V2 = 5
 
 
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
+    """Store the group's offsets until the transaction ends. One error rejects all offsets of the request."""
     cluster = context.cluster
     with cluster.lock:
         error_code = (

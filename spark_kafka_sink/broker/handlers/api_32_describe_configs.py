@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
@@ -22,6 +23,15 @@ _TOPIC_CONFIG_SOURCE = 1
 _DEFAULT_CONFIG_SOURCE = 5
 
 
+class _ResourceSettings(NamedTuple):
+    """The settings of a topic or broker, or the error code if the resource cannot be described."""
+
+    error_code: int = 0
+    defaults: Mapping[str, str] = {}
+    topic_config: Mapping[str, str] = {}
+    """The settings that the topic was created with. They override the defaults."""
+
+
 def handle(context: RequestContext, request: DescribeConfigsRequest) -> HandlerResult:
     return DescribeConfigsResponse(results=[_describe_resource(context, resource) for resource in request.resources])
 
@@ -29,7 +39,8 @@ def handle(context: RequestContext, request: DescribeConfigsRequest) -> HandlerR
 def _describe_resource(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     """Return the requested settings of a topic or broker; all of them if the request names none."""
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
-    result.error_code, defaults, topic_config = _find_settings(context, resource)
+    error_code, defaults, topic_config = _find_settings(context, resource)
+    result.error_code = error_code
     requested_names = resource.configuration_keys
     result.configs = [
         DescribeConfigsResourceResult(
@@ -44,26 +55,24 @@ def _describe_resource(context: RequestContext, resource: DescribeConfigsResourc
     return result
 
 
-def _find_settings(
-    context: RequestContext, resource: DescribeConfigsResource
-) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
-    """Return an error code (0 for none), the default settings, and the settings that the topic was created with."""
+def _find_settings(context: RequestContext, resource: DescribeConfigsResource) -> _ResourceSettings:
+    """Return the settings of a topic or of the brokers, or the error code if there is no such resource."""
     cluster, name = context.cluster, resource.resource_name
     max_message_bytes = str(cluster.config.max_message_bytes)
     if resource.resource_type == BROKER_RESOURCE:
-        return context.find_injected_error_code(), {"message.max.bytes": max_message_bytes}, {}
+        return _ResourceSettings(context.find_injected_error_code(), {"message.max.bytes": max_message_bytes})
     if resource.resource_type != TOPIC_RESOURCE:
-        return error_codes.INVALID_REQUEST, {}, {}
+        return _ResourceSettings(error_codes.INVALID_REQUEST)
     injected_code = context.find_injected_error_code(name)
     if injected_code:
-        return injected_code, {}, {}
+        return _ResourceSettings(injected_code)
     with cluster.lock:
         topic = cluster.topics.get(name)
         if topic is None or topic.is_hidden:
-            return error_codes.UNKNOWN_TOPIC_OR_PARTITION, {}, {}
+            return _ResourceSettings(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
         defaults = {
             "cleanup.policy": "delete",
             "max.message.bytes": max_message_bytes,
             "min.insync.replicas": str(topic.min_in_sync_replicas),
         }
-        return 0, defaults, dict(topic.config)
+        return _ResourceSettings(defaults=defaults, topic_config=dict(topic.config))

@@ -14,6 +14,7 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerResult:
+    """Describe a quorum with a single voter: the controller, which is the running node with the lowest id."""
     injected_code = context.find_injected_error_code()
     if injected_code:
         return DescribeQuorumResponse(error_code=injected_code)

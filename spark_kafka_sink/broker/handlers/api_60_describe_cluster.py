@@ -11,6 +11,7 @@ from spark_kafka_sink.protocol.messages.describe_cluster import (
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerResult:
+    """List the running nodes. The first of them is the controller."""
     running_nodes = context.cluster.list_running_nodes()
     return DescribeClusterResponse(
         error_code=context.find_injected_error_code(),

@@ -19,6 +19,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> HandlerResult:
+    """Return the transactions that pass all filters of the request. An empty filter passes every transaction."""
     injected_code = context.find_injected_error_code()
     if injected_code:
         return ListTransactionsResponse(error_code=injected_code)

@@ -29,6 +29,7 @@ MISSING_CRYPTOGRAPHY_MESSAGE = (
 _OPTION_PREFIX = "sasl.oauthbearer.assertion"
 _MAX_TOKEN_BYTES = 64 * 1024
 _ES256_INTEGER_BYTES = 32
+"""The size of each of the two numbers in an ES256 signature (RFC 7518, 3.4)."""
 _CLAIM_SOURCES_TEXT = f"{_OPTION_PREFIX}.template.file and {_OPTION_PREFIX}.claim.iss, .sub and .aud"
 _MIN_RSA_BITS = 2048
 """The smallest RSA key that RFC 7518 (3.3) allows for RS256."""

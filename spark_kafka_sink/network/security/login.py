@@ -1,8 +1,9 @@
-"""Parser of the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
+"""Parses the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
-as in {sasl.mechanism}, or the names of values. They are replaced when the fault is shown to the user. In f-strings,
-these braces are doubled.
+A fault is an error message about one option. Its text is a predicate, such as "must not be empty", because OptionFault
+puts the option's name in front of it. {sasl.mechanism} in a text stands for the name of that option, in the user's
+spelling. Any other name in braces stands for a value that is passed along with the text. In f-strings, use
+option_placeholder() instead of braces.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.errors import ConfigurationError, OptionFaults
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults, option_placeholder
 from spark_kafka_sink.network.security.assertions import (
     ALGORITHMS,
     MISSING_CRYPTOGRAPHY_MESSAGE,
@@ -29,11 +30,12 @@ from spark_kafka_sink.sasl.oauthbearer import find_extension_error
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
 _IAM_UNSUPPORTED_MESSAGE = (
-    "AWS_MSK_IAM is available only as a Java class of Amazon, which cannot be used here. MSK also accepts a signed "
-    "token made from the same credentials: set {sasl.mechanism} to OAUTHBEARER and {sasl.oauthbearer.token.callback} "
-    "to a function that returns the token, and remove {sasl.jaas.config} and {sasl.client.callback.handler.class}. See "
-    "'Settings by provider' in the documentation for the function."
+    "AWS_MSK_IAM is implemented by an Amazon Java class, which cannot be loaded here. MSK also accepts a signed token "
+    "made from the same credentials: set {sasl.mechanism} to OAUTHBEARER and {sasl.oauthbearer.token.callback} to a "
+    "function that returns the token, and remove {sasl.jaas.config} and {sasl.client.callback.handler.class}. For such "
+    "a function, see 'Settings by provider' in the documentation."
 )
+_JAAS_CONFIG_PLACEHOLDER = option_placeholder("sasl.jaas.config")
 _RETRIEVER_OPTION = "sasl.oauthbearer.jwt.retriever.class"
 _RETRIEVER_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 _RETRIEVER_CLASSES = (
@@ -55,7 +57,7 @@ _SINGLE_TOKEN_SOURCE_MESSAGE = (
     "{sasl.jaas.config} (for tests)."
 )
 _MAX_NUMBER = 1e9
-"""All numbers, which are seconds, milliseconds or a factor, must be less. This also rejects infinity and NaN."""
+"""All numbers (seconds, milliseconds or a factor) must be less. This also rejects infinity and NaN."""
 # package.module:function, or package.module:Class.method
 _FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
@@ -85,7 +87,12 @@ class Login:
 
 
 def parse_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
-    """Parse the `sasl.*` options. If this adds anything to `faults`, the returned Login must not be used."""
+    """Parse the `sasl.*` options, and add an entry to `faults` for each invalid one.
+
+    If any fault was added, the returned Login must not be used.
+
+    `token_callback`: the value of sasl.oauthbearer.token.callback, or None if it is not set.
+    """
     mechanism = get_option(options, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
         faults.add("sasl.mechanism", _IAM_UNSUPPORTED_MESSAGE)
@@ -130,9 +137,10 @@ def _confirm_default_mechanism(options: Mapping[str, str], token_callback: objec
 def _suggest_mechanism(login_module: LoginModule | None, token_options: Sequence[str]) -> str:
     """Return the mechanism that the credentials are for, with the reason for it, as part of a fault's text."""
     if login_module is not None:
-        return f"{' or '.join(login_module.mechanisms)}, because {{sasl.jaas.config}} names {login_module.name}"
+        mechanisms = " or ".join(login_module.mechanisms)
+        return f"{mechanisms}, because {_JAAS_CONFIG_PLACEHOLDER} names {login_module.name}"
     if token_options:
-        return f"OAUTHBEARER, because {{{token_options[0]}}} is set"
+        return f"OAUTHBEARER, because {option_placeholder(token_options[0])} is set"
     return f"the mechanism that the listener expects, one of {', '.join(SASL_MECHANISMS)}"
 
 
@@ -198,11 +206,11 @@ def _parse_oauth_login(options: Mapping[str, str], token_callback: object, fault
     }
     token = options.get("sasl.oauthbearer.token", "")
     url = options.get(ENDPOINT_URL_OPTION, "")
-    is_file = url.startswith("file:")
+    is_file_url = url.startswith("file:")
     _check_callbacks(options, token_callback, faults)
     retriever_class = _parse_retriever_class(options, url, faults)
-    token_file = _parse_file_url(url, faults) if is_file else ""
-    oidc = _parse_oidc_config(url, retriever_class, options, jaas_options, faults) if url and not is_file else None
+    token_file = _parse_file_url(url, faults) if is_file_url else ""
+    oidc = _parse_oidc_config(url, retriever_class, options, jaas_options, faults) if url and not is_file_url else None
     token_source_count = sum((bool(token), token_callback is not None, bool(url), bool(unsecured_claims)))
     if token_source_count != 1:
         faults.add("sasl.mechanism", _SINGLE_TOKEN_SOURCE_MESSAGE)

@@ -42,10 +42,12 @@ from spark_kafka_sink.sasl.oauthbearer import decode_token_claims, parse_token_e
 
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_ATTEMPTS = 3
+"""The maximum number of attempts at a token request while a caller waits for the token."""
 ENDPOINT_URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 _MIN_REPORTED_CLOCK_SKEW_S = 30
 """Smallest clock skew that error messages mention. Some providers tolerate no skew, others at most a few minutes."""
 _MAX_LIFETIME_S = 10 * 365 * 86400
+"""A longer lifetime in a response is reduced to this value (ten years)."""
 _JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
@@ -116,6 +118,10 @@ class TokenSource:
         sleep: Callable[[float], None] = time.sleep,
         run_in_background: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
+        """Create a source that has no token yet.
+
+        `context`: the TLS settings for the endpoint; None for Python's defaults. Tests replace the other arguments.
+        """
         self._config = config
         self._context = context
         self._now_s = now_s
@@ -151,7 +157,7 @@ class TokenSource:
         except AuthenticationError as error:
             remaining_s = self._expires_at_s - request_time_s
             _log.warning("Could not renew the token, which expires in at most %.0f s: %s", remaining_s, error)
-        finally:
+        finally:  # even after an unexpected error, so that the token can be renewed again
             with self._lock:
                 self._is_renewing = False
                 if response is not None:
@@ -235,7 +241,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
     is_busy = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR or response.status == HTTPStatus.TOO_MANY_REQUESTS
     if is_busy:
         raise _RetriableStatusError(f"the token endpoint returned status {response.status}")
-    content = parse_json_object(response.data)
+    content = parse_json_object(response.body)
     if response.status != HTTPStatus.OK:
         raise AuthenticationError(
             f"OAUTHBEARER: the token endpoint rejected the request with status {response.status}"

@@ -3,8 +3,8 @@
 The certificate is fetched by a TLS handshake on a separate connection, over which nothing else is sent.
 
 An untrusted certificate can be described as well. Python's ssl parses only a verified certificate, so two more
-handshakes follow: the first fetches the certificate without verification, and the second trusts exactly this
-certificate, at any time and for any host. Their connections are closed immediately, so no credentials are sent.
+handshakes follow: the first fetches the certificate without verification, and the second trusts only this certificate,
+regardless of its expiry and host name. Their connections are closed immediately, so no credentials are sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.network.transport import raise_if_connect_failed
 
 _NO_CHECK_TIME_FLAG = 0x200000
-"""The value of X509_V_FLAG_NO_CHECK_TIME in OpenSSL's x509_vfy.h."""
+"""Lets an expired certificate pass verification. The value of X509_V_FLAG_NO_CHECK_TIME in OpenSSL's x509_vfy.h."""
 
 MAX_SUBJECT_ALT_NAMES = 5
 _SHORT_NAMES = {
@@ -127,7 +127,7 @@ def _connect_and_handshake(
         while not transport.is_ready:
             transport.handshake()
             if not transport.is_ready:
-                poller.modify(sock, EVENT_READ | (EVENT_WRITE if transport.has_output else 0))
+                poller.modify(sock, EVENT_READ | (EVENT_WRITE if transport.has_buffered_output else 0))
                 _wait_for_socket(poller, system, address, deadline_ms)
     except OSError as error:
         raise DisconnectedError(f"{address}: {error.strerror or error}") from error

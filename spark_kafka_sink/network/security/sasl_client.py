@@ -49,7 +49,8 @@ class _State(Enum):
 class SaslClientAuthenticator:
     """Authenticates a client to a broker; implements Authenticator.
 
-    `create_sasl_client` is called for each authentication, and may block to request a token.
+    `create_sasl_client`: called for each authentication; may block to request a token.
+    `random_uniform`: varies how early each session is re-authenticated.
     """
 
     principal = ANONYMOUS

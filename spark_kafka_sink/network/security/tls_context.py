@@ -4,8 +4,9 @@ TLS versions before 1.2 are not supported. The broker's certificate is always ve
 the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
 descriptor whose file has no name in any directory.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
-as in {ssl.key.password}, or the names of values. They are replaced when the fault is shown to the user.
+The text of an OptionFault is a predicate, such as "must be true or false", because the option's name is put in front of
+it. {ssl.key.password} in a text stands for the name of that option, in the user's spelling. Any other name in braces
+stands for a value that is passed along with the text.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
 from spark_kafka_sink.options.files import read_bounded_file
 
-TLS_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+TLS_VERSIONS: dict[str, ssl.TLSVersion] = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+"""The supported TLS versions, by the name that the option ssl.enabled.protocols uses."""
 TLS13_SUITES = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+"""The cipher suites of TLS 1.3. Python's ssl module cannot enable them individually."""
 
 _IANA_SUITE_PATTERN = re.compile(
     r"TLS_(?:(?P<exchange>ECDHE|DHE)_)?(?P<signature>RSA|ECDSA)_WITH_"
@@ -154,6 +157,7 @@ def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None
 
 
 def _load_truststore(context: ssl.SSLContext, truststore: StoreConfig) -> None:
+    """Trust the certificates in the truststore. Raise ConfigurationError if it has none or cannot be read."""
     option = "ssl.truststore.certificates" if truststore.pem is not None else "ssl.truststore.location"
     authorities = truststore.read(option).authorities
     if not authorities:

@@ -1,7 +1,8 @@
-"""Parser of the `ssl.*` options into a TlsConfig.
+"""Parses the `ssl.*` options into a TlsConfig.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them, as in
-{ssl.key.password}, enclose option names, which are replaced when the fault is shown to the user.
+A fault is an error message about one option. Its text is a predicate, such as "must be true or false", because
+OptionFault puts the option's name in front of it. {ssl.key.password} in a text stands for the name of that option, in
+the user's spelling.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from spark_kafka_sink.errors import OptionFaults
+from spark_kafka_sink.errors import OptionFaults, option_placeholder
 from spark_kafka_sink.network.security.tls_context import (
     TLS13_SUITES,
     TLS_VERSIONS,
@@ -27,7 +28,10 @@ _log = logging.getLogger("spark_kafka_sink.network.security_config")
 
 
 def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
-    """Parse the `ssl.*` options. If this adds anything to `faults`, the returned TlsConfig must not be used."""
+    """Parse the `ssl.*` options, and add an entry to `faults` for each invalid one.
+
+    If any fault was added, the returned TlsConfig must not be used.
+    """
     return TlsConfig(
         truststore=_parse_truststore(options, faults),
         keystore=_parse_keystore(options, faults),
@@ -88,7 +92,7 @@ def _check_store_options(options: Mapping[str, str], store: str, has_store: bool
     if store_type is not None and store_type not in _STORE_TYPES:
         faults.add(f"ssl.{store}.type", f"must be one of {', '.join(_STORE_TYPES)}.")
     if password_option in options and not has_store:
-        faults.add(password_option, f"is set, but {{ssl.{store}.location}} is not.")
+        faults.add(password_option, f"is set, but {option_placeholder(f'ssl.{store}.location')} is not.")
     elif password_option in options and store_type == "PEM":
         remedy = "; use {ssl.key.password}." if store == "keystore" else "."
         faults.add(password_option, f"has no meaning for PEM{remedy}")

@@ -375,7 +375,7 @@ class Sender:
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
-            can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
+            can_send = self.client.prepare_node(snapshot.nodes[node_id], now_ms)
             self.accumulator.record_node_availability(node_id, now_ms, is_accepting=can_send)
             if can_send:
                 node_ids.append(node_id)

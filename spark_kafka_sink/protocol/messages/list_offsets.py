@@ -19,7 +19,7 @@ class ListOffsetsPartition(Struct):
     partition_index: int = int32("0+")
     current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
     timestamp: int = int64("0+")
-    max_num_offsets: int = int32("0", default=1)
+    max_num_offsets: int = int32("0", default=1)  # version 0 is not supported; declared to match Kafka's definition
 
 
 @dataclass(kw_only=True, slots=True)

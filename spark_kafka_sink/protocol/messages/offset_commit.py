@@ -29,7 +29,7 @@ class OffsetCommitRequestPartition(Struct):
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
     committed_leader_epoch: int = int32("6+", default=-1, ignorable=True)
-    commit_timestamp: int = int64("1", default=-1)
+    commit_timestamp: int = int64("1", default=-1)  # version 1 is not supported; declared to match Kafka's definition
     committed_metadata: str | None = nullable_string("0+")
 
 

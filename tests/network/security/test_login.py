@@ -182,7 +182,7 @@ def test_reports_each_invalid_assertion_option(options: dict[str, Any], message:
 
 def test_rejects_aws_msk_iam_and_names_options_that_replace_it() -> None:
     (fault,) = collect_faults({"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"})
-    assert fault.startswith("sasl.mechanism AWS_MSK_IAM is available only as a Java class")
+    assert fault.startswith("sasl.mechanism AWS_MSK_IAM is implemented by an Amazon Java class")
     assert "set sasl.mechanism to OAUTHBEARER and sasl.oauthbearer.token.callback to a function" in fault
 
 
