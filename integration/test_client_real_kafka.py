@@ -67,7 +67,7 @@ def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) ->
         leader = snapshot.leader(topic, 0)
         assert leader is not None
         assert snapshot.topics[topic].partitions[0].leader_epoch is not None
-        while not client.prepare_node(leader, SYSTEM.now()):
+        while not client.ready(leader, SYSTEM.now()):
             client.poll(100, SYSTEM.now())
         assert client.latest_usable_version(leader.id, ApiKey.PRODUCE) >= 11
         assert client.latest_usable_version(leader.id, ApiKey.METADATA) >= 12

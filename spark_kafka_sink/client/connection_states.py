@@ -169,7 +169,7 @@ class ConnectionStates:
         """Return whether the last connection attempt failed. The end of an established connection does not count."""
         return self.has_failed(node_id) and self._connections[node_id].failed_setup_count > 0
 
-    def authentication_error(self, node_id: int) -> AuthenticationError | None:
+    def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         connection = self._connections.get(node_id)
         return None if connection is None else connection.authentication_error
 

@@ -301,7 +301,7 @@ class Connections:
         if can_another_accept and len(rejecting_node_ids) < MIN_CREDENTIAL_REJECTIONS:
             return None
         latest_rejecting_id = max(rejecting_node_ids, key=self.states.last_attempt_ms)
-        return self.states.authentication_error(latest_rejecting_id)
+        return self.states.authentication_exception(latest_rejecting_id)
 
     def close(self, node_id: int) -> None:
         """Close the node's channel if there is one. The caller must call `record_loss` afterwards."""

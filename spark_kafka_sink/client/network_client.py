@@ -1,7 +1,7 @@
 """NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
 `poll` does most of the work: it sends the due requests, polls the Selector and returns the responses. Between polls,
-`prepare_node` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go
+`ready` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go
 first: each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update
 is due.
 
@@ -91,7 +91,7 @@ class NetworkClient:
 
     # --- connections
 
-    def prepare_node(self, node: Node, now_ms: float) -> bool:
+    def ready(self, node: Node, now_ms: float) -> bool:
         """Return whether requests can be sent to the node now. If not, start connecting if the backoff allows it."""
         if self.is_ready(node.id, now_ms):
             return True
@@ -106,7 +106,7 @@ class NetworkClient:
         """Return the milliseconds after which the node's state may change without any network event."""
         return self._states.poll_delay_ms(node_id, now_ms)
 
-    def has_connection_failed(self, node_id: int) -> bool:
+    def connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
@@ -122,8 +122,8 @@ class NetworkClient:
         if self._connections.is_alive(node_id):
             self._close_connection(self._unreported_responses, node_id, ConnectionLoss(reason, timed_out=True), now_ms)
 
-    def authentication_error(self, node_id: int) -> AuthenticationError | None:
-        return self._states.authentication_error(node_id)
+    def authentication_exception(self, node_id: int) -> AuthenticationError | None:
+        return self._states.authentication_exception(node_id)
 
     def least_loaded_node(self, now_ms: float) -> Node | None:
         """Choose a node for a request that any broker can answer. Return None if no node is usable or connectable."""

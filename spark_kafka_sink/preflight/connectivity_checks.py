@@ -126,7 +126,9 @@ def _check_bootstrap(probe: Probe, no_response_text: str) -> CheckResult:
 
     A server that rejects the login counts as reachable. `_check_security` reports the rejection.
     """
-    rejected_ids = {node.id for node in probe.bootstrap_nodes if probe.client.authentication_error(node.id) is not None}
+    rejected_ids = {
+        node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
+    }
     unreachable_nodes = [
         node for node in probe.bootstrap_nodes if node.id not in probe.connected_nodes and node.id not in rejected_ids
     ]
@@ -153,7 +155,7 @@ def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
     if probe.connected_nodes:
         return CheckResult(SECURITY, Outcome.PASSED, detail)
     for node in probe.bootstrap_nodes:
-        error = probe.client.authentication_error(node.id)
+        error = probe.client.authentication_exception(node.id)
         if error is not None:
             return CheckResult(
                 SECURITY, Outcome.FAILED, f"{detail}: {error}", _suggest_authentication_remedy(config, error)

@@ -135,7 +135,7 @@ class Probe:
             if now_ms - started_ms >= timeouts.retry_ms and not self._can_any_node_respond():
                 break
             for node in (*self.bootstrap_nodes, *self.find_leaders()):
-                if node.id not in self.connected_nodes and self.client.prepare_node(node, now_ms):
+                if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
                     self.connected_nodes[node.id] = node
             self._poll(deadline_ms - now_ms, now_ms)
         self._requests.remove(self._topics_call)
@@ -213,8 +213,8 @@ class Probe:
     def _is_authentication_rejected(self) -> bool:
         """Return whether all connections to bootstrap servers failed, at least one of them during authentication."""
         node_ids = [node.id for node in self.bootstrap_nodes]
-        return all(self.client.has_connection_failed(node_id) for node_id in node_ids) and any(
-            self.client.authentication_error(node_id) is not None for node_id in node_ids
+        return all(self.client.connection_failed(node_id) for node_id in node_ids) and any(
+            self.client.authentication_exception(node_id) is not None for node_id in node_ids
         )
 
     def _can_any_node_respond(self) -> bool:
@@ -222,7 +222,7 @@ class Probe:
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
-            node.id not in self.connected_nodes and not self.client.has_connection_failed(node.id) for node in nodes
+            node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
         )
         if is_connecting:
             return True

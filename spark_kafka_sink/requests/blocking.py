@@ -288,7 +288,7 @@ class BlockingClient:
         """
         if not queue.queued_attempts:
             return
-        if not self._client.prepare_node(queue.node, now_ms):
+        if not self._client.ready(queue.node, now_ms):
             self._fail_queued_if_unreachable(queue, now_ms)
             return
         queue.has_tried_connection = True
@@ -309,7 +309,7 @@ class BlockingClient:
     def _fail_queued_if_unreachable(self, queue: _NodeQueue, now_ms: float) -> None:
         """Fail the queued requests if the node cannot be reached or has not become ready in time."""
         node = queue.node
-        has_connection_failed = self._client.has_connection_failed(node.id)
+        has_connection_failed = self._client.connection_failed(node.id)
         describe_failures = self.metadata.describe_connection_failures
         waiting_since_ms = max(queue.last_response_ms, queue.queued_attempts[0].queued_ms)
         if has_connection_failed and queue.has_tried_connection:

@@ -60,7 +60,7 @@ class PolledRequests:
         Return the time in milliseconds after which `send_due` must be called again because of this attempt.
         """
         node, request, call = attempt.node, attempt.request, attempt.call
-        if not self._client.prepare_node(node, now_ms):
+        if not self._client.ready(node, now_ms):
             return self._fail_or_wait(attempt, now_ms)
         try:
             version = self._client.latest_usable_version(node.id, request.api_key, request.versions)
@@ -89,7 +89,7 @@ class PolledRequests:
     def _fail_or_wait(self, attempt: Attempt, now_ms: float) -> float:
         """Fail an attempt whose node is unreachable and which no other node can handle. Return the time to wait."""
         node_id = attempt.node.id
-        if not self._client.has_connection_failed(node_id) or attempt.is_for_any_node:
+        if not self._client.connection_failed(node_id) or attempt.is_for_any_node:
             return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node_id, now_ms))
         connection_loss = self._client.connection_losses.get(node_id)
         reason = "" if connection_loss is None else connection_loss.reason

@@ -73,7 +73,7 @@ class Rig:
         return self
 
     def make_ready(self, node_id: int = 0) -> None:
-        self.poll_until(lambda: self.client.prepare_node(self.node(node_id), self.now))
+        self.poll_until(lambda: self.client.ready(self.node(node_id), self.now))
 
     def end_connection(self, node_id: int) -> None:
         """Close the connection of one node as idle. Advancing the clock would close all idle connections."""

@@ -161,11 +161,11 @@ def test_authentication_failure_is_kept_until_next_success(states: ConnectionSta
     states.start_connecting(NODE, 0)
     states.mark_authentication_failed(1, 0, error)
     assert states.state(1, 0) is ConnectionState.AUTHENTICATION_FAILED
-    assert states.authentication_error(1) is error
+    assert states.authentication_exception(1) is error
     assert states.has_failed(1)
     assert not states.can_connect(1, 0), "a wrong password must not be tried in a tight loop"
     make_ready(states, NODE, 2_000)
-    assert states.authentication_error(1) is None
+    assert states.authentication_exception(1) is None
 
 
 def test_credentials_are_rejected_after_all_addresses_were_tried(

@@ -43,14 +43,14 @@ def test_authentication_failure_of_only_broker_ends_metadata_waits() -> None:
     rig.deliver()
     error = AuthenticationError("b0:9092: wrong password")
     fail_authentication(rig, 0, error)
-    assert rig.client.authentication_error(0) is error
-    assert rig.client.has_connection_failed(0)
+    assert rig.client.authentication_exception(0) is error
+    assert rig.client.connection_failed(0)
     (response,) = rig.responses
     assert (response.request, response.authentication_error, response.disconnected) == (request, error, True)
     with pytest.raises(AuthenticationError, match="wrong password"):
         rig.metadata.await_update(rig.metadata.version, 0)
     rig.make_ready()
-    assert rig.client.authentication_error(0) is None
+    assert rig.client.authentication_exception(0) is None
 
 
 @pytest.mark.parametrize(("brokers", "believed"), [(1, 1), (2, 2), (3, 3), (9, 3)])
@@ -79,15 +79,15 @@ def rig_with_rejecting_bootstrap_server() -> Rig:
     rig = Rig(1, bootstrap=(BOOTSTRAP, Node(-2, "b1", 9092)))
     rig.system.refuse("b1", 9092)
     rig.broker.on_request = lambda received: received.api_key is ApiKey.METADATA
-    rig.client.prepare_node(rig.node(-1), rig.now)
+    rig.client.ready(rig.node(-1), rig.now)
     rig.poll_until(lambda: bool(rig.broker.find_requests(ApiKey.API_VERSIONS)), step_ms=1)
     return rig
 
 
 def test_rejection_is_final_if_other_bootstrap_servers_are_unreachable() -> None:
     rig = rig_with_rejecting_bootstrap_server()
-    rig.client.prepare_node(rig.node(-2), rig.now)
-    rig.poll_until(lambda: rig.client.has_connection_failed(-2), step_ms=1)
+    rig.client.ready(rig.node(-2), rig.now)
+    rig.poll_until(lambda: rig.client.connection_failed(-2), step_ms=1)
     fail_authentication(rig, -1, AuthenticationError("b0:9092: wrong password"))
     with pytest.raises(AuthenticationError, match="wrong password"):
         rig.metadata.raise_if_fatal()
@@ -104,7 +104,7 @@ def test_logs_rejected_credentials_once_as_error(caplog: pytest.LogCaptureFixtur
     rig = Rig(1).bootstrap()
     rig.broker.on_request = lambda received: received.api_key is ApiKey.API_VERSIONS
     for _ in range(2):
-        rig.poll_until(lambda: rig.client.prepare_node(rig.node(0), rig.now) or rig.selector.is_channel_ready("0"))
+        rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now) or rig.selector.is_channel_ready("0"))
         fail_authentication(rig, 0, AuthenticationError("b0:9092: wrong password"))
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert errors == ["broker 0 (b0:9092): authentication failed: b0:9092: wrong password"]

@@ -122,9 +122,7 @@ def test_misrouted_connection_is_closed_and_client_bootstraps_again(
     rig.brokers[1].on_request = reject_misrouted
     node = rig.node(1)
     with caplog.at_level(logging.WARNING):
-        rig.poll_until(
-            lambda: rig.client.prepare_node(node, rig.now) or rig.metadata.snapshot.is_bootstrap, limit_ms=1_000
-        )
+        rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.metadata.snapshot.is_bootstrap, limit_ms=1_000)
     assert rig.metadata.snapshot.is_bootstrap
     expected = "the connection is for broker 1 (b1:9092) of cluster cluster, but a broker with another id or of another"
     assert [message for message in caplog.messages if expected in message]

@@ -30,7 +30,7 @@ def finish_lookups(rig: Rig) -> None:
 
 def test_connects_when_the_lookup_has_finished() -> None:
     rig = rig_with_slow_resolver()
-    assert not rig.client.prepare_node(rig.node(1), rig.now)
+    assert not rig.client.ready(rig.node(1), rig.now)
     rig.pass_time(5_000)
     assert [address.host for _, address in rig.system.connects] == ["b0"]
     finish_lookups(rig)
@@ -40,7 +40,7 @@ def test_connects_when_the_lookup_has_finished() -> None:
 
 def test_end_of_lookup_ends_the_poll() -> None:
     rig = rig_with_slow_resolver()
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     started = rig.now
     rig.system.after(700, lambda: finish_lookups(rig))
     rig.poll(5_000)
@@ -49,7 +49,7 @@ def test_end_of_lookup_ends_the_poll() -> None:
 
 def test_slow_lookup_delays_no_other_broker() -> None:
     rig = rig_with_slow_resolver()
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     rig.system.holds_background = False
     rig.make_ready(2)
     request = rig.send(2)
@@ -65,15 +65,15 @@ def test_lookup_without_end_fails_after_connection_setup_timeout(caplog: pytest.
         "socket_connection_setup_timeout_max_ms": 1_000,
     }
     rig = rig_with_slow_resolver(**options)
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     with caplog.at_level(logging.WARNING):
-        rig.poll_until(lambda: rig.client.has_connection_failed(1), limit_ms=1_500)
+        rig.poll_until(lambda: rig.client.connection_failed(1), limit_ms=1_500)
     (message,) = caplog.messages
     detail = "no address for the name within 1000 ms (socket.connection.setup.timeout.ms)"
     assert message == f"Connection failed: b1:9092: {detail}"
     for _ in range(3):
         rig.pass_time(2_000)
-        rig.client.prepare_node(rig.node(1), rig.now)
+        rig.client.ready(rig.node(1), rig.now)
     assert len(rig.system.background) <= 3, "each name is looked up once at a time"
     finish_lookups(rig)
     rig.make_ready(1)
@@ -81,25 +81,25 @@ def test_lookup_without_end_fails_after_connection_setup_timeout(caplog: pytest.
 
 def test_result_of_lookup_is_dropped_if_no_connection_needs_it() -> None:
     rig = rig_with_slow_resolver(socket_connection_setup_timeout_ms=1_000)
-    rig.client.prepare_node(rig.node(1), rig.now)
-    rig.poll_until(lambda: rig.client.has_connection_failed(1))
+    rig.client.ready(rig.node(1), rig.now)
+    rig.poll_until(lambda: rig.client.connection_failed(1))
     finish_lookups(rig)
     rig.poll()
     assert [address.host for _, address in rig.system.connects] == ["b0"]
     rig.pass_time(100)
     rig.system.background.clear()
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     assert rig.system.background, "the old result is not used"
 
 
 def test_failed_lookup_fails_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     rig = rig_with_slow_resolver()
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     rig.system.names["b1"] = []
     finish_lookups(rig)
     with caplog.at_level(logging.WARNING):
         rig.poll()
-    assert rig.client.has_connection_failed(1)
+    assert rig.client.connection_failed(1)
     assert caplog.messages == ["Connection failed: b1:9092: the name cannot be resolved: unknown name"]
 
 
@@ -109,8 +109,8 @@ def test_nodes_with_one_address_share_a_lookup() -> None:
     rig.poll()
     rig.pass_time(100)
     node = rig.node(0)
-    rig.client.prepare_node(node, rig.now)
-    rig.client.prepare_node(type(node)(-1, node.host, node.port), rig.now)
+    rig.client.ready(node, rig.now)
+    rig.client.ready(type(node)(-1, node.host, node.port), rig.now)
     assert len(rig.system.background) == 1
     finish_lookups(rig)
     rig.poll()

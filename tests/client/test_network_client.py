@@ -39,9 +39,9 @@ def test_first_polls_connect_and_fetch_versions_and_metadata() -> None:
 
 def test_ready_connects_to_node() -> None:
     rig = Rig().bootstrap()
-    assert not rig.client.prepare_node(rig.node(1), rig.now)
+    assert not rig.client.ready(rig.node(1), rig.now)
     assert not rig.client.is_ready(1, rig.now)
-    rig.poll_until(lambda: rig.client.prepare_node(rig.node(1), rig.now))
+    rig.poll_until(lambda: rig.client.ready(rig.node(1), rig.now))
     assert len(rig.brokers[1].requests) == 1
 
 
@@ -50,7 +50,7 @@ def test_node_is_not_ready_during_reauthentication(monkeypatch: pytest.MonkeyPat
     rig.make_ready(0)
     monkeypatch.setattr(rig.selector, "is_channel_ready", lambda channel_id: channel_id != "0")
     assert not rig.client.is_ready(0, rig.now)
-    assert not rig.client.prepare_node(rig.node(0), rig.now)
+    assert not rig.client.ready(rig.node(0), rig.now)
 
 
 def test_rejects_send_to_node_that_is_not_ready() -> None:
@@ -137,8 +137,8 @@ def test_node_is_not_ready_while_metadata_is_due() -> None:
     rig.metadata.request_update()
     rig.system.advance(1_000)
     assert not rig.client.is_ready(0, rig.now)
-    assert not rig.client.prepare_node(rig.node(0), rig.now)
-    rig.poll_until(lambda: rig.client.prepare_node(rig.node(0), rig.now))
+    assert not rig.client.ready(rig.node(0), rig.now)
+    rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now))
 
 
 def test_refreshes_metadata_after_maximum_age() -> None:

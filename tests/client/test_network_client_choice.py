@@ -23,7 +23,7 @@ def test_least_loaded_node_prefers_ready_and_idle() -> None:
 
 def test_least_loaded_node_prefers_connecting_to_untried() -> None:
     rig = Rig().bootstrap()
-    rig.client.prepare_node(rig.node(2), rig.now)
+    rig.client.ready(rig.node(2), rig.now)
     assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(2)}
 
 

@@ -24,7 +24,7 @@ def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     assert all_failed_in_order(rig, 3)
     assert all(response.timed_out for response in rig.responses)
     assert "broker 0 (b0:9092) did not respond within 1 s (request.timeout.ms)" in rig.responses[0].reason
-    assert rig.client.has_connection_failed(0)
+    assert rig.client.connection_failed(0)
     rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(PID)
     rig.pass_time(100)
     assert len(rig.responses) == 3, "the late response belongs to no request"
@@ -62,7 +62,7 @@ def test_returns_responses_received_before_connection_loss() -> None:
 def test_closes_connection_during_setup() -> None:
     rig = Rig().bootstrap()
     rig.system.swallow("b1", 9092)
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     rig.end_connection(1)
     rig.pass_time(100)
     rig.system.listen("b1", 9092, rig.brokers[1])
@@ -73,14 +73,14 @@ def test_closes_connection_during_setup() -> None:
 def test_reconnects_after_loss_during_api_versions(by_us: bool) -> None:
     rig = Rig().bootstrap()
     rig.brokers[1].on_request = lambda received: True
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     rig.poll_until(lambda: len(rig.brokers[1].find_requests(ApiKey.API_VERSIONS)) == 1, step_ms=1)
     if by_us:
         rig.end_connection(1)
     else:
         rig.brokers[1].requests[0].connection.close()
     rig.pass_time(100)
-    assert rig.client.has_connection_failed(1)
+    assert rig.client.connection_failed(1)
     assert not rig.client.in_flight_request_count(1)
     rig.brokers[1].on_request = lambda received: False
     rig.make_ready(1)
@@ -132,9 +132,9 @@ def test_channel_that_never_becomes_ready_times_out(
 ) -> None:
     rig = Rig().bootstrap()
     monkeypatch.setattr(type(rig.selector), "is_channel_ready", lambda self, channel_id: channel_id != "1")
-    rig.client.prepare_node(rig.node(1), rig.now)
+    rig.client.ready(rig.node(1), rig.now)
     began = rig.now
-    rig.poll_until(lambda: rig.client.has_connection_failed(1), step_ms=100_000)
+    rig.poll_until(lambda: rig.client.connection_failed(1), step_ms=100_000)
     assert 8_000 <= rig.now - began <= 12_000
     assert rig.brokers[1].requests == []
 
@@ -166,8 +166,8 @@ def test_reconnects_to_new_address_of_node() -> None:
 def test_resolves_failed_host_again() -> None:
     rig = Rig().bootstrap()
     rig.system.names["b1"] = []
-    assert not rig.client.prepare_node(rig.node(1), rig.now)
-    assert rig.client.has_connection_failed(1)
+    assert not rig.client.ready(rig.node(1), rig.now)
+    assert rig.client.connection_failed(1)
     assert "b1:9092: the name cannot be resolved" in rig.metadata.describe_connection_failures()
     del rig.system.names["b1"]
     rig.make_ready(1)

@@ -102,7 +102,7 @@ def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: Network
 
 
 def _build_authentication_error(leader: Node | None, client: NetworkClient) -> KafkaSinkError | None:
-    error = None if leader is None else client.authentication_error(leader.id)
+    error = None if leader is None else client.authentication_exception(leader.id)
     if error is None:
         return None
     return _set_cause(AuthenticationError(f"{leader} rejected the authentication: {error}"), error)

@@ -100,7 +100,8 @@ class Sender:
         A signal handler may call this while its thread holds any of the producer's locks. So this method takes no lock;
         it only sets flags and wakes the sender.
         """
-        self._is_close_forced = self._is_close_forced or force
+        if force:  # otherwise leave the flag alone, because another thread may be setting it
+            self._is_close_forced = True
         self._is_closing = True
         self.client.wakeup()
 
@@ -375,7 +376,7 @@ class Sender:
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
-            can_send = self.client.prepare_node(snapshot.nodes[node_id], now_ms)
+            can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
             self.accumulator.record_node_availability(node_id, now_ms, is_accepting=can_send)
             if can_send:
                 node_ids.append(node_id)
