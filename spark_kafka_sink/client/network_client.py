@@ -1,9 +1,8 @@
 """NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
 `poll` does most of the work: it sends the due requests, polls the Selector and returns the responses. Between polls,
-`ready` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go
-first: each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update
-is due.
+`ready` starts a connection, and `send` queues a request for a node that is ready. The client's own requests go first:
+each new connection starts with ApiVersions, and `is_ready` returns False for all nodes while a metadata update is due.
 
 If a response times out, cannot be decoded or belongs to a different request, later responses cannot be matched to
 requests. The client then closes the connection, and all of its requests fail in order as `disconnected`.
@@ -295,10 +294,7 @@ class NetworkClient:
                 responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        """Match responses to requests, handle those to the client's own requests, and report all others.
-
-        An invalid response closes the connection.
-        """
+        """Match responses to requests, handle those to the client's own requests, and report all others."""
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
             self._last_response_ms_by_node[node_id] = now_ms
