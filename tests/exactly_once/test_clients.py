@@ -56,6 +56,14 @@ def test_caches_the_last_clients_and_closes_the_others() -> None:
     assert set(closed) == set(used)
 
 
+def test_client_sends_requests_for_many_transactions_at_once() -> None:
+    config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1"}).client_config()
+    with patch.object(clients, "BlockingClient") as client_class:
+        clients.create_client(config)
+    assert client_class.call_args.args[0].max_in_flight_requests_per_connection == 50
+    assert config.max_in_flight_requests_per_connection == 5
+
+
 def test_closes_client_with_a_test_clock_after_its_lease() -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1"}).client_config()
     with clients.lease_client(config, system=FakeSystem()) as client:
