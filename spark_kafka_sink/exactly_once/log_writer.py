@@ -227,6 +227,11 @@ class LogTransaction:
             return WriterState(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         return WriterState(self._transaction.id_and_epoch, self._next_sequence)
 
+    def wait_and_commit(self) -> WriterState:
+        """Commit the transaction once the leader has stored the records. Return the state for the next one."""
+        self.wait()
+        return self.commit()
+
     def abort(self) -> None:
         self._writer._end_transaction(self._transaction, commit=False, timeout_ms=None)
 
