@@ -50,7 +50,7 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "self._prefetched_listing: TransactionListing | None = None": (
         "declares the attribute: commit sets it before list_task_transactions reads it"
     ),
-    "spark_kafka_sink/exactly_once/operations.py: _read_entries: driver_ids.describe_missing([FIRST_DRIVER_NUMBER])": (
+    "spark_kafka_sink/exactly_once/operations.py: _read_entries: driver_ids.load_missing([FIRST_DRIVER_NUMBER])": (
         "saves a request: read_entry lists all driver ids if none is described"
     ),
     "spark_kafka_sink/exactly_once/late_attempts.py: _is_fencing_error: return False": (

@@ -299,7 +299,7 @@ def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) 
         describe_transactions=lambda ids: describe_transactions(client, ids),
         list_ids_by_producer=list_ids_by_producer,
     )
-    driver_ids.describe_missing([FIRST_DRIVER_NUMBER])
+    driver_ids.load_missing([FIRST_DRIVER_NUMBER])
     entry = log.read_entry(driver_ids)
     return {} if entry is None else {prefix: entry}
 

@@ -284,7 +284,7 @@ class QueryTransactions:
 
     def _read_newest_entry(self) -> Entry:
         entry = self.decision_log.read_entry(self._driver_ids) or Entry(
-            self.prefix, driver_number=self._driver_ids.newest_number
+            self.prefix, driver_number=self._driver_ids.newest_known_number
         )
         remember_driver_number(self._log_key, entry.driver_number)
         return entry
