@@ -185,7 +185,9 @@ EXACTLY_ONCE_BRANCHES = (
         "if entry.state is EntryState.DECIDED:",
     ),
     Branch(
-        "an operator is fenced by a newer driver", f"{_OPERATIONS}:_open_query", "except ProducerFencedError as error:"
+        "an operator is fenced by a newer driver",
+        f"{_OPERATIONS}:_open_transactions",
+        "except ProducerFencedError as error:",
     ),
 )
 

@@ -93,7 +93,7 @@ _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRA
 """Errors of brokers that have forgotten the transactional id, or have since assigned a new producer id to it."""
 
 
-def is_lost(error: BrokerError) -> bool:
+def is_transaction_lost(error: BrokerError) -> bool:
     """Return whether a rejected commit means that the transaction can no longer be committed.
 
     Any other rejection says nothing about the transaction's outcome.
@@ -108,7 +108,7 @@ def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerErr
 
     `errors_by_id`: the errors of the rejected commits, by transactional id.
     """
-    has_lost_transactions = any(is_lost(error) for error in errors_by_id.values())
+    has_lost_transactions = any(is_transaction_lost(error) for error in errors_by_id.values())
     build_error = _build_commit_lost_error if has_lost_transactions else build_uncommitted_batch_error
     return build_error(entry, errors_by_id)
 
@@ -157,9 +157,11 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
 def _split_by_loss(errors_by_id: Mapping[str, BrokerError]) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
     """Split the errors into those of lost and those of open transactions. Both are sorted by transactional id."""
     sorted_errors = dict(sorted(errors_by_id.items()))
-    errors_by_lost_id = {transactional_id: error for transactional_id, error in sorted_errors.items() if is_lost(error)}
+    errors_by_lost_id = {
+        transactional_id: error for transactional_id, error in sorted_errors.items() if is_transaction_lost(error)
+    }
     errors_by_open_id = {
-        transactional_id: error for transactional_id, error in sorted_errors.items() if not is_lost(error)
+        transactional_id: error for transactional_id, error in sorted_errors.items() if not is_transaction_lost(error)
     }
     return errors_by_lost_id, errors_by_open_id
 
