@@ -200,6 +200,7 @@ def _build_finish_command(entry: Entry) -> str:
 
 
 def _describe_finish_deadline(entry: Entry) -> str:
+    """Return the end of a sentence that says until when a decided batch's transactions can be committed."""
     return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
 
 

@@ -219,9 +219,11 @@ class DecisionLog:
         return self._look_up_offset(partition, LATEST_TIMESTAMP)
 
     def _create_state(self, partition: int) -> LogPartitionState:
+        """Return a state without records, from which reading continues at the partition's first offset."""
         return LogPartitionState(self._look_up_offset(partition, EARLIEST_TIMESTAMP))
 
     def _look_up_offset(self, partition: int, timestamp: int) -> int:
+        # Records of open transactions must be read, too, so look up the offsets of uncommitted records.
         isolation = ISOLATION_LEVELS[READ_UNCOMMITTED]
         return list_offsets(self._client, self.topic, [partition], timestamp, isolation)[partition]
 

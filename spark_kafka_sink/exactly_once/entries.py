@@ -267,9 +267,11 @@ class Entry:
         return self if is_last else self._find_keyed_job(batch)
 
     def _find_keyed_job(self, batch: Batch) -> KeyedJob | None:
+        """Return the committed job with this batch's idempotency key, or None if the entry does not list it."""
         return next((job for job in self.keyed_jobs if job.matches(batch)), None)
 
     def _is_last_keyed_job(self, batch: Batch) -> bool:
+        """Return whether the entry's own batch is decided, and is a job with this batch's idempotency key."""
         return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
 
 

@@ -71,7 +71,7 @@ def raise_if_late_attempt_was_fenced(
     """Raise ExactlyOnceError from `error` if a write was fenced because its batch is already decided or aborted.
 
     Return without raising if `error` does not mean that the producer was fenced, if the driver is still waiting for the
-    batch's tasks, or if brokers cannot be asked. The caller then reports `error` itself.
+    batch's tasks, or if the driver's state cannot be fetched. The caller then reports `error` itself.
 
     `error`: the error of the write.
     `timeout_ms`: how long the lookup may go without progress.

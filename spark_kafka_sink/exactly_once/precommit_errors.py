@@ -73,6 +73,7 @@ _DECREASED_TIMEOUT_REMEDY = (
 
 
 def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
+    """Build the error for a decision log from which brokers delete records. `policy` is its cleanup.policy."""
     return build_start_error(
         f"topic {topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a batch "
         "could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "

@@ -173,11 +173,10 @@ class QueryTransactions:
         """Read the prefix's newest entry, and switch to the driver id that the entry names as the current one.
 
         Return a description of that driver id, and the entry. Both may be stale: use them only to decide whether to
-        call `fence`. The description is always older than the entry, so it does not miss a driver that the entry names.
+        call `fence`. The description is always older than the entry. Raise ProducerFencedError if each of MAX_TRIES
+        reads names a different driver id.
 
         `description`: the description of `driver_id`. It is returned unless the entry names a different driver id.
-
-        Raise ProducerFencedError if each of MAX_TRIES reads names a different driver id.
         """
         for _ in range(MAX_TRIES):
             entry = self._read_newest_entry()
@@ -196,8 +195,7 @@ class QueryTransactions:
         """Call `action(description, entry)` until no other driver fences it, and return its result.
 
         `action` raises ProducerFencedError if another driver fences it, or if it hands over to the next driver id. It
-        is then called again with a new description of the driver id and a new entry. After MAX_TRIES calls, the error
-        is raised.
+        is then called again, with a new description of the driver id and a new entry, up to MAX_TRIES times.
 
         `description`: the description of the driver id for the first call.
         `possibly_stale_entry`: the entry for the first call, read after the description; None to read it here.
@@ -262,6 +260,7 @@ class QueryTransactions:
     def _request_epoch(
         self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
     ) -> GrantedEpoch:
+        """Request the next epoch of the driver id, unless the id no longer has `expected_identity`."""
         epoch = request_epoch(self.client, self.driver_id, expected_identity, candidate_timeouts_ms)
         # Records of this producer id are valid in the log from now on.
         self._driver_ids.record_producer_id(self.driver_number, epoch.identity)
@@ -271,9 +270,8 @@ class QueryTransactions:
         """Read the prefix's newest valid entry. Return an entry of generation 0 if there is none.
 
         Describe the driver id first, because a record is valid only if the writer's driver id is known. After `fence`,
-        the entry is not stale, because older drivers can no longer write.
-
-        Raise ProducerFencedError if the entry names another driver id than `driver_id` as the current one.
+        the entry is not stale, because older drivers can no longer write. Raise ProducerFencedError if the entry names
+        another driver id than `driver_id` as the current one.
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
@@ -283,6 +281,7 @@ class QueryTransactions:
         return entry
 
     def _read_newest_entry(self) -> Entry:
+        """Read the newest valid entry under any driver id. Return an entry of generation 0 if there is none."""
         entry = self.decision_log.read_entry(self._driver_ids) or Entry(
             self.prefix, driver_number=self._driver_ids.newest_known_number
         )
@@ -408,6 +407,7 @@ class QueryTransactions:
         return self.client.transaction_version < 2
 
     def _begin_transaction(self, writer_state: WriterState, records: Sequence[KeyValue]) -> LogTransaction:
+        """Begin a transaction of the driver id, and send these records to the prefix's partition of the log."""
         topic_partition = TopicPartition(self.decision_log.topic, self.decision_log.partition_for(self.prefix))
         return self._writer.begin_transaction(self.driver_id, writer_state, topic_partition, records)
 

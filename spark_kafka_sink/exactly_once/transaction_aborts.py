@@ -73,7 +73,7 @@ def abort_transactions(
     """
     version = client.transaction_version  # read once, because an upgrade may change it between the requests below
     if version >= 2:
-        # EndTxn is also sent for ids without a transaction, because it fences their producers.
+        # Send EndTxn for ids without a transaction, too: it bumps their epochs, and so fences their producers.
         _send_aborts(client, descriptions, version, timeout_ms)
         return
     # In version 1, each partition of these transactions needs another marker below. This includes partitions that a
@@ -210,8 +210,7 @@ def _send_fences(
 ) -> dict[str, InitProducerIdResponse]:
     """Request the next epoch for each transactional id, to fence its producer. Return the responses by id.
 
-    The request's timeout marks the id as fenced, so that the next driver need not fence it again. Rejections are
-    logged.
+    The request's timeout marks the id as fenced, so that the next batch does not fence it again. Rejections are logged.
     """
     # CONCURRENT_TRANSACTIONS is retried, because it may only mean that the task's own first request is in progress.
     fences = [
@@ -286,9 +285,9 @@ class _AddExistingPartitions(AddPartitions):
 
 
 def _log_rejections(context: str, errors: Iterable[BrokerError]) -> None:
-    """Log the errors of rejected requests.
+    """Log rejections, except those that show that another producer has taken over the transactional id.
 
-    Errors that show that another producer has taken over the transactional id are not logged: it needs no abort then.
+    Such an id has nothing left to abort or to fence.
 
     `context`: the beginning of the message.
     """
