@@ -69,8 +69,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_CACHED_PARTITIONS = 64
 _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
-# The caches below belong to the process, because it plans many micro-batches in turn. A full cache is emptied.
 
+# These belong to the process, because it plans many micro-batches in turn. If one is full, it is emptied.
 _partition_cache: dict[tuple[object, ...], LogPartitionState] = {}
 """What was read from each partition, by brokers, topic, topic id, partition, and record key of the prefix."""
 _checked_topics: set[tuple[object, ...]] = set()
