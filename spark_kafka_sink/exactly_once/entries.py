@@ -1,16 +1,11 @@
 """Entry: the state of a query or job in the decision log. entry_json.py converts it to and from JSON.
 
-The entry belongs to a prefix: the name of the query or job, with which all of its transactional ids begin.
-
-    OPEN       a driver has claimed the prefix, but no batch has been decided under it yet
-    DECIDED    the batch's transactions must be committed; some or all of them may already be committed
-    DONE       all of the batch's transactions are committed
+The entry belongs to a prefix: the name of the query or job, with which all of its transactional ids begin. A driver
+claims the prefix by writing an entry that names the driver as the current one. It decides a batch by writing an entry
+that lists the batch's transactions. All of these must then be committed, by this driver or a later one.
 
 A prefix's newest record contains the whole entry, so compacting the topic loses nothing. An entry lists the most recent
 drivers, and the most recent jobs that have an idempotency key. All other fields describe the last batch.
-
-A driver claims a prefix by writing an entry that names the driver as the current one. It decides a batch by writing an
-entry that lists the batch's transactions.
 """
 
 from __future__ import annotations
@@ -39,11 +34,14 @@ _BATCH_SUFFIX_SEPARATOR = "+"
 
 
 class EntryState(Enum):
-    """The state of an entry's batch; see the module's docstring. The values are part of the record format."""
+    """The state of an entry's batch. The values are part of the record format."""
 
     OPEN = "open"
+    """A driver has claimed the prefix, but no batch has been decided under it yet."""
     DECIDED = "decided"
+    """The batch's transactions must be committed. Some or all of them may already be committed."""
     DONE = "done"
+    """All of the batch's transactions are committed."""
 
 
 class WriterKind(Enum):
@@ -176,7 +174,7 @@ class Entry:
         return dataclasses.replace(self, claim_identity=claim_identity)
 
     def with_driver_number(self, number: int) -> Entry:
-        """Return the entry with this number of the current driver id."""
+        """Return the entry with another current driver id: the number 2 stands for `<prefix>-driver-2`."""
         return self if number == self.driver_number else dataclasses.replace(self, driver_number=number)
 
     def is_same_except_identity(self, other: Entry) -> bool:

@@ -163,8 +163,8 @@ class LogWriter:
         """Fetch the transaction timeout of a transactional id, for an InitProducerId request that must not change it.
 
         InitProducerId always sets the timeout, so the current value must be sent again. Brokers might reject a
-        different value, and its last digits may be a mark (timeout_marks.py) that other clients read. Raise
-        ProducerFencedError if the brokers do not know the id.
+        different value, and its last digits may be a mark (timeout_marks.py) that other clients read. Raise BrokerError
+        if the brokers do not know the id.
         """
         request = DescribeTransactions((transactional_id,))
         description = request.parse_descriptions(self._send(request))[transactional_id]

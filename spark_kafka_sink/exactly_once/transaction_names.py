@@ -90,12 +90,18 @@ def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
 
 
 def build_driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:
-    """Return the transactional id of a query's driver. It has the next number when its epochs are used up."""
+    """Return the transactional id under which a query's driver decides which batches are committed.
+
+    `number`: 1 for the first such id of the prefix. When the epochs of an id are used up, the next number follows.
+    """
     return f"{prefix}-driver" if number == FIRST_DRIVER_NUMBER else f"{prefix}-driver-{number}"
 
 
 def parse_driver_number(prefix: str, transactional_id: str) -> int | None:
-    """Return 2 for `<prefix>-driver-2`, and so on. Return None if this is no driver id of the prefix."""
+    """Return the number of a driver id of this prefix, such as 2 for `<prefix>-driver-2`.
+
+    Return None for any other transactional id.
+    """
     digits = transactional_id.removeprefix(f"{prefix}-driver-")
     number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER_NUMBER
     # Compare with the rebuilt id, to reject ids of tasks, and "-driver-1": the first driver id contains no number.
@@ -112,7 +118,7 @@ def build_claim_key(prefix: str) -> bytes:
 
 
 def parse_record_key(key: bytes) -> RecordKey:
-    """Parse a record key of the decision log."""
+    """Split a record key of the decision log into its parts."""
     return RecordKey(key.removesuffix(_CLAIM_KEY_SUFFIX), is_claim=key.endswith(_CLAIM_KEY_SUFFIX))
 
 
