@@ -193,24 +193,26 @@ def _fence_driver(transactions: QueryTransactions, check_entry: Callable[[Entry]
 
     `check_entry`: raises an error if the operation must not continue with this entry.
     """
-    description, first_entry = transactions.read_current_entry(transactions.wait_and_describe_driver_id())
+    entries_before_fencing: list[Entry] = []  # one for each try
     # Several tries may be necessary. A driver that died while it was writing its decision has left the decision's
     # transaction open. Brokers then abort this transaction, and reject the request that made them do so.
     return transactions.retry_when_fenced(
-        partial(_try_fence_driver, transactions, check_entry, first_entry), description, first_entry
+        partial(_try_fence_driver, transactions, check_entry, entries_before_fencing),
+        transactions.wait_and_describe_driver_id(),
     )
 
 
 def _try_fence_driver(
     transactions: QueryTransactions,
     check_entry: Callable[[Entry], None],
-    first_entry: Entry,
+    entries_before_fencing: list[Entry],
     description: TransactionDescription | None,
     possibly_stale_entry: Entry,
 ) -> tuple[GrantedEpoch, Entry]:
     """Try once to fence the query's driver. Raise ProducerFencedError if another driver has become active.
 
-    `first_entry`: the entry before the first try. If a driver has claimed the prefix since, it is not fenced.
+    `entries_before_fencing`: the entries before earlier tries. This try appends its own. If a driver has claimed the
+    prefix since the first of them, it is not fenced.
     `description`: the description of the driver id, which is the driver's transactional id.
     `possibly_stale_entry`: the entry before this try. The same driver may have written a decision since the first try.
     """
@@ -218,7 +220,8 @@ def _try_fence_driver(
         raise precommit_errors.build_unknown_prefix_error(
             transactions.decision_log.topic, transactions.prefix, log_exists=True
         )
-    if not _have_same_claim(possibly_stale_entry, first_entry):
+    entries_before_fencing.append(possibly_stale_entry)
+    if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
         raise precommit_errors.build_fenced_error(transactions.driver_id)
     check_entry(possibly_stale_entry)  # before the driver is fenced, so that it is not fenced for nothing
     transactions.check_unchanged(description)
