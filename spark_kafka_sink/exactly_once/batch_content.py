@@ -19,7 +19,7 @@ _DIGEST_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class BatchContent:
-    """The number of rows in a batch, in total and by topic."""
+    """The number of rows in a batch, in total and by topic, and their size."""
 
     rows: int
     """The number of rows in all topics."""

@@ -31,7 +31,7 @@ class BatchStart:
     """What a batch's tasks and commit need to know about its start. Immutable; it is pickled into Spark's writer."""
 
     entry: Entry
-    """The newest entry in the decision log when the batch started. It has no transactions."""
+    """The prefix's newest entry when the batch started. It has no transactions."""
     driver_identity: ProducerIdAndEpoch
     """The producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
     has_user_prefix: bool = False

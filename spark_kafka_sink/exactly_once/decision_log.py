@@ -407,8 +407,8 @@ def _find_newest_driver_record(newest_records: Iterable[LogRecord], driver_ids: 
 def _compute_precedence(record: LogRecord, driver_ids: DriverIds) -> tuple[int, int]:
     """Return a key that sorts records by age: the number of the driver id that the record names, then its offset.
 
-    The last record under a driver id names the next one, so a greater number is newer. For a record that cannot be
-    read, use the number of the driver id that wrote it.
+    The last record under a driver id names the next one, so a greater number is newer. For a record that names
+    none, use the number of the driver id that wrote it.
     """
     number = (
         record.driver_number or driver_ids.find_driver_number(record.writer_identity.producer_id) or FIRST_DRIVER_NUMBER

@@ -105,8 +105,9 @@ class Driver:
     def begin(self, driver_name: str) -> BatchStart:
         """Begin a batch: take over the prefix, and finish or abort the batches of earlier drivers.
 
-        Raise ExactlyOnceError if another driver of the query should run instead, and PreflightError if brokers reject a
-        request. No rows are written in either case.
+        Raise ExactlyOnceError if this driver must stop, for example because a newer one has started, or if a decided
+        batch cannot be finished. Raise PreflightError if brokers reject a request. After any error, the new batch has
+        no rows in Kafka.
 
         `driver_name`: the driver's name. Each start of a query and each job has its own name.
         """
@@ -448,7 +449,7 @@ class Driver:
         claim = entry.with_claim(
             entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
         )
-        own_claims.append(claim)  # before it is written, because the write may succeed and be fenced afterwards
+        own_claims.append(claim)  # before it is written, because this try may be fenced after the write
         new_identity = self._transactions.take_over(identity, entry, claim).identity
         if self._delivery.is_single_use:
             # Delete the entry last, because the job's open transactions can be found only through it.

@@ -53,7 +53,7 @@ def _init_producer_id_unless_too_long(
 def _init_producer_id(
     client: BlockingClient, driver_id: str, timeout_ms: int, expected_identity: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch:
-    """Request the next epoch with this timeout. Raise PreflightError if the brokers do not support first epochs."""
+    """Request the next epoch with this timeout. Raise PreflightError if the brokers grant no first epoch."""
     try:
         return init_producer_id(client, driver_id, timeout_ms, expected_identity)
     except BrokerError as error:

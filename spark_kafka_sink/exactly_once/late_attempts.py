@@ -92,7 +92,7 @@ def raise_if_late_attempt_was_fenced(
 
 
 def _is_fencing_error(error: BaseException | None) -> bool:
-    """Return whether the error or one of its causes means that another producer has taken over the transactional id."""
+    """Return whether the error or one of its causes means that the producer id, epoch or transaction has changed."""
     while error is not None:
         if isinstance(error, BrokerError) and error.code in BATCH_OWNERSHIP_LOST_ERRORS:
             return True

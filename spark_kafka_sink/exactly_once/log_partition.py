@@ -37,7 +37,10 @@ class LogRecord:
 
     @cached_property
     def driver_number(self) -> int | None:
-        """The number of the prefix's current driver id, according to the record; None if the record cannot be read."""
+        """The number of the driver id that the record names as the current one; None if it names none.
+
+        A deletion and a record that cannot be read name none.
+        """
         return None if self.value is None else decode_driver_number(self.value)
 
 
@@ -112,9 +115,9 @@ class LogPartitionState:
 def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
     """Return whether a record of a committed transaction is valid.
 
-    A claim is valid only if its driver had read all valid records before it. Other records are always valid. So is a
-    claim that cannot be decoded, because a newer version of the library may have written it. Reading the prefix's entry
-    then raises an error.
+    A claim is valid only if its driver had read `previous_record`, unless that record deletes the prefix's entry. Other
+    records are always valid. So is a claim that cannot be decoded, because a newer version of the library may have
+    written it. Reading the prefix's entry then raises an error.
 
     `previous_record`: the same producer's newest valid record.
     """

@@ -82,7 +82,7 @@ This must be less than NODE_TIMEOUT_MS (clients.py), after which the client disc
 
 _ACKS_ALL = -1
 _FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
-"""Errors that show that another process has become the driver: it has changed the epoch or used the sequence number."""
+"""Errors that show that another process has fenced the caller: it has a newer epoch or used the sequence number."""
 _BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
 """The fencing errors of a Produce response, by transaction version.
 
@@ -124,9 +124,9 @@ class LogWriter:
     ) -> LogTransaction:
         """Begin a transaction, and send these records without waiting for the Produce response.
 
-        This method and the returned transaction's methods raise ProducerFencedError if another process has become the
-        driver, and the caller's producer id, epoch or sequence number is no longer valid. The error's `code` shows the
-        reason. The open transaction is then left as it is.
+        This method and the returned transaction's methods raise ProducerFencedError if another process has fenced the
+        caller, whose producer id, epoch or sequence number is then no longer valid. That process is not necessarily a
+        newer driver. The error's `code` shows the reason. The open transaction is left as it is.
         """
         # Looking up the topic also fetches the finalized features, which contain the transaction version.
         self._client.wait_for_topic(topic_partition.topic)
@@ -176,7 +176,7 @@ class LogWriter:
     def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
         """Send a request to its coordinator, with retries, and return the response.
 
-        Raise ProducerFencedError if the request is rejected because another process has become the driver, and
+        Raise ProducerFencedError if the request is rejected because another process has fenced the caller, and
         BrokerError if it is rejected for another reason.
         """
         response = self._client.send(request)
@@ -244,7 +244,7 @@ class LogTransaction:
         """Commit the transaction, and return the state for the next one.
 
         When this returns, the records are durable and will become visible to read_committed consumers. Raise
-        ProducerFencedError if another process has become the driver. If a response was lost before, only the log shows
+        ProducerFencedError if another process has fenced the caller. If a response was lost before, only the log shows
         whether the transaction was committed.
 
         `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout.
@@ -347,7 +347,7 @@ def _raise_if_rejected(
     """Raise BrokerError if the response rejects the request, or its subclass ProducerFencedError for a fencing error.
 
     `response`: the final response, after all retries.
-    `fencing_errors`: the error codes that show that another process has become the driver.
+    `fencing_errors`: the error codes that show that another process has fenced the caller.
     """
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:

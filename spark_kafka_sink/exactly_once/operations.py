@@ -348,8 +348,8 @@ def _describe_driver_ids(
 ) -> dict[str, DriverIds]:
     """Describe driver ids: the transactional ids of the prefixes' drivers. Return them by prefix.
 
-    Prefixes of other users are missing from the result if this user may not describe all of the ids. A warning is then
-    logged.
+    Other users may use the same log. If this user may not describe all of the ids, log a warning, and return only the
+    prefixes with an id that brokers list. Those of other users and those that brokers have forgotten are then missing.
 
     `numbers_by_prefix`: the numbers of the driver ids to describe; the id `orders-driver-2` has number 2.
     `list_ids_by_producer`: lists the transactional ids that this user may see, by producer id.
@@ -388,7 +388,7 @@ def _describe_driver_ids(
 
 
 def _is_listed_task_id(transactional_id: str, known_prefixes: Iterable[str], only_prefix: str | None) -> bool:
-    """Return whether a task with this prefix uses the transactional id.
+    """Return whether this is the transactional id of a task with the prefix `only_prefix`.
 
     If `only_prefix` is None, accept the known prefixes, and every prefix that the sink has generated.
     """

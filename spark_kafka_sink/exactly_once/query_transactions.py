@@ -317,7 +317,8 @@ class QueryTransactions:
         of `claim`.
         """
         # The order of these steps ensures that the list is complete, and that it has no transaction of a newer driver:
-        #   1. The caller has fenced older drivers, so no task of theirs can begin any more.
+        #   1. The caller has fenced older drivers. A task of theirs that has no transactional id yet can no longer
+        #      begin a transaction.
         #   2. The open transactions are listed.
         #   3. The prefix is claimed. This fails if a newer driver has claimed it before then. The tasks of a driver
         #      that claims it later begin after the list.

@@ -90,7 +90,7 @@ def abort_transactions(
 def _send_aborts(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], version: int, timeout_ms: float | None
 ) -> Collection[str]:
-    """Abort these transactions with EndTxn. Return the transactional ids whose requests were rejected.
+    """Abort these transactions with EndTxn. Log rejections, and return the transactional ids of the rejected requests.
 
     `version`: the transaction version, which determines the form of the requests.
     """

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import ConfigurationError
 
 GENERATION_COUNT = 8
-"""The number of different generations in task ids. The tasks of each driver use the ids of the eighth driver before."""
+"""The number of different generations in task ids. After this many claims, a prefix uses the same ids again."""
 MAX_ATTEMPTS = 1_000
 """More attempts than a task has (spark.task.maxFailures is 4 by default). Rerun attempts are numbered from here."""
 _RERUN_NUMBER_COUNT = 10_000
