@@ -21,10 +21,14 @@ _MANAGER = "producer.transactions.manager:TransactionManager"
 
 EXACTLY_ONCE_BRANCHES = (
     # The start of a driver
-    Branch("a superseded driver begins a batch", f"{_DRIVER}._check_entry", "if entry.has_superseded(driver_name):"),
+    Branch(
+        "a superseded driver begins a batch",
+        "exactly_once.start_checks:check_may_begin",
+        "if entry.has_superseded(driver_name):",
+    ),
     Branch(
         "a newer driver claims the prefix before a start has read the log",
-        f"{_DRIVER}._check_not_overtaken",
+        "exactly_once.start_checks:check_not_overtaken",
         "if is_overtaken:",
     ),
     Branch(
@@ -91,11 +95,13 @@ EXACTLY_ONCE_BRANCHES = (
         "decision.abandon()",
     ),
     Branch(
-        "a batch is not decided because a task's transaction has ended", f"{_DRIVER}._find_commit_error", "if problems:"
+        "a batch is not decided because a task's transaction has ended",
+        "exactly_once.commit_checks:find_ended_transactions_error",
+        "if problems:",
     ),
     Branch(
         "a batch is not decided because too little time is left",
-        f"{_DRIVER}._find_timeout_error",
+        "exactly_once.commit_checks:find_too_little_time_error",
         "return commit_errors.build_too_little_time_error(entry, description, remaining_ms)",
     ),
     Branch(
@@ -111,7 +117,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a commit is rejected because a newer driver has finished the batch",
         f"{_QUERY}.commit",
-        "if errors_by_id and self._check_whether_superseded(identity):",
+        "if errors_by_id and self._is_superseded(identity):",
     ),
     Branch(
         "a failure after the commit is logged", "exactly_once.driver:_log_failure", "except KafkaSinkError as error:"
@@ -179,7 +185,9 @@ EXACTLY_ONCE_BRANCHES = (
         "if entry.state is EntryState.DECIDED:",
     ),
     Branch(
-        "an operator is fenced by a newer driver", f"{_OPERATIONS}:_open_query", "except ProducerFencedError as error:"
+        "an operator is fenced by a newer driver",
+        f"{_OPERATIONS}:_open_transactions",
+        "except ProducerFencedError as error:",
     ),
 )
 

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MAX_LISTED_TOPICS = 20
+"""The number of topics whose row counts the decision log stores, to show them in messages."""
 _DIGEST_CHARACTERS = 32
+"""The length of stored digests. If it changes, rerun batches no longer match those that are already committed."""
 
 
 @dataclass(frozen=True)
 class BatchContent:
-    """A batch's row and byte counts, and a digest of its row counts."""
+    """The number of rows in a batch, in total and by topic, and their size."""
 
     rows: int
     """The number of rows in all topics."""
@@ -30,7 +32,7 @@ class BatchContent:
     topics: tuple[tuple[str, int], ...]
     """The names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
-    """A hash over the names and row counts of all topics."""
+    """A hash over the names and row counts of all topics, by which two contents are compared."""
 
     @classmethod
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
@@ -45,6 +47,7 @@ class BatchContent:
         )
 
     def has_same_row_counts(self, other: BatchContent) -> bool:
+        """Return whether both batches have the same number of rows in each topic."""
         return self.digest == other.digest
 
     def __str__(self) -> str:
@@ -53,7 +56,7 @@ class BatchContent:
 
 
 def sum_contents(task_contents: Iterable[tuple[Mapping[str, int], int]]) -> BatchContent:
-    """Add up the contents of a batch's tasks, given as (row counts by topic, payload bytes)."""
+    """Return the content of a batch from those of its tasks: pairs of row counts by topic and payload bytes."""
     total_counts: dict[str, int] = {}
     total_bytes = 0
     for row_counts, payload_bytes in task_contents:

@@ -1,4 +1,4 @@
-"""BatchStart: the state of a prefix when a batch starts. The batch's tasks and its commit use it.
+"""BatchStart: the state of a query or job when a batch starts. The batch's tasks and its commit use it.
 
 The driver (driver.py) creates one BatchStart per batch. Spark sends it to the tasks inside the writer, and to the
 committing process inside the tasks' commit messages. In a stream, the process that commits a batch is not the one that
@@ -28,26 +28,29 @@ _NUMERIC_KEY_MESSAGE = (
 
 @dataclass(frozen=True)
 class BatchStart:
-    """The entry and the driver's identity at the start of a batch. Immutable; it is pickled into the writer."""
+    """What a batch's tasks and commit need to know about its start. Immutable; it is pickled into Spark's writer."""
 
     entry: Entry
     """The prefix's newest entry when the batch started. It has no transactions."""
     driver_identity: ProducerIdAndEpoch
     """The producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
     has_user_prefix: bool = False
+    """Whether the user has set the prefix."""
     state: str = EMPTY
-    """The driver id's transaction state until this driver decides or a newer one begins, as brokers report it."""
+    """The driver id's transaction state, as brokers report it until this driver decides or a newer one begins."""
 
     @property
     def prefix(self) -> str:
+        """The name of the query or job, with which all of its transactional ids begin."""
         return self.entry.prefix
 
     @property
     def driver_id(self) -> str:
+        """The transactional id of the driver, under which it decides the batch."""
         return build_driver_id(self.prefix, self.entry.driver_number)
 
     def is_waiting_for_tasks(self, description: TransactionDescription | None) -> bool:
-        """Return whether the driver is still waiting for this batch's tasks.
+        """Return whether the driver is still waiting for this batch's tasks, and has neither decided nor aborted it.
 
         It is waiting as long as its epoch is the newest and nothing has been written under this epoch.
 
@@ -58,17 +61,20 @@ class BatchStart:
         return (description.id_and_epoch, description.state) == (self.driver_identity, self.state)
 
     def build_task_attempt(self, partition: int, attempt: int) -> TaskAttempt:
+        """Identify a task attempt by Spark's partition, Spark's attempt number, and this batch's driver."""
         return TaskAttempt(self.entry.generation, partition, attempt)
 
     def build_task_id(self, partition: int, attempt: int) -> str:
+        """Return the transactional id under which a task attempt writes, unless another attempt is using that id."""
         return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is committed. Raise ExactlyOnceError if it must not be written at all.
+        """Return whether a batch with this name is committed, so that the tasks must count its rows but not write them.
 
-        A micro-batch must not be written if a later one of the same query is decided, or if another query decided the
-        last batch under a prefix that the user has set. This does not compare the rows: the tasks count them first, and
-        `check_skipped_batch` then compares the counts.
+        The rows may still differ: `check_skipped_batch` compares the counts when the tasks have finished.
+
+        Raise ExactlyOnceError if the batch must neither be written nor skipped. This is so if a later micro-batch of
+        the same query is decided, or if another query decided the last batch under a prefix that the user has set.
         """
         if batch.query_id is None:
             return self.entry.has_decided(batch)
@@ -85,12 +91,12 @@ class BatchStart:
         return batch == last_batch
 
     def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
-        """Check that the rows that the tasks have skipped match the rows that were decided for this batch.
+        """Check that the tasks have skipped as many rows of each topic as were committed for this batch.
 
-        Raise ExactlyOnceError if the contents differ, or if it is not known that a driver of this prefix decided the
-        batch.
+        Raise ExactlyOnceError if the numbers differ, or if somebody other than a driver of this prefix may have written
+        the decision.
 
-        `content`: the content of the skipped rows.
+        `content`: the numbers of skipped rows.
         `tolerate_mismatch`: log the error instead of raising it.
         """
         decided_content = self.entry.find_content(batch)
@@ -109,5 +115,5 @@ class BatchStart:
 
 
 def _get_batch_number(batch: Batch) -> int:
-    """Return the batch id, or -1, which precedes all batch ids, if the batch has none."""
+    """Return the number of a micro-batch, or -1, which precedes all numbers, if the batch has none."""
     return -1 if batch.batch_id is None else batch.batch_id

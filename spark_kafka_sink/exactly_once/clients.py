@@ -20,10 +20,13 @@ NO_PROGRESS_TIMEOUT_MS = 120_000.0
 NODE_TIMEOUT_MS = 3_000.0
 """How long a node may be unresponsive before it is disconnected. Doubles with each consecutive timeout."""
 _MAX_IN_FLIGHT = 50
+"""How many requests a connection may have in flight. A driver sends one for each of many transactions at once."""
 _MAX_IDLE_CLIENTS = 4
+"""How many idle clients the cache keeps, each with its own connections."""
 
 
 def create_client_cache() -> Leases[BlockingClient]:
+    """Create a cache of idle clients, which closes those that it no longer keeps."""
     return Leases(close=lambda client: client.close(), max_idle=_MAX_IDLE_CLIENTS)
 
 
@@ -34,13 +37,17 @@ CACHED_DRIVER_CLIENTS = create_client_cache()
 def create_client(
     config: ClientConfig, *, timeout_ms: float = NO_PROGRESS_TIMEOUT_MS, system: System | None = None
 ) -> BlockingClient:
+    """Create a client for transaction requests, apart from those of a task's producer.
+
+    `timeout_ms`: how long an operation may go without progress before it fails.
+    """
     config = replace(config, max_in_flight_requests_per_connection=_MAX_IN_FLIGHT)
     return BlockingClient(config, timeout_ms=timeout_ms, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
 
 
 @contextlib.contextmanager
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
-    """Lease a cached client, or create one if none is idle.
+    """Yield an idle client from the cache, or a new one if there is none. Return it to the cache at the end.
 
     `system`: for tests only. If it is set, the client is new, and is closed instead of cached.
     """

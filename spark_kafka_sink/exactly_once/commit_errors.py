@@ -1,4 +1,8 @@
-"""Commit errors. Each message says whether the batch is decided, which rows are visible, and what to do."""
+"""Errors of a batch's commit. Each message says whether the batch is decided, which rows are visible, and what to do.
+
+The driver decides a batch by writing a decision, a record that lists the tasks' transactions, to the decision log. It
+then commits these transactions. A prefix is the name of the query or job, and an entry is its state in the log.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,14 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
 _MAX_LISTED = 20
+"""How many transactions a message lists."""
 
 
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
+    """Build the error for a batch that is not decided, because its tasks' transactions have ended.
+
+    `problems`: a line for each of these transactions.
+    """
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
         f"{_format_list(problems)}\nNone of the batch's rows are visible, and the next start writes them again. "
@@ -33,7 +42,10 @@ def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> 
 
 
 def describe_missing_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
-    """Describe the state of a transactional id that no longer has the expected open transaction."""
+    """Return a line about a task's transaction that is no longer open, for `build_transactions_not_open_error`.
+
+    `description`: the current description of the transactional id.
+    """
     producer_id, epoch = description.id_and_epoch
     return (
         f"{transaction.transactional_id}: {description.state}, epoch {epoch} of producer id {producer_id}, expected "
@@ -44,6 +56,7 @@ def describe_missing_transaction(transaction: TransactionIdentity, description: 
 def build_too_little_time_error(
     entry: Entry, transaction: TransactionDescription, remaining_ms: float
 ) -> ExactlyOnceError:
+    """Build the error for a batch that is not decided, because a task's transaction may time out before its commit."""
     return ExactlyOnceError(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
         f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
@@ -54,6 +67,7 @@ def build_too_little_time_error(
 
 
 def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+    """Build the error for a decision whose commit was requested, but may not have been executed."""
     return ExactlyOnceError(
         f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
         f"{_build_doubt_remedy(entry)}"
@@ -61,6 +75,7 @@ def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> Exactl
 
 
 def _build_doubt_remedy(entry: Entry) -> str:
+    """Say what to do if it is not known whether a batch is decided."""
     if entry.batch.is_idempotent:
         return (
             "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No "
@@ -81,6 +96,7 @@ _COMMIT_WITHOUT_RERUN_REMEDY = (
 
 
 def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
+    """Build the error for a batch that is not decided, because the transaction version was lowered since its start."""
     return ExactlyOnceError(
         f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was being "
         "written. None of the batch's rows are visible, and nothing is lost. Start the query again: it writes the "
@@ -89,31 +105,33 @@ def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
 
 
 _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
+"""Errors of brokers on which the transaction has ended, or that no longer know it."""
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Errors of brokers that have forgotten the transactional id, or have since assigned a new producer id to it."""
 
 
-def is_lost(error: BrokerError) -> bool:
-    """Return whether a rejected commit means that the transaction can no longer be committed.
+def is_transaction_lost(error: BrokerError) -> bool:
+    """Return whether this error of a commit means that the transaction can no longer be committed.
 
-    Any other rejection says nothing about the transaction's outcome.
+    Any other error says nothing about the outcome of the transaction.
     """
     return error.code in _LOST_ERRORS
 
 
 def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Build the error for a decided batch if some of its commits were rejected.
+    """Build the error for a decided batch, some of whose transactions could not be committed.
 
-    The error is a CommitLostError if any of the rejected transactions is lost.
+    It is a CommitLostError if any of these transactions is lost, and can therefore never be committed.
 
     `errors_by_id`: the errors of the rejected commits, by transactional id.
     """
-    has_lost_transactions = any(is_lost(error) for error in errors_by_id.values())
+    has_lost_transactions = any(is_transaction_lost(error) for error in errors_by_id.values())
     build_error = _build_commit_lost_error if has_lost_transactions else build_uncommitted_batch_error
     return build_error(entry, errors_by_id)
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+    """Build the error for a decided batch, if not all of its commits got a response."""
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
@@ -125,10 +143,12 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
 
 
 def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Build the error for a batch whose commit has been decided, but some of whose transactions are still uncommitted.
+    """Build the error for a decided batch, some of whose transactions are still open because commits were rejected.
 
-    Some of the rejected transactions may be lost. The others must be committed before the user gives up the lost ones
-    with `pykafka transactions give-up`.
+    Other transactions may be lost. The open ones must be committed before the user gives up the lost ones with
+    `pykafka transactions give-up`.
+
+    `errors_by_id`: the errors of the rejected commits, by transactional id.
 
     Example:
 
@@ -155,17 +175,19 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
 
 
 def _split_by_loss(errors_by_id: Mapping[str, BrokerError]) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
-    """Split the errors into those of lost and those of open transactions. Both are sorted by transactional id."""
+    """Return the errors of lost transactions and those of open ones, each sorted by transactional id."""
     sorted_errors = dict(sorted(errors_by_id.items()))
-    errors_by_lost_id = {transactional_id: error for transactional_id, error in sorted_errors.items() if is_lost(error)}
+    errors_by_lost_id = {
+        transactional_id: error for transactional_id, error in sorted_errors.items() if is_transaction_lost(error)
+    }
     errors_by_open_id = {
-        transactional_id: error for transactional_id, error in sorted_errors.items() if not is_lost(error)
+        transactional_id: error for transactional_id, error in sorted_errors.items() if not is_transaction_lost(error)
     }
     return errors_by_lost_id, errors_by_open_id
 
 
 def build_unknown_outcome_remedy(entry: Entry) -> str:
-    """Explain what to do if it is not known whether a job without an idempotencyKey is decided."""
+    """Say what to do if it is not known whether a job without an idempotencyKey is decided."""
     return (
         "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that would write "
         f"all of its rows twice. If it is decided, commit the open transactions with `{_build_finish_command(entry)}` "
@@ -178,10 +200,12 @@ def _build_finish_command(entry: Entry) -> str:
 
 
 def _describe_finish_deadline(entry: Entry) -> str:
+    """Return the end of a sentence that says until when a decided batch's transactions can be committed."""
     return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
 
 
 def _describe_how_to_finish(entry: Entry) -> str:
+    """Say how to commit the transactions of a decided batch that are still open."""
     if entry.batch.is_idempotent:
         return (
             "Remove the cause and start again, or commit the open transactions with `pykafka transactions finish` "
@@ -195,6 +219,10 @@ def _describe_how_to_finish(entry: Entry) -> str:
 
 
 def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> CommitLostError:
+    """Build the error for a decided batch, some of whose transactions can never be committed.
+
+    If brokers have only forgotten the transactional ids, the transactions may have been committed before.
+    """
     errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
     lost_count_text = f"{len(errors_by_lost_id)} of its {len(entry.transactions)} transactions"
     lost_list = _format_lost_transactions(entry, errors_by_lost_id)
@@ -220,7 +248,7 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
 
 
 def _format_lost_transactions(entry: Entry, errors_by_lost_id: Mapping[str, BrokerError]) -> str:
-    """List the lost transactions with what a user needs to find their rows and to look them up in a broker's log."""
+    """List the lost transactions, with what a user needs to find their rows, and to search the brokers' logs."""
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
     lines = []
     for transactional_id, error in errors_by_lost_id.items():
@@ -233,7 +261,7 @@ def _format_lost_transactions(entry: Entry, errors_by_lost_id: Mapping[str, Brok
 
 
 def _describe_other_transactions(errors_by_open_id: Mapping[str, BrokerError]) -> str:
-    """Say what became of the transactions that are not lost. The text continues a sentence about the lost ones."""
+    """Say what became of the transactions that are not lost. The result continues a sentence about the lost ones."""
     if not errors_by_open_id:
         return "those of the others are committed"
     open_list = _format_list([f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()])
@@ -241,6 +269,7 @@ def _describe_other_transactions(errors_by_open_id: Mapping[str, BrokerError]) -
 
 
 def _describe_how_to_give_up(entry: Entry) -> str:
+    """Say how to record a decided batch as done although some of its transactions are lost."""
     return (
         f"Then record the batch as done with `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
         f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "
@@ -250,7 +279,10 @@ def _describe_how_to_give_up(entry: Entry) -> str:
 
 @contextmanager
 def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
-    """Convert ProducerFencedError to an ExactlyOnceError that says that the batch was not committed."""
+    """Convert a ProducerFencedError of the block to an ExactlyOnceError that says that the batch was not committed.
+
+    The driver is fenced if a newer driver of the query has started.
+    """
     with _convert_fencing(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
         "`pykafka transactions` has. This driver must stop. The driver that continues writes the batch, or finishes it "
@@ -261,7 +293,7 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
-    """Convert ProducerFencedError to an ExactlyOnceError that says that the newer driver finishes the batch."""
+    """Convert a ProducerFencedError of the block to an ExactlyOnceError: a newer driver commits the decided batch."""
     rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
     with _convert_fencing(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "
@@ -272,7 +304,10 @@ def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
-    """Convert errors that prevent a stream's driver from recording a committed batch as done in the decision log."""
+    """Convert errors of the block to an ExactlyOnceError that says that the batch is committed.
+
+    The block records in the decision log that a stream's batch is done.
+    """
     try:
         with _convert_fencing(
             f"{entry.batch} is committed, but a newer driver has taken over the query with the prefix "
@@ -291,7 +326,7 @@ def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def _convert_fencing(message: str) -> Iterator[None]:
-    """Convert ProducerFencedError, or an error caused by it, to an ExactlyOnceError with this message."""
+    """Convert a ProducerFencedError, or an error that it has caused, to an ExactlyOnceError with this message."""
     try:
         yield
     except KafkaSinkError as error:
@@ -301,7 +336,7 @@ def _convert_fencing(message: str) -> Iterator[None]:
 
 
 def _format_list(lines: Sequence[str]) -> str:
-    """Format the first _MAX_LISTED lines as a list, and count the others."""
+    """Format the lines as a list. Of a long list, show only the beginning, and the number of the other lines."""
     listed_lines = [f"- {line}" for line in lines[:_MAX_LISTED]]
     if len(lines) > len(listed_lines):
         listed_lines.append(f"- and {len(lines) - len(listed_lines)} more")

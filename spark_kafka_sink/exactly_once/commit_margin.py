@@ -5,8 +5,9 @@
     decision timeout     a third of the margin. It limits how long the driver's own transaction, which contains the
                          decision, may stay open, and how long its commit may be retried
 
-If a driver is suspended between the check and its commit, its transaction exceeds the decision timeout and the brokers
-abort it, so nothing is decided. The margin has to cover three things:
+To decide a batch is to commit a record that promises to commit all transactions of the batch's tasks. If a driver is
+suspended between the check and its commit, its transaction exceeds the decision timeout and the brokers abort it, so
+nothing is decided. The margin has to cover three things:
 
     1. the decision timeout
     2. the interval at which brokers look for timed-out transactions, 10 seconds by default
@@ -23,8 +24,16 @@ MAX_COMMIT_MARGIN_MS = 60_000
 
 
 def compute_commit_margin_ms(timeout_ms: int) -> int:
+    """Return how much time a task's transaction must have left for the driver to decide the batch.
+
+    `timeout_ms`: the transaction timeout of the task.
+    """
     return min(MAX_COMMIT_MARGIN_MS, timeout_ms // 4)
 
 
 def compute_decision_timeout_ms(timeout_ms: int) -> int:
+    """Return how long the driver's own transaction, which contains the decision, may stay open.
+
+    `timeout_ms`: the transaction timeout of the tasks.
+    """
     return compute_commit_margin_ms(timeout_ms) // 3

@@ -1,7 +1,10 @@
 """DecisionLog: reads a prefix's newest valid entry from its partition of the decision log.
 
+A prefix is the name of a query or job, and its entry is the state of the query or job: the last decision and the newest
+claim. A decision lists the transactions of a batch that must be committed. A claim names the query's current driver.
+
 Any producer that uses exactly-once delivery may write to this topic, so a record is trusted only if the prefix's own
-driver wrote it. The header of a record batch contains a producer id. Brokers assign the producer ids of
+driver wrote it. The header of a record batch contains a producer id. Brokers assign the producer ids of the driver ids
 `<prefix>-driver`, `<prefix>-driver-2` and so on only to users who may use these transactional ids, and accept
 transactional batches with such a producer id from nobody else.
 
@@ -40,6 +43,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.config import ClientConfig
@@ -66,19 +70,28 @@ _log = logging.getLogger(__name__)
 _MAX_CACHED_PARTITIONS = 64
 _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
+# These belong to the process, because it plans many micro-batches in turn. If one is full, it is emptied.
 _partition_cache: dict[tuple[object, ...], LogPartitionState] = {}
-"""States by brokers, topic, topic id, partition and key, kept because this process plans many micro-batches in turn."""
+"""What was read from each partition, by brokers, topic, topic id, partition, and record key of the prefix."""
 _checked_topics: set[tuple[object, ...]] = set()
 """The logs whose configuration this process has checked, as (brokers, topic)."""
 _warned_records: set[tuple[object, ...]] = set()
 """The records about which this process has logged a warning, as (brokers, position)."""
 
 
+class _SelectedRecord(NamedTuple):
+    """The record that contains a prefix's current entry."""
+
+    record: LogRecord
+    is_written_by_driver: bool
+    """Whether the prefix's driver wrote the record. If not, nobody knows who did, and the entry is unproven."""
+
+
 class DecisionLog:
-    """Reads entries from one log topic. Not thread-safe.
+    """A reader of the decision log. Not thread-safe.
 
     Records that this process has already read are not read again, unless the brokers are too old to support topic ids.
-    Without ids, a topic that was deleted and recreated could not be recognized.
+    Without these ids, a topic that was deleted and recreated could not be recognized.
     """
 
     def __init__(self, config: ClientConfig, topic: str, client: BlockingClient) -> None:
@@ -90,7 +103,7 @@ class DecisionLog:
         self._partitions_read: set[tuple[object, ...]] = set()
 
     def prefetch_topic(self) -> None:
-        """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
+        """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
         self._log_topic.prefetch_topic()
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
@@ -109,28 +122,30 @@ class DecisionLog:
         return self._log_topic.exists()
 
     def partition_for(self, prefix: str) -> int:
+        """Return the partition that contains the prefix's entry."""
         return partition_for(prefix, len(self._client.wait_for_topic(self.topic).partitions))
 
-    def read_entry(self, ids: DriverIds) -> Entry | None:
-        """Read the newest valid entry of a prefix. Return None if there is none.
+    def read_entry(self, driver_ids: DriverIds) -> Entry | None:
+        """Read a prefix's newest valid entry. Return None if there is none, or if it was deleted.
 
-        `ids`: the prefix's driver ids, at least one of which has been described. Further ids are described if the
-        result depends on them.
+        Raise DecodeError if the newest record of the prefix's driver cannot be decoded.
 
-        Raise DecodeError if the driver's newest record cannot be decoded.
+        `driver_ids`: the transactional ids of the prefix's driver, at least one of which has been described. Others are
+        described here if they may have written a newer record.
         """
-        partition = self.partition_for(ids.prefix)
-        return self._select_entry(partition, self._read_partition(partition, ids.prefix.encode()), ids)
+        partition = self.partition_for(driver_ids.prefix)
+        partition_state = self._read_partition(partition, driver_ids.prefix.encode())
+        return self._select_entry(partition, partition_state, driver_ids)
 
     def read_entries(
         self, describe_driver_ids: Callable[[Mapping[str, Collection[int]]], Mapping[str, DriverIds]]
     ) -> dict[str, Entry]:
-        """Read the newest valid entry of every prefix, for display.
+        """Read the newest valid entry of every prefix, by prefix, to show them to a person.
 
         Entries that cannot be decoded are logged and omitted.
 
-        `describe_driver_ids`: describes the driver ids with the given numbers of each prefix. Prefixes that are missing
-        from its result are also omitted here.
+        `describe_driver_ids`: describes driver ids, given their numbers by prefix. Prefixes that are missing from its
+        result are omitted here, too.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
         partition_states = [(metadata.index, self._read_partition(metadata.index, key=None)) for metadata in partitions]
@@ -161,145 +176,177 @@ class DecisionLog:
     # --- reading
 
     def _read_partition(self, partition: int, key: bytes | None) -> LogPartitionState:
-        """Read a partition to its current end, starting where the cached state ends, and return its state.
+        """Read a partition to its current end, and return what has been read so far, now or by an earlier call.
 
-        Only records for the prefix with this key are kept, or all records if the key is None. Raise ExactlyOnceError if
-        records have been deleted since this object last read the partition.
+        Raise ExactlyOnceError if records have been deleted since this object last read the partition.
+
+        `key`: the record key of the prefix whose records to keep; None to keep the records of all prefixes.
         """
         topic_id = self._client.wait_for_topic(self.topic).topic_id
         cache_key = (self._brokers, self.topic, topic_id, partition, key)
-        state = _partition_cache.pop(cache_key, None)  # removed, so that a failed read leaves no partial state
+        partition_state = _partition_cache.pop(cache_key, None)  # removed until the read succeeds
         fetch_call = None
         is_first_read = cache_key not in self._partitions_read
-        if state is not None and is_first_read:
-            # The previous batch was probably decided a moment ago, so fetch its records while the broker looks up the
-            # end offset.
-            fetch_call = prefetch_stored_batches(self._client, self.topic, partition, state.next_offset)
+        if partition_state is not None and is_first_read:
+            # There are probably new records, because the previous batch was decided a moment ago. Fetch them while the
+            # broker looks up the end offset, to save a round trip.
+            fetch_call = prefetch_stored_batches(self._client, self.topic, partition, partition_state.next_offset)
         self._partitions_read.add(cache_key)
         end_offset = self._fetch_end_offset(partition)
-        # Start over if nothing is cached, if the log was truncated, or if it may have been recreated (no topic ids).
-        if state is None or state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
+        # Read everything if nothing is cached, if the log was truncated, or if the topic may have been recreated, which
+        # only topic ids can show.
+        if partition_state is None or partition_state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
                 self._client.abandon(fetch_call)
-            state, fetch_call = self._create_state(partition), None
+            partition_state, fetch_call = self._create_state(partition), None
         try:
-            self._read_until(state, partition, key, end_offset, fetch_call)
+            self._read_until(partition_state, partition, key, end_offset, fetch_call)
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
-            # Records were deleted before they were read, so the records read so far may not be the newest. A result of
-            # an earlier read must not be combined with the current content of the log.
+            # Records were deleted before they were read. If the caller has an entry from an earlier read, it must not
+            # act on that entry together with the current content of the log.
             if not is_first_read:
                 raise precommit_errors.build_log_records_deleted_error(self.topic, partition) from error
-            state = self._create_state(partition)
-            self._read_until(state, partition, key, self._fetch_end_offset(partition))
+            partition_state = self._create_state(partition)
+            self._read_until(partition_state, partition, key, self._fetch_end_offset(partition))
         if len(_partition_cache) >= _MAX_CACHED_PARTITIONS:
             _partition_cache.clear()
-        _partition_cache[cache_key] = state
-        return state
+        _partition_cache[cache_key] = partition_state
+        return partition_state
 
     def _fetch_end_offset(self, partition: int) -> int:
         return self._look_up_offset(partition, LATEST_TIMESTAMP)
 
     def _create_state(self, partition: int) -> LogPartitionState:
+        """Return a state without records, from which reading continues at the partition's first offset."""
         return LogPartitionState(self._look_up_offset(partition, EARLIEST_TIMESTAMP))
 
     def _look_up_offset(self, partition: int, timestamp: int) -> int:
+        # Records of open transactions must be read, too, so look up the offsets of uncommitted records.
         isolation = ISOLATION_LEVELS[READ_UNCOMMITTED]
         return list_offsets(self._client, self.topic, [partition], timestamp, isolation)[partition]
 
     def _read_until(
         self,
-        state: LogPartitionState,
+        partition_state: LogPartitionState,
         partition: int,
         key: bytes | None,
         end_offset: int,
         fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
-        """Add all batches before `end_offset` to the state. `fetch_call`: a fetch in flight from the state's offset."""
+        """Add all record batches before `end_offset` to the partition's state.
+
+        `fetch_call`: a fetch from the state's next offset that has already been sent; None if there is none.
+        """
         for batch in read_stored_batches(
-            self._client, self.topic, partition, start=state.next_offset, stop=end_offset, fetch_call=fetch_call
+            self._client,
+            self.topic,
+            partition,
+            start=partition_state.next_offset,
+            stop=end_offset,
+            fetch_call=fetch_call,
         ):
-            state.add_batch(batch, key)
-        state.next_offset = end_offset
+            partition_state.add_batch(batch, key)
+        partition_state.next_offset = end_offset
 
     # --- selection of the entry
 
-    def _select_entry(self, partition: int, state: LogPartitionState, ids: DriverIds) -> Entry | None:
-        """Return the valid entry by the rules in the module's docstring; None if there is none or it was deleted.
+    def _select_entry(self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds) -> Entry | None:
+        """Select a prefix's newest valid entry from a partition's records. Return None if there is none.
 
         Log a warning about each newer record that is ignored, and about each batch that cannot be decoded. Raise
-        DecodeError if the driver's newest record cannot be decoded.
+        DecodeError if the newest record of the prefix's driver cannot be decoded.
         """
-        key = ids.prefix.encode()
-        record, is_written_by_driver = self._select_record(partition, state.newest_records.get(key, {}), ids)
-        selected_offset = -1 if record is None else record.offset
-        self._warn_about_ignored_records(partition, state, ids, selected_offset)
-        self._check_unreadable_records(partition, state, ids, selected_offset)
-        if record is None or record.value is None:
+        key = driver_ids.prefix.encode()
+        selected = self._select_record(partition, partition_state.newest_records.get(key, {}), driver_ids)
+        selected_offset = -1 if selected is None else selected.record.offset
+        self._warn_about_ignored_records(partition, partition_state, driver_ids, selected_offset)
+        self._check_unreadable_records(partition, partition_state, driver_ids, selected_offset)
+        if selected is None:
+            return None
+        record, is_written_by_driver = selected
+        if record.value is None:  # the entry was deleted
             return None
         try:
             entry = decode_entry(key, record.value)
         except DecodeError as error:
             position = self._format_position(partition, record)
-            raise precommit_errors.build_unreadable_entry_error(position, ids.prefix, error) from error
-        # The next claim must follow this producer's newest record, even if that record is invalid.
+            raise precommit_errors.build_unreadable_entry_error(position, driver_ids.prefix, error) from error
+        # A claim names the newest record that its driver has read. This includes invalid records, because the claim
+        # must be valid to a reader that takes them for valid.
         newest_offset = max(record.offset, record.last_invalid_offset)
         entry = replace(entry, writer_identity=record.writer_identity, offset=newest_offset)
         return entry if is_written_by_driver else entry.as_unproven()
 
     def _select_record(
-        self, partition: int, newest_records: Mapping[int, LogRecord], ids: DriverIds
-    ) -> tuple[LogRecord | None, bool]:
-        """Return the record with the prefix's entry, and whether the prefix's driver wrote it.
+        self, partition: int, newest_records: Mapping[int, LogRecord], driver_ids: DriverIds
+    ) -> _SelectedRecord | None:
+        """Select the record that contains a prefix's current entry. Return None if there is no valid record.
 
         `newest_records`: the prefix's newest record of each producer, by producer id.
         """
         ids_by_producer: Mapping[int, str] = {}
-        record = _find_driver_record(newest_records.values(), ids)
-        # The records may be under driver ids that no record names, so look up all of the prefix's ids.
-        if record is None and _may_have_other_driver_ids(newest_records, ids):
-            ids_by_producer = ids.describe_all_listed()
-            record = _find_driver_record(newest_records.values(), ids)
+        records = newest_records.values()
+        _describe_possible_writers(records, driver_ids)
+        record = _find_newest_driver_record(records, driver_ids)
+        # The driver may have written under an id that no record mentions, so look up all of the prefix's driver ids.
+        if record is None and _may_have_other_driver_ids(newest_records, driver_ids):
+            ids_by_producer = driver_ids.load_all_listed()
+            record = _find_newest_driver_record(records, driver_ids)
         if record is not None:
-            return record, True
-        # If the brokers report that the driver has written, its records are lost, and no other record may replace them.
-        if ids.has_written_records:
-            return None, False
-        return self._find_forgotten_id_record(ids.prefix, partition, newest_records.values(), ids_by_producer), False
+            return _SelectedRecord(record, is_written_by_driver=True)
+        # The brokers know that the driver wrote records, but none was found, so they are lost. Another producer's
+        # record would hide the loss.
+        if driver_ids.has_written_records:
+            return None
+        record = self._find_record_of_forgotten_driver_id(driver_ids.prefix, partition, records, ids_by_producer)
+        return None if record is None else _SelectedRecord(record, is_written_by_driver=False)
 
     def _warn_about_ignored_records(
-        self, partition: int, state: LogPartitionState, ids: DriverIds, selected_offset: int
+        self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
-        """Log a warning about each record of the prefix that the driver did not write and that follows the entry."""
-        key = ids.prefix.encode()
+        """Log a warning about each record of the prefix that follows the selected one and is not the driver's.
+
+        `selected_offset`: the offset of the record that contains the prefix's entry; -1 if there is none.
+        """
+        key = driver_ids.prefix.encode()
         foreign_records = [
             record
-            for producer_id, record in state.newest_records.get(key, {}).items()
-            if ids.find_number(producer_id) is None
+            for producer_id, record in partition_state.newest_records.get(key, {}).items()
+            if driver_ids.find_driver_number(producer_id) is None
         ]
-        for record in (*foreign_records, state.non_transactional_records.get(key)):
+        for record in (*foreign_records, partition_state.non_transactional_records.get(key)):
             if record is not None and record.offset > selected_offset:
                 self._warn_once(
-                    partition, record, f"The driver of the prefix {ids.prefix} did not write it, so it is ignored"
+                    partition,
+                    record,
+                    f"The driver of the prefix {driver_ids.prefix} did not write it, so it is ignored",
                 )
 
     def _check_unreadable_records(
-        self, partition: int, state: LogPartitionState, ids: DriverIds, selected_offset: int
+        self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
-        """Log a warning about each batch that cannot be decoded. Raise DecodeError if it may replace the entry."""
-        for producer_id, (record, error) in state.unreadable_records.items():
-            if ids.find_number(producer_id) is not None and record.offset > selected_offset:
+        """Log a warning about each record batch that cannot be decoded.
+
+        Raise DecodeError if the prefix's driver wrote such a batch after the selected record, because the batch may
+        contain a newer entry.
+        """
+        for producer_id, (record, error) in partition_state.unreadable_records.items():
+            if driver_ids.find_driver_number(producer_id) is not None and record.offset > selected_offset:
                 position = self._format_position(partition, record)
-                raise precommit_errors.build_unreadable_entry_error(position, ids.prefix, error) from error
+                raise precommit_errors.build_unreadable_entry_error(position, driver_ids.prefix, error) from error
             self._warn_once(partition, record, f"It cannot be read ({error}), so it is ignored")
 
-    def _find_forgotten_id_record(
+    def _find_record_of_forgotten_driver_id(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
-        """Return the newest record whose producer id belongs to none of the listed transactional ids, or None.
+        """Return the newest record that an earlier driver may have written under an id that brokers have forgotten.
 
-        Log a warning, because it is not known who wrote the record.
+        Such a record's producer id belongs to no transactional id. Log a warning, because somebody else may have
+        written the record. Return None if every producer id belongs to an id.
+
+        `ids_by_producer`: all transactional ids that brokers list, by producer id.
         """
         candidates = [record for record in newest_records if record.writer_identity.producer_id not in ids_by_producer]
         if not candidates:
@@ -327,54 +374,63 @@ class DecisionLog:
         return f"{format_partition(self.topic, partition)}, offset {record.offset}"
 
 
-def _find_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
-    """Return the newest record written under one of the prefix's driver ids, or None.
+def _describe_possible_writers(newest_records: Iterable[LogRecord], driver_ids: DriverIds) -> None:
+    """Describe the driver ids that may have written a newer record than the driver ids described so far.
 
-    A driver id is described only if it may have written a newer record than the ids described so far.
-
-    `newest_records`: the newest record of each producer.
+    `newest_records`: the prefix's newest record of each producer.
     """
-    known_record = _find_newest_driver_record(newest_records, ids)
+    known_record = _find_newest_driver_record(newest_records, driver_ids)
     newer_candidates = (
         record
         for record in newest_records
-        if known_record is None or _compute_precedence(record, ids) > _compute_precedence(known_record, ids)
+        if known_record is None
+        or _compute_precedence(record, driver_ids) > _compute_precedence(known_record, driver_ids)
     )
-    ids.describe_missing(_find_candidate_driver_numbers(newer_candidates))
-    return _find_newest_driver_record(newest_records, ids)
+    driver_ids.load_missing(_find_candidate_driver_numbers(newer_candidates))
 
 
-def _find_newest_driver_record(newest_records: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
-    """Return the newest record under the driver ids that have been described so far, or None."""
-    own_records = (
-        record for record in newest_records if ids.find_number(record.writer_identity.producer_id) is not None
-    )
-    return max(own_records, key=lambda record: _compute_precedence(record, ids), default=None)
+def _find_newest_driver_record(newest_records: Iterable[LogRecord], driver_ids: DriverIds) -> LogRecord | None:
+    """Return the newest record of the prefix's driver, or None if there is none.
 
+    Only driver ids that have been described are taken into account.
 
-def _compute_precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
-    """Return the sort key of a record: the driver number that it names as current, then its offset.
-
-    A record that names no number counts with the number of the driver id that wrote it.
+    `newest_records`: the prefix's newest record of each producer.
     """
-    number = record.driver_number or ids.find_number(record.writer_identity.producer_id) or FIRST_DRIVER_NUMBER
+    own_records = (
+        record
+        for record in newest_records
+        if driver_ids.find_driver_number(record.writer_identity.producer_id) is not None
+    )
+    return max(own_records, key=lambda record: _compute_precedence(record, driver_ids), default=None)
+
+
+def _compute_precedence(record: LogRecord, driver_ids: DriverIds) -> tuple[int, int]:
+    """Return a key that sorts records by age: the number of the driver id that the record names, then its offset.
+
+    The last record under a driver id names the next one, so a greater number is newer. For a record that names
+    none, use the number of the driver id that wrote it.
+    """
+    number = (
+        record.driver_number or driver_ids.find_driver_number(record.writer_identity.producer_id) or FIRST_DRIVER_NUMBER
+    )
     return number, record.offset
 
 
 def _find_candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
     """Return the numbers of the driver ids under which these records may have been written.
 
-    A record was written either under the driver id that it names or under the one before it, if there is one.
+    A record was written either under the driver id that it names as the current one, or, if it is the last record under
+    an id, under the one before.
     """
     named_numbers = {record.driver_number for record in records if record.driver_number}
     return named_numbers | {number - 1 for number in named_numbers if number > FIRST_DRIVER_NUMBER}
 
 
-def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], ids: DriverIds) -> bool:
-    """Return whether the brokers may know driver ids that have no record in the log.
+def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], driver_ids: DriverIds) -> bool:
+    """Return whether the brokers may know driver ids of the prefix that no record in the log mentions.
 
-    This happens if the first driver id ran out of epochs and the brokers have since forgotten it. A job without a name
-    writes only one batch, so it never uses a second driver id.
+    This is possible if the epochs of the first driver id were used up and the brokers have since forgotten that id. A
+    job without a name writes only one batch, so it never uses a second driver id.
     """
-    is_first_id_forgotten = not ids.is_known(FIRST_DRIVER_NUMBER) and not is_job_prefix(ids.prefix)
+    is_first_id_forgotten = not driver_ids.is_known(FIRST_DRIVER_NUMBER) and not is_job_prefix(driver_ids.prefix)
     return bool(newest_records) or is_first_id_forgotten

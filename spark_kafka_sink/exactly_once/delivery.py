@@ -1,4 +1,8 @@
-"""Delivery: the exactly-once settings of one query or job."""
+"""Delivery: the exactly-once settings of one query or job.
+
+A prefix is the name of the query or job, with which all of its transactional ids begin. The decision log is the topic
+that records which batches are committed.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,13 @@ class DeliveryOptions:
     """
 
     prefix: str | None = None
-    """The prefix of all transactional ids of the query or job."""
+    """The name of the query or job, with which all of its transactional ids begin."""
     key: str | None = None
     """The idempotency key. A job whose key has already been committed writes nothing."""
     topic: str = DECISION_LOG_TOPIC
     """The topic of the decision log."""
     replication: int = BROKER_DEFAULT
-    """The replication factor to create the decision log with."""
+    """The replication factor of the decision log, if the sink creates it."""
     timeout_ms: int | None = None
     """The tasks' transaction timeout; None for the longest that the brokers grant."""
     checkpoint: str | None = None
@@ -60,10 +64,9 @@ class Delivery:
     scope: str = ""
     """The topic that the job sets for all rows. An idempotency key is unique only within this topic."""
     is_single_use: bool = False
-    """Whether only this job uses the prefix, so that the prefix's entry can be deleted once the job has ended."""
+    """Whether only this job uses the prefix. Its entry in the decision log is then deleted once the job has ended."""
     writer_kind: WriterKind = field(kw_only=True)
-    """A stream cannot take over a prefix that belongs to jobs, and a job cannot take over a prefix that belongs to a
-    stream."""
+    """Whether this is a stream or a job. Neither can take over a prefix that belongs to the other kind."""
 
     @property
     def has_user_prefix(self) -> bool:
@@ -72,7 +75,10 @@ class Delivery:
 
     @property
     def candidate_timeouts_ms(self) -> Sequence[int]:
-        """The user's timeout or, if the user has not set one, the timeouts to request in turn, longest first."""
+        """The transaction timeouts for the driver to request in turn, longest first, until the brokers grant one.
+
+        If the user has set the timeout, it is the only one.
+        """
         if self.options.timeout_ms is not None:
             return (remove_timeout_mark(self.options.timeout_ms),)
         longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self.is_single_use else CANDIDATE_TIMEOUTS_MS[0]

@@ -1,13 +1,14 @@
 """DriverIds: a prefix's driver ids, and the producer id that brokers report for each of them.
 
-A record in the decision log was written by the prefix's driver if its producer id belongs to one of the driver ids.
-Records contain the number of the current driver id, so a reader knows which ids to describe. That number proves
-nothing: only the brokers know which transactional id a producer id belongs to.
+A prefix is the name of a query or job. A driver id is a transactional id of its driver: `<prefix>-driver`,
+`<prefix>-driver-2`, and so on. A record in the decision log was written by the prefix's driver if its producer id
+belongs to one of the driver ids. Records contain the number of the current driver id, so a reader knows which ids to
+describe. That number proves nothing: only the brokers know which transactional id a producer id belongs to.
 
-When the epochs of a driver id run out, a driver hands over to the next one by writing two records under the old one:
+When the epochs of a driver id are used up, a driver hands over to the next id by writing two records under the old id:
 
-    1. A claim. Once it is valid, nobody else can write under the old id without having read it. Without the claim, a
-       driver that has missed the newest decision could replace it
+    1. A claim, a record that names the current driver. Once the claim is valid, nobody else can write under the old id
+       without having read it. Without the claim, a driver that has missed the newest decision could replace it
        (test_hand_over_after_stale_read_replaces_decision_without_claim).
     2. A record with the key of decisions, written under a later epoch, which names the next driver id. Compaction keeps
        this record until a decision under the next id replaces it. It might remove a claim earlier
@@ -49,17 +50,19 @@ _FALLBACK_TIMEOUT_MS = 60_000
 """The transaction timeout to request if neither the brokers nor the prefix's entry contain one."""
 _MAX_REMEMBERED_NUMBERS = 1000
 _remembered_numbers: dict[LogKey, int] = {}
-"""The number of the current driver id when this process last read the log. First numbers are not stored.
-
-This is only a hint that saves a request. A stale number costs one more description and is otherwise harmless.
-"""
+"""The number of each prefix's current driver id when this process last read the log. First numbers are not stored."""
 
 
 def get_remembered_driver_number(log_key: LogKey) -> int:
+    """Return the number of the driver id that a prefix probably uses now, to describe the right id at once.
+
+    If the number is stale, the log names another one, and the caller has to describe that id as well.
+    """
     return _remembered_numbers.get(log_key, FIRST_DRIVER_NUMBER)
 
 
 def remember_driver_number(log_key: LogKey, number: int) -> None:
+    """Remember the number of the driver id that the log names as a prefix's current one."""
     if len(_remembered_numbers) >= _MAX_REMEMBERED_NUMBERS:
         _remembered_numbers.clear()
     if number != FIRST_DRIVER_NUMBER:
@@ -67,15 +70,21 @@ def remember_driver_number(log_key: LogKey, number: int) -> None:
 
 
 class GrantedEpoch(NamedTuple):
-    """A driver id's new identity, and the transaction timeout that brokers grant to its tasks."""
+    """The brokers' response to a request for a driver id's next epoch."""
 
     identity: ProducerIdAndEpoch
+    """The driver id's producer id and new epoch."""
     timeout_ms: int
+    """The transaction timeout that the brokers grant to the driver's tasks."""
 
 
 @dataclass
 class DriverIds:
-    """The driver ids of a prefix that have been described so far."""
+    """The driver ids of a prefix, and what brokers have reported about those that were described so far.
+
+    A driver id has a number: 1 for `<prefix>-driver`, 2 for `<prefix>-driver-2`. To describe an id is to fetch its
+    producer id, epoch and transaction timeout from the brokers.
+    """
 
     prefix: str
     describe_transactions: DescribeTransactions
@@ -83,10 +92,10 @@ class DriverIds:
     _producer_ids: dict[int, int | None] = field(default_factory=dict)
     """Producer ids by driver number; None if the brokers do not know the driver id."""
     _claimed_numbers: set[int] = field(default_factory=set)
-    """Numbers of the driver ids that have claimed the prefix."""
+    """Numbers of the driver ids whose transaction timeout shows that they have claimed the prefix."""
 
     def record_description(self, number: int, description: TransactionDescription | None) -> None:
-        """Store the description of the driver id with this number. None means that the brokers do not know the id."""
+        """Store a description of the driver id with this number. None means that the brokers do not know the id."""
         self._producer_ids[number] = None if description is None else description.id_and_epoch.producer_id
         if description is not None and has_claimed(description):
             self._claimed_numbers.add(number)
@@ -97,8 +106,8 @@ class DriverIds:
         """Store the producer id that InitProducerId returned for the driver id with this number."""
         self._producer_ids[number] = identity.producer_id
 
-    def describe_missing(self, numbers: Iterable[int]) -> None:
-        """Describe the driver ids with these numbers, except those that have already been described."""
+    def load_missing(self, numbers: Iterable[int]) -> None:
+        """Describe those driver ids with these numbers that have not been described yet, and store the descriptions."""
         missing_numbers = sorted(set(numbers) - self._producer_ids.keys())
         if missing_numbers:
             ids_by_number = {number: build_driver_id(self.prefix, number) for number in missing_numbers}
@@ -106,43 +115,47 @@ class DriverIds:
             for number, driver_id in ids_by_number.items():
                 self.record_description(number, descriptions.get(driver_id))
 
-    def describe_all_listed(self) -> Mapping[int, str]:
-        """Describe all of the prefix's driver ids that brokers list.
+    def load_all_listed(self) -> Mapping[int, str]:
+        """Describe all of the prefix's driver ids that brokers list, and store the descriptions.
 
-        Return every transactional id that brokers list, by producer id.
+        Return every transactional id that brokers list, of this and other prefixes, by producer id.
         """
         ids_by_producer = self.list_ids_by_producer()
         numbers = (parse_driver_number(self.prefix, transactional_id) for transactional_id in ids_by_producer.values())
-        self.describe_missing(number for number in numbers if number is not None)
+        self.load_missing(number for number in numbers if number is not None)
         return ids_by_producer
 
     def is_known(self, number: int) -> bool:
         """Return whether the brokers knew the driver id with this number when it was last described."""
         return self._producer_ids.get(number) is not None
 
-    def find_number(self, producer_id: int) -> int | None:
-        """Return the number of the described driver id that has this producer id, or None."""
+    def find_driver_number(self, producer_id: int) -> int | None:
+        """Return the number of the driver id with this producer id. Return None if no described id has it."""
         return next((number for number, known_id in self._producer_ids.items() if known_id == producer_id), None)
 
     @property
-    def newest_number(self) -> int:
+    def newest_known_number(self) -> int:
         """The greatest number among the driver ids that brokers know, or the first number if they know none."""
         return max((number for number in self._producer_ids if self.is_known(number)), default=FIRST_DRIVER_NUMBER)
 
     @property
     def has_written_records(self) -> bool:
-        """Whether a driver id has written to the log, either a claim or a record that names the next driver id."""
-        return bool(self._claimed_numbers) or self.newest_number > FIRST_DRIVER_NUMBER
+        """Whether, according to the brokers, a driver of the prefix has written a record to the log.
+
+        Either a driver id is marked as having claimed the prefix, or a driver has handed over to a later driver id.
+        """
+        return bool(self._claimed_numbers) or self.newest_known_number > FIRST_DRIVER_NUMBER
 
 
 def has_claimed(description: TransactionDescription) -> bool:
-    """Return whether this driver id has claimed its prefix."""
+    """Return whether a driver has claimed the prefix under this driver id. The id's timeout then contains a mark."""
     return is_marked_claimed(description.timeout_ms)
 
 
 def is_log_lost(entry: Entry, description: TransactionDescription | None) -> bool:
-    """Return whether the log contains no entry for the prefix although the prefix's driver has written to it.
+    """Return whether the log has no entry for the prefix, although the prefix's driver has written to the log.
 
+    `entry`: the prefix's newest entry; an entry of generation 0 if the log has none.
     `description`: the description of the driver id, requested before the entry was read.
     """
     has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
@@ -151,10 +164,13 @@ def is_log_lost(entry: Entry, description: TransactionDescription | None) -> boo
 
 
 def has_been_idle_since(entry: Entry, description: TransactionDescription, transaction_version: int) -> bool:
-    """Return whether the entry records its batch as done and nothing has happened under the driver id since.
+    """Return whether the entry records its batch as done, and nothing has happened under the driver id since.
 
-    In that case, the driver id still has the epoch that it had right after the entry's transaction. In version 2 this
-    is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would be greater.
+    In that case, the driver id still has the epoch that it had right after the entry's transaction. In transaction
+    version 2, this is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would
+    be greater.
+
+    `description`: the description of the driver id, requested before the entry was read.
     """
     expected_epoch = entry.writer_identity.epoch + (1 if transaction_version >= 2 else 0)
     has_known_timeout = entry.timeout_ms > 0
@@ -167,8 +183,11 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
 
 
 def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
-    """Return the transaction timeout to send in an InitProducerId request that must change nothing but the epoch.
+    """Return the driver id's transaction timeout, for a request that must change nothing but the epoch.
 
+    InitProducerId always sets the timeout, so the present one must be sent again.
+
+    `entry`: the prefix's newest entry.
     `description`: the description of the driver id; None if the entry names an id that nobody has used yet.
     """
     if description is None:

@@ -1,11 +1,11 @@
-"""Entry: the state of a prefix in the decision log. entry_json.py converts it to and from JSON.
+"""Entry: the state of a query or job in the decision log. entry_json.py converts it to and from JSON.
 
-    OPEN       a driver has claimed the prefix, but no batch has been decided under it yet
-    DECIDED    the batch's transactions must be committed; some or all of them may already be committed
-    DONE       all of the batch's transactions are committed
+The entry belongs to a prefix: the name of the query or job, with which all of its transactional ids begin. A driver
+claims the prefix by writing an entry that names the driver as the current one. It decides a batch by writing an entry
+that lists the batch's transactions. All of these must then be committed, by this driver or a later one.
 
-A prefix's newest record contains the prefix's whole state, so compacting the topic loses nothing. An entry lists the
-most recent keyed jobs and drivers; all other fields describe the last batch.
+A prefix's newest record contains the whole entry, so compacting the topic loses nothing. An entry lists the most recent
+drivers, and the most recent jobs that have an idempotency key. All other fields describe the last batch.
 """
 
 from __future__ import annotations
@@ -21,22 +21,31 @@ from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 MAX_KEYED_JOBS = 100
+"""The number of jobs with an idempotency key that an entry remembers. A rerun of an older job writes its rows again."""
 MAX_DRIVER_NAMES = 100
-"""A suspended driver is recognized as superseded as long as it has had fewer successors than this."""
+"""The number of drivers that an entry remembers. A driver that resumes after more successors is taken for a new one."""
+MAX_GENERATION = 2**31 - 1
+"""The limit of `Entry.generation`. It is part of the record format: readers reject greater numbers."""
+
+# The following three are part of the record format, too: entries contain names of drivers that were built with them.
 _DIGEST_MARK = "#"
 _DIGEST_CHARACTERS = 8
 _BATCH_SUFFIX_SEPARATOR = "+"
-MAX_GENERATION = 2**31 - 1
 
 
 class EntryState(Enum):
+    """The state of an entry's batch. The values are part of the record format."""
+
     OPEN = "open"
+    """A driver has claimed the prefix, but no batch has been decided under it yet."""
     DECIDED = "decided"
+    """The batch's transactions must be committed. Some or all of them may already be committed."""
     DONE = "done"
+    """All of the batch's transactions are committed."""
 
 
 class WriterKind(Enum):
-    """The kind of writer that owns a prefix: either one stream (its micro-batches) or batch jobs."""
+    """The kind of writer that owns a prefix: a stream or a series of jobs. The values are part of the record format."""
 
     STREAM = "stream"
     JOB = "job"
@@ -44,19 +53,22 @@ class WriterKind(Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """The unit of commit: a query's micro-batch, or a whole job, which may have an idempotency key."""
+    """The name of a unit of commit: a micro-batch of a streaming query, or a whole job."""
 
     query_id: str | None = None
+    """The id of the streaming query; None for a job."""
     batch_id: int | None = None
+    """The number of the micro-batch; None for a job."""
     key: str | None = None
+    """The idempotency key of the job. A job whose key has already been committed writes nothing."""
     scope: str = ""
     """The topic that the job sets for all rows; empty if the rows name their topics. Keys are unique within a scope."""
 
     @property
     def is_idempotent(self) -> bool:
-        """Return whether a rerun finds this batch's decision and therefore writes nothing.
+        """Return whether the batch can be run again without duplicates, because the rerun finds that it is decided.
 
-        This is the case for micro-batches and for jobs with a key.
+        This is the case for micro-batches, and for jobs with an idempotency key.
         """
         return self.query_id is not None or self.key is not None
 
@@ -73,7 +85,9 @@ class KeyedJob:
     key: str
     scope: str
     content: BatchContent
+    """The number of rows that the job wrote to each topic."""
     is_unproven: bool = False
+    """Whether somebody other than a driver of the prefix may have recorded the job. See `Entry.as_unproven`."""
 
     def matches(self, batch: Batch) -> bool:
         """Return whether this job has written the batch, according to its key and scope."""
@@ -82,36 +96,39 @@ class KeyedJob:
 
 @dataclass(frozen=True)
 class Entry:
-    """The state of a prefix. Immutable; the `with_` and `as_` methods return modified copies."""
+    """The state of a query or job. Immutable; the `with_` and `as_` methods return modified copies."""
 
     prefix: str
+    """The name of the query or job, with which its transactional ids begin."""
     state: EntryState = EntryState.OPEN
     batch: Batch = Batch()
+    """The last batch that was decided."""
     content: BatchContent | None = None
-    """The content of the batch; None if the state is OPEN."""
+    """The number of rows in the batch, by topic; None if no batch has been decided."""
     is_unproven: bool = False
     """Whether the batch may have been decided by someone other than a driver of the prefix. See `as_unproven`."""
     transactions: tuple[TransactionIdentity, ...] = ()
-    """The transactions that tasks have written and left open for the driver to end."""
+    """The tasks' transactions that must be committed; empty unless the batch is decided and not done."""
     generation: int = 0
-    """The number of claims so far, whether by drivers, by aborts or by `pykafka transactions`."""
+    """The number of claims so far, whether by drivers, by aborts or by `pykafka transactions`; 0 for an empty entry."""
     driver_names: tuple[str, ...] = ()
     """The most recent drivers, newest last: digests of the earlier drivers' names, then the newest driver's name."""
     checkpoint: str = ""
+    """The normalized location of the stream's checkpoint; empty if it is unknown or the prefix belongs to jobs."""
     timeout_ms: int = 0
     """The tasks' transaction timeout; 0 if it is unknown."""
     keyed_jobs: tuple[KeyedJob, ...] = ()
-    """The most recently committed jobs that have a key, newest last."""
+    """The most recently committed jobs that have an idempotency key, newest last."""
     claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
     """The producer id and epoch under which the newest driver claimed the prefix."""
     writer_kind: WriterKind | None = None
     """The kind of writer that owns the prefix; None until a driver has claimed it."""
     driver_number: int = FIRST_DRIVER_NUMBER
-    """The number of the driver id under which the next record is written."""
+    """The number of the current driver id, which is the driver's transactional id: 2 for `<prefix>-driver-2`."""
     writer_identity: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """The producer id and epoch in the header of the record batch from which the entry was read."""
     offset: int = field(default=-1, compare=False)
-    """The offset of the prefix's newest record, even if that record is invalid; -1 if there is none."""
+    """The offset of the newest record under the prefix by the same producer, even if it is invalid; -1 if none."""
 
     @property
     def driver_name(self) -> str:
@@ -131,9 +148,13 @@ class Entry:
         claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID,
         writer_kind: WriterKind | None = None,
     ) -> Entry:
-        """Return the entry with a claim by this driver.
+        """Return the entry with a claim by this driver: it names the driver as the current one.
 
-        If `checkpoint` is empty or `writer_kind` is None, the entry's own value is kept.
+        `driver_name`: the driver's name. Each start of a query and each job has its own name.
+        `checkpoint`: the location of the stream's checkpoint; empty to keep the entry's.
+        `timeout_ms`: the tasks' transaction timeout.
+        `claim_identity`: the producer id and epoch under which the driver claims the prefix.
+        `writer_kind`: whether the driver belongs to a stream or a job; None to keep the entry's.
         """
         name_digest = _digest_driver_name(driver_name)
         predecessors = [digest for digest in map(_digest_driver_name, self.driver_names) if digest != name_digest]
@@ -149,21 +170,28 @@ class Entry:
         )
 
     def with_claim_identity(self, claim_identity: ProducerIdAndEpoch) -> Entry:
-        """Return the entry with the same driver's claim renewed under this producer id and epoch."""
+        """Return the entry with the current driver's claim renewed under this producer id and epoch."""
         return dataclasses.replace(self, claim_identity=claim_identity)
 
     def with_driver_number(self, number: int) -> Entry:
-        """Return the entry with this driver number."""
+        """Return the entry with another current driver id: the number 2 stands for `<prefix>-driver-2`."""
         return self if number == self.driver_number else dataclasses.replace(self, driver_number=number)
 
     def is_same_except_identity(self, other: Entry) -> bool:
-        """Return whether the entries are equal except for the claim identity and the driver number."""
+        """Return whether the entries differ at most in the identity of the current driver's claim, and its driver id.
+
+        Such entries come from the same driver: it claims the prefix again if an older driver has fenced it.
+        """
         return self == other.with_claim_identity(self.claim_identity).with_driver_number(self.driver_number)
 
     def with_decision(
         self, batch: Batch, content: BatchContent, transactions: tuple[TransactionIdentity, ...]
     ) -> Entry:
-        """Return the entry with this batch as decided and proven. `transactions` must then be committed."""
+        """Return the entry that decides this batch, for the prefix's driver to write.
+
+        `content`: the number of rows in the batch, by topic.
+        `transactions`: the tasks' open transactions. Once the entry is committed, all of them must be committed.
+        """
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,
@@ -174,7 +202,10 @@ class Entry:
         )
 
     def as_done(self) -> Entry:
-        """Return the entry with its batch recorded as done. A job with a key is added to `keyed_jobs`."""
+        """Return the entry with its batch recorded as done: all of its transactions are committed.
+
+        If the batch is a job with an idempotency key, it is added to `keyed_jobs`.
+        """
         keyed_jobs = self.keyed_jobs
         if self.batch.key is not None and self._find_keyed_job(self.batch) is None:
             assert self.content is not None, "only a decided batch can be done"
@@ -183,7 +214,7 @@ class Entry:
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keyed_jobs=keyed_jobs)
 
     def as_unproven(self) -> Entry:
-        """Return the entry marked as written by an unknown producer.
+        """Return the entry marked as written by somebody who may not be a driver of the prefix.
 
         This is for an entry whose producer id belongs to no transactional id that this user may see. Such an entry may
         stop a batch, but never causes a batch to be skipped (test_record_of_forgotten_id_skips_no_batch). The mark is
@@ -194,27 +225,30 @@ class Entry:
         return dataclasses.replace(self, is_unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
 
     def as_given_up(self) -> Entry:
-        """Return the entry as done and proven, because the user checks a batch before giving it up."""
+        """Return the entry with its batch recorded as done although some of its transactions are lost.
+
+        The entry counts as written by a driver, because the user checks the batch before giving it up.
+        """
         return dataclasses.replace(self, is_unproven=False).as_done()
 
     def has_decided(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is decided, in which case its rows must not be written again."""
+        """Return whether a batch with this name is decided, so that its rows must not be written again."""
         if batch.query_id is not None:
             return self.state is not EntryState.OPEN and batch == self.batch
         return batch.key is not None and (self._find_keyed_job(batch) is not None or self._is_last_keyed_job(batch))
 
     def find_content(self, batch: Batch) -> BatchContent | None:
-        """Return the content that was decided for this batch, or None if the log does not contain it."""
+        """Return the row counts that were decided for this batch. Return None if no decision for it is found."""
         decision = self._find_decision(batch)
         return None if decision is None else decision.content
 
     def is_proven(self, batch: Batch) -> bool:
-        """Return whether it is certain that a driver of the prefix decided this batch."""
+        """Return whether this batch is decided, and it is certain that a driver of the prefix has decided it."""
         decision = self._find_decision(batch)
         return decision is not None and not decision.is_unproven
 
     def has_superseded(self, driver_name: str) -> bool:
-        """Return whether a driver from a later start has claimed the prefix since the driver with this name did."""
+        """Return whether a driver from a later start of the query has claimed the prefix since this driver did."""
         is_listed = _digest_driver_name(driver_name) in map(_digest_driver_name, self.driver_names)
         return is_listed and not self.is_same_start(driver_name)
 
@@ -223,34 +257,41 @@ class Entry:
         return bool(self.driver_name) and _get_start_name(self.driver_name) == _get_start_name(driver_name)
 
     def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
-        """Return the record of a batch's decision: this entry, a keyed job, or None if there is none.
+        """Return this entry or the keyed job that records a batch's decision. Return None if nothing records it.
 
-        For a micro-batch, return this entry without comparing: the caller has checked that it is the entry's batch.
+        A micro-batch must be the entry's own batch. The caller has to check this.
         """
         is_last = batch.query_id is not None or self._is_last_keyed_job(batch)
         return self if is_last else self._find_keyed_job(batch)
 
     def _find_keyed_job(self, batch: Batch) -> KeyedJob | None:
+        """Return the committed job with this batch's idempotency key, or None if the entry does not list it."""
         return next((job for job in self.keyed_jobs if job.matches(batch)), None)
 
     def _is_last_keyed_job(self, batch: Batch) -> bool:
+        """Return whether the entry's own batch is decided, and is a job with this batch's idempotency key."""
         return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
 
 
 def build_batch_driver_name(start_name: str, batch_suffix: str) -> str:
-    """Return the name of a driver that serves a single batch.
+    """Return the name of a driver that writes only one batch of a query.
 
-    Drivers whose names contain the same `start_name` may follow each other.
+    `start_name`: the name of the query's start. A driver does not count as superseded by a later one of the same start.
+    `batch_suffix`: distinguishes the driver from others of the same start.
     """
     return f"{start_name}{_BATCH_SUFFIX_SEPARATOR}{batch_suffix}"
 
 
 def _get_start_name(driver_name: str) -> str:
+    """Return the driver's name without the suffix for a batch."""
     return driver_name.partition(_BATCH_SUFFIX_SEPARATOR)[0]
 
 
 def _digest_driver_name(driver_name: str) -> str:
-    """Return the digest of a driver's start name, as stored for superseded drivers. A digest is returned as is."""
+    """Return a short hash of the driver's start name, which stands for the driver once it has a successor.
+
+    `driver_name`: a driver's name, or such a hash, which is returned unchanged.
+    """
     if driver_name.startswith(_DIGEST_MARK):
         return driver_name
     return _DIGEST_MARK + hashlib.sha256(_get_start_name(driver_name).encode()).hexdigest()[:_DIGEST_CHARACTERS]

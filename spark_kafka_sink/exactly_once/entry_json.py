@@ -1,7 +1,9 @@
 """The JSON format of record values in the decision log.
 
-A decision's record key is the prefix, and a claim's is `build_claim_key(prefix)`. Any producer that uses exactly-once
-delivery may write to the log, so decoding checks all types and sizes.
+A value contains the entry of a prefix: the state of a query or job. Its record key is the prefix, or
+`build_claim_key(prefix)` for a claim, by which a driver becomes the query's current one. The format is read by other
+versions of the library, so a change requires a new FORMAT_VERSION. Any producer that uses exactly-once delivery may
+write to the log, so decoding checks all types and sizes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 ValueT = TypeVar("ValueT")
 
 FORMAT_VERSION = 3
+"""The version of the format. Records of any other version are rejected."""
 MAX_VALUE_BYTES = 8 << 20
+"""The size of the largest value that is decoded. It limits the memory that a foreign record can use."""
 _MAX_STRING_CHARACTERS = 4_096
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1
@@ -48,13 +52,14 @@ _FIELDS = frozenset(
         *("checkpoint", "timeoutMs", "claimed", "keys", "unproven", "writer", "driverNumber", "follows"),
     }
 )
+"""The names of all fields. Records with other fields are rejected, because a newer version may have written them."""
 
 
 def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     """Encode an entry as JSON.
 
-    `followed_offset`: for a claim, the offset of the prefix's newest record that the driver had read before, or -1 if
-    it had found none; None for a decision.
+    `followed_offset`: the offset of the newest record under the prefix that the driver had read before its claim, or -1
+    if it had found none; None for a record that is no claim.
     """
     fields = {
         "format": FORMAT_VERSION,
@@ -80,9 +85,9 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 
 
 def decode_entry(key: bytes, value: bytes) -> Entry:
-    """Decode an entry. Raise DecodeError if another program or a newer version of the library wrote the record.
+    """Decode an entry. Raise DecodeError if the value is invalid, or a newer version of the library has written it.
 
-    The caller adds the record's position to the error's message.
+    The error's message does not contain the record's position, so the caller must add it.
 
     `key`: the encoded prefix, even if the record is a claim, which has a different record key.
     """
@@ -106,18 +111,21 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
 
 
 def decode_followed_offset(value: bytes) -> int | None:
-    """Return the offset of the record that a claim follows. Return None if the claim cannot be read or names none."""
+    """Return the offset of the newest record that a claim's driver had read; -1 if there was none.
+
+    Return None if the claim cannot be read or contains no offset.
+    """
     return _decode_integer_field(value, "follows", default=None)
 
 
 def decode_driver_number(value: bytes) -> int | None:
-    """Return the number of the driver id that a record names, or None if the record is invalid."""
+    """Return the number of the driver id that a record names as the current one. Return None for an invalid record."""
     number = _decode_integer_field(value, "driverNumber", default=FIRST_DRIVER_NUMBER)
     return None if number is None or number < FIRST_DRIVER_NUMBER else number
 
 
 def _decode_integer_field(value: bytes, field: str, *, default: int | None) -> int | None:
-    """Return an integer from the record's JSON, or `default` if it is missing. Return None if it cannot be read."""
+    """Return an integer field of a record's JSON, or `default` if it is missing. Return None if the JSON is invalid."""
     try:
         number = json.loads(value).get(field, default) if len(value) <= MAX_VALUE_BYTES else None
         return None if number is None else int(number)
@@ -128,8 +136,8 @@ def _decode_integer_field(value: bytes, field: str, *, default: int | None) -> i
 def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
     """Convert a JSON object to an entry. Raise ValueError or KeyError if a field is invalid or missing.
 
-    Fields that `encode_entry` omits have their default values. Of an overlong list of drivers or keyed jobs, only the
-    newest ones are kept, as in `Entry.with_claim` and `Entry.as_done`.
+    Fields that `encode_entry` omits have their default values. If there are more drivers or keyed jobs than an entry
+    may list, only the newest ones are kept, as in `Entry.with_claim` and `Entry.as_done`.
     """
     state = EntryState(_require_string(fields["state"]))
     return Entry(
@@ -158,20 +166,25 @@ def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
 
 
 def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Sequence[int]:
-    """Return the generation, partition and attempt of the task id, then the producer id, epoch and version."""
+    """Return a task's transaction as numbers: generation, partition, attempt, producer id, epoch and version.
+
+    The first three identify its transactional id, which would be longer.
+    """
     task_attempt = parse_task_attempt(prefix, transaction.transactional_id)
     assert task_attempt is not None
     return (*task_attempt, transaction.producer_id, transaction.epoch, transaction.version)
 
 
 def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
-    numbers = _require_array(value, length=6)  # in the order of `_transaction_to_json`
+    """Convert the result of `_transaction_to_json`. Raise ValueError if it is invalid."""
+    numbers = _require_array(value, length=6)
     task_attempt = TaskAttempt(*(_require_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
     producer_id, epoch, version = (_require_integer(number) for number in numbers[3:])
     return TransactionIdentity(build_task_id(prefix, task_attempt), producer_id, epoch, version)
 
 
 def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:
+    """Return the producer id and epoch of the newest claim. Raise ValueError if they are invalid."""
     if value is None:
         return NO_PRODUCER_ID
     producer_id, epoch = _require_array(value, length=2)
@@ -194,6 +207,7 @@ def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
 
 
 def _unproven_to_json(is_unproven: bool) -> Mapping[str, bool]:
+    """Return the field for a decision that may not come from a driver of the prefix. It is omitted if it is false."""
     return {"unproven": True} if is_unproven else {}
 
 
@@ -212,7 +226,7 @@ def _content_from_json(value: object) -> BatchContent:
     )
 
 
-# --- type checks. Each returns the value, or raises ValueError with the offending value
+# --- type checks. Each returns the value, or raises ValueError with the value in the message
 
 
 def _require_string(value: object, max_characters: int = _MAX_STRING_CHARACTERS) -> str:

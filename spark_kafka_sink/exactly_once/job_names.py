@@ -1,4 +1,6 @@
-"""Unique prefixes for jobs that have neither a prefix nor a key.
+"""Unique prefixes for jobs for which the user has set neither a prefix nor an idempotency key.
+
+A prefix is the name of a job, with which all of its transactional ids begin:
 
     pykafka-job-<host>-<process>-<random>
 
@@ -23,18 +25,20 @@ _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process
 
 
 def generate_job_prefix(driver_process_id: int | None = None) -> str:
-    """Generate a unique prefix. If `driver_process_id` is None, this process must be a Python worker of the driver."""
+    """Return a new prefix for a job without a name.
+
+    `driver_process_id`: the process id of Spark's driver. It may be None in one of the driver's Python workers, which
+    can find it.
+    """
     process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
     return f"{_JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"
 
 
 def find_driver_process_id() -> int:
-    """Return the process id of Spark's driver. Call this only in one of its Python workers.
-
-    A worker's parent process is either the driver or pyspark's daemon, which is itself a child of the driver. The
-    daemon's process id does not identify the driver, because Spark replaces a daemon that has died.
-    """
+    """Return the process id of Spark's driver. Call this only in one of the driver's Python workers."""
+    # A worker's parent process is either the driver or pyspark's daemon, which is itself a child of the driver. The
+    # daemon's process id does not identify the driver, because Spark replaces a daemon that has died.
     parent_process_id = os.getppid()
     with contextlib.suppress(OSError):
         if b"pyspark.daemon" in Path(f"/proc/{parent_process_id}/cmdline").read_bytes().split(b"\0"):
@@ -44,10 +48,11 @@ def find_driver_process_id() -> int:
 
 
 def is_job_prefix(prefix: str) -> bool:
+    """Return whether `generate_job_prefix` has generated the prefix, so that only one job uses it."""
     return prefix.startswith(_JOB_PREFIX)
 
 
 def describe_job(prefix: str) -> str:
-    """Describe where the job with this prefix ran. Return an empty string unless this is a generated job prefix."""
+    """Say where the job with this prefix ran. Return an empty string if `generate_job_prefix` has not generated it."""
     match = _NAME_PATTERN.fullmatch(prefix)
     return "" if match is None else f"a job without a name, driver process {match['process']} on {match['host']}"

@@ -1,7 +1,8 @@
 """Checks for late task attempts, whose batch is decided or aborted before they begin or while they write.
 
-Spark kills superseded attempts, but not immediately. An attempt therefore checks twice whether the driver is still
-waiting for the attempt:
+A task attempt is one execution of a Spark task, and writes in a transaction under its own transactional id. The driver
+of the query waits until Spark has accepted one attempt of each task, and then decides or aborts the batch. Spark kills
+the other attempts, but not immediately. An attempt therefore checks twice whether the driver is still waiting:
 
     1. Before it initializes its transactional id, because a task of the next batch may already own the id.
     2. After it has initialized the id, before it begins its transaction. If the driver is still waiting at this point,
@@ -33,17 +34,17 @@ from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 _log = logging.getLogger(__name__)
 
 DescribeTransactions = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
-"""Describes transactional ids over the connections of the task's producer."""
+"""Describes transactional ids over the connections of the task's producer. Ids unknown to brokers are omitted."""
 
 
 def choose_task_attempt(
     describe: DescribeTransactions, batch_start: BatchStart, task_attempt: TaskAttempt, task_attempt_id: int
 ) -> TaskAttempt:
-    """Return the task attempt, with a different attempt number if its transactional id is in use.
+    """Return the task attempt, with another attempt number if another attempt is using its transactional id.
+
+    Raise ExactlyOnceError if the batch is already decided or aborted, or a newer driver has taken over.
 
     `task_attempt_id`: the attempt's number within the Spark application.
-
-    Raise ExactlyOnceError if the driver is no longer waiting for the batch.
     """
     transactional_id = build_task_id(batch_start.prefix, task_attempt)
     descriptions = describe([batch_start.driver_id, transactional_id])
@@ -56,7 +57,10 @@ def choose_task_attempt(
 
 
 def raise_if_late(describe: DescribeTransactions, batch_start: BatchStart) -> None:
-    """Raise ExactlyOnceError if the driver is no longer waiting for the batch."""
+    """Raise ExactlyOnceError if the driver is no longer waiting for the batch's tasks.
+
+    In that case, the batch is already decided or aborted, or a newer driver has taken over.
+    """
     if not batch_start.is_waiting_for_tasks(describe([batch_start.driver_id]).get(batch_start.driver_id)):
         raise precommit_errors.build_late_attempt_error(batch_start.prefix, "It wrote nothing.")
 
@@ -64,15 +68,18 @@ def raise_if_late(describe: DescribeTransactions, batch_start: BatchStart) -> No
 def raise_if_late_attempt_was_fenced(
     error: BaseException, config: ClientConfig, batch_start: BatchStart, timeout_ms: float
 ) -> None:
-    """Raise ExactlyOnceError from `error` if a write was fenced and the driver is no longer waiting for the batch.
+    """Raise ExactlyOnceError from `error` if a write was fenced because its batch is already decided or aborted.
 
-    The driver's transaction is looked up over a separate connection, because a fenced producer can send no more
-    requests. Return without raising if `error` is not a fencing error, if the driver is still waiting, or if the lookup
-    fails. In that last case, the caller has only `error` to report.
+    Return without raising if `error` does not mean that the producer was fenced, if the driver is still waiting for the
+    batch's tasks, or if the driver's state cannot be fetched. The caller then reports `error` itself.
+
+    `error`: the error of the write.
+    `timeout_ms`: how long the lookup may go without progress.
     """
     if not _is_fencing_error(error):
         return
     try:
+        # Use a separate connection, because a fenced producer can send no more requests.
         with create_client(config, timeout_ms=timeout_ms) as client:
             description = describe_transactions(client, [batch_start.driver_id]).get(batch_start.driver_id)
     except KafkaSinkError as lookup_error:

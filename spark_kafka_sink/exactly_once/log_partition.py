@@ -1,7 +1,8 @@
 """LogPartitionState: the records of the decision log that a process has read from one partition.
 
-Records are collected per prefix and producer, because a reader learns only later which producers are drivers of the
-prefix (decision_log.py).
+A prefix is the name of a query or job. A decision is a record that lists the transactions of a batch to commit, and a
+claim is a record that names the query's current driver. Records are collected per prefix and producer, because a reader
+learns only later which producers are drivers of the prefix (decision_log.py).
 """
 
 from __future__ import annotations
@@ -16,40 +17,45 @@ import pyarrow.compute as pc
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.entry_json import decode_driver_number, decode_followed_offset
-from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, split_record_key
+from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, parse_record_key
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
 from spark_kafka_sink.records.decoder import DecodedBatch
 
 
 @dataclass(frozen=True)
 class LogRecord:
-    """A record of the log. A `value` of None is a tombstone, which means that the prefix no longer needs an entry."""
+    """A decision, a claim, or a deletion of a prefix's entry."""
 
     offset: int
     writer_identity: ProducerIdAndEpoch
     """The producer id and epoch in the header of the record's batch."""
     value: bytes | None
+    """The encoded entry; None if the prefix no longer needs one."""
     is_claim: bool = False
     last_invalid_offset: int = -1
     """The offset of the same producer's newest invalid record after this one; -1 if there is none."""
 
     @cached_property
     def driver_number(self) -> int | None:
-        """The number of the driver id that the record names as current; None if the record cannot be read."""
+        """The number of the driver id that the record names as the current one; None if it names none.
+
+        A deletion and a record that cannot be read name none.
+        """
         return None if self.value is None else decode_driver_number(self.value)
 
 
 @dataclass
 class LogPartitionState:
-    """The records read so far from one partition, for one prefix or for all, and the offset at which to continue."""
+    """The records read so far from one partition, for one prefix or for all of them."""
 
     next_offset: int
+    """The offset at which to continue reading."""
     newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
-    """The last committed record that passed `_is_valid`, by prefix and producer id."""
+    """The last valid record of a committed transaction, by prefix and producer id."""
     non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
     """The last record written outside of a transaction, by prefix."""
     open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
-    """The prefixes and records of transactions that have no marker yet, by producer id."""
+    """The prefixes and records of transactions that are neither committed nor aborted yet, by producer id."""
     unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
     """The most recent undecodable batch (a LogRecord at its first offset) and the error, by producer id.
 
@@ -58,10 +64,12 @@ class LogPartitionState:
     """
 
     def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
-        """Add the batch's records for the prefix with this key, or for all prefixes if the key is None.
+        """Add a record batch, in the order of the partition.
 
-        A control batch has no such records: it ends its producer's transaction. A batch that cannot be decoded is
-        added to `unreadable_records`.
+        A control batch contains no records of a prefix: it commits or aborts its producer's transaction. A batch that
+        cannot be decoded is added to `unreadable_records`.
+
+        `key`: the record key of the prefix whose records to add; None to add the records of all prefixes.
         """
         header = stored_batch.header
         try:
@@ -79,8 +87,9 @@ class LogPartitionState:
                 self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
             return
         for record_key, record in _iterate_records(batch, key):
-            prefix, is_claim = split_record_key(record_key)
-            # Such a record is the first one of a claim, or it deletes the claims of a prefix.
+            prefix, is_claim = parse_record_key(record_key)
+            # A record with the key of claims but no value says nothing about the entry. It is the first of the two
+            # records of a claim, or it deletes the claims of a prefix.
             if is_claim and record.value is None:
                 continue
             record = replace(record, is_claim=is_claim)
@@ -106,10 +115,11 @@ class LogPartitionState:
 def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
     """Return whether a record of a committed transaction is valid.
 
-    `previous_record`: the same producer's newest valid record.
+    A claim is valid only if its driver had read `previous_record`, unless that record deletes the prefix's entry. Other
+    records are always valid. So is a claim that cannot be decoded, because a newer version of the library may have
+    written it. Reading the prefix's entry then raises an error.
 
-    A claim that cannot be decoded counts as valid, because a newer version of the library may have written it. Reading
-    the prefix's entry then raises an error.
+    `previous_record`: the same producer's newest valid record.
     """
     if not record.is_claim or record.value is None or previous_record.value is None:
         return True
@@ -118,9 +128,10 @@ def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
 
 
 def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
-    """Yield the key and record of each decision and claim of the prefix with this key.
+    """Yield the record key and the record of each decision and claim in a record batch.
 
-    If `key` is None, do so for all prefixes. Records without a key are omitted.
+    `key`: the record key of the prefix's decisions; None for the records of all prefixes. Records without a key belong
+    to no prefix, and are omitted.
     """
     columns, header = batch.columns, batch.header
     writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)

@@ -1,8 +1,9 @@
-"""LogTopic: creates the decision log's topic and checks its configuration.
+"""LogTopic: creates the topic of the decision log and checks its configuration.
 
-A record's key names a prefix, and its value is the prefix's entry (decision_log.py). The log must keep the newest
-record of every key, so its cleanup.policy must be exactly `compact`. It should also survive the loss of a broker, so a
-warning is logged if it has a single replica on a cluster of several brokers, or if it allows unclean leader election.
+The decision log records which batches of each query and job are committed. A record's key names a prefix, which is the
+name of a query or job. Its value is the prefix's entry (decision_log.py). The log must keep the newest record of every
+key, so its cleanup.policy must be exactly `compact`. It should also survive the loss of a broker, so a warning is
+logged if it has a single replica on a cluster of several brokers, or if it allows unclean leader election.
 
 The topic has many partitions so that a driver, on startup, has to read only the one that holds its own prefix. A
 prefix's partition is chosen by hash, so all its entries are in the same one.
@@ -25,11 +26,12 @@ from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
 DEFAULT_REPLICATION = BROKER_DEFAULT
 PARTITION_COUNT = 32
+"""The number of partitions of a new log. A log's number must not change, because a prefix's partition depends on it."""
 CLEANUP_POLICY_CONFIG = "cleanup.policy"
 COMPACT_POLICY = "compact"
 UNCLEAN_LEADER_ELECTION_CONFIG = "unclean.leader.election.enable"
 
-# A starting driver reads its whole partition, so the segments are small and compacted early.
+# A starting driver reads its whole partition. To keep it small, the segments are small and compacted early.
 _TOPIC_CONFIGS = {
     CLEANUP_POLICY_CONFIG: COMPACT_POLICY,
     "segment.bytes": "1048576",
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 def partition_for(prefix: str, partition_count: int) -> int:
-    """Return the partition that contains the entries of this prefix."""
+    """Return the partition that contains the records of this prefix, in a topic with this number of partitions."""
     return zlib.crc32(prefix.encode()) % partition_count
 
 
@@ -61,11 +63,15 @@ class LogTopic:
         return topic_admin.topic_exists(self._client, self.name, purpose=f", {_LOG_DESCRIPTION}")
 
     def prefetch_topic(self) -> None:
-        """Request the topic's description without waiting for it. `create_if_missing` uses the response."""
+        """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
         self._describe_call = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """Create the topic if it does not exist. Raise BrokerError if the brokers reject the creation."""
+        """Create the topic if it does not exist.
+
+        Raise BrokerError if the brokers reject the creation, and UnsupportedVersionError if they cannot list
+        transactions, which exactly-once delivery requires.
+        """
         new_topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
         describe_call, self._describe_call = self._describe_call, None
         topic_admin.create_if_missing(
@@ -110,6 +116,7 @@ class LogTopic:
     # --- helpers
 
     def _warn_of_single_replica(self) -> None:
+        """Log a warning if a partition has only one replica although the cluster has several brokers."""
         broker_count = len(self._client.metadata.snapshot.nodes)
         partitions = self._client.wait_for_topic(self.name).partitions
         min_replica_count = min((len(partition.replicas) for partition in partitions), default=0)
@@ -125,6 +132,7 @@ class LogTopic:
 
     @staticmethod
     def _require_cleanup_policy(settings: Mapping[str, str]) -> str:
+        """Return the topic's cleanup policy. Raise UnsupportedVersionError if the broker has not reported it."""
         policy = settings.get(CLEANUP_POLICY_CONFIG)
         if policy is None:
             raise UnsupportedVersionError(f"The broker does not report the {CLEANUP_POLICY_CONFIG} of topics.")

@@ -1,6 +1,6 @@
-"""LogWriter: writes records to a log topic, each write in its own transaction.
+"""LogWriter: writes records to the decision log, each write in its own transaction.
 
-The caller provides the producer id and epoch. A write sends up to three requests:
+The caller is the driver of a query, and provides its producer id and epoch. A write sends up to three requests:
 
     1. AddPartitionsToTxn    version 1 transactions only
     2. Produce               one batch, acks=all
@@ -18,8 +18,8 @@ The writer has no producer and no thread of its own: it sends its requests on th
     The leader has already stored the batch.   Nothing: the leader recognizes the batch by its sequence number, and
                                                responds as if it had just stored it. DUPLICATE_SEQUENCE_NUMBER, a
                                                response to older batches, also counts as success.
-    The leader rejects the batch.              Leave the transaction open, because it may belong to another process with
-                                               the same producer id and epoch.
+    The leader rejects the batch.              Leave the transaction open, because it may belong to another driver with
+                                               the same producer id and epoch (query_transactions.py).
     Version 1: EndTxn got no response.         Retry it, and begin the next transaction with a new epoch. Otherwise,
                                                a delayed EndTxn could end the next transaction
                                                (test_uses_new_epoch_after_unconfirmed_end).
@@ -59,6 +59,7 @@ from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import TRANSACTIONAL, encode_header
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
+from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -81,7 +82,7 @@ This must be less than NODE_TIMEOUT_MS (clients.py), after which the client disc
 
 _ACKS_ALL = -1
 _FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
-"""Errors which show that the producer id, the epoch or the next sequence number is no longer the caller's."""
+"""Errors that show that another process has fenced the caller: it has a newer epoch or used the sequence number."""
 _BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
 """The fencing errors of a Produce response, by transaction version.
 
@@ -91,18 +92,21 @@ means that the cluster was downgraded to version 1.
 """
 
 KeyValue = tuple[bytes, "bytes | None"]
+"""The key and value of a record. A value of None deletes the key from the log."""
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class WriterState(NamedTuple):
-    """A driver's producer id and epoch, and the sequence number of the next record that it writes to the log."""
+    """What a driver needs to write its next record to the log. Each write returns the state for the one after it."""
 
     id_and_epoch: ProducerIdAndEpoch
+    """The driver's producer id and epoch."""
     next_sequence: int = 0
+    """The sequence number of the next record. The first record of each epoch has 0."""
 
 
 class LogWriter:
-    """Writes records to a log topic. Not thread-safe; the same thread may use `client` for other requests."""
+    """A writer of records to the decision log. Not thread-safe; the same thread may use `client` for other requests."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
@@ -114,46 +118,53 @@ class LogWriter:
     def begin_transaction(
         self,
         transactional_id: str,
-        state: WriterState,
+        writer_state: WriterState,
         topic_partition: TopicPartition,
         records: Sequence[KeyValue],
     ) -> LogTransaction:
-        """Begin a transaction and send these records without waiting for the Produce response.
+        """Begin a transaction, and send these records without waiting for the Produce response.
 
-        This method and the returned transaction's methods raise ProducerFencedError if the producer id, the epoch or
-        the sequence number is no longer the caller's. The error's `code` shows the reason. The open transaction is then
-        left as it is.
+        This method and the returned transaction's methods raise ProducerFencedError if another process has fenced the
+        caller, whose producer id, epoch or sequence number is then no longer valid. That process is not necessarily a
+        newer driver. The error's `code` shows the reason. The open transaction is left as it is.
         """
         # Looking up the topic also fetches the finalized features, which contain the transaction version.
         self._client.wait_for_topic(topic_partition.topic)
         version = self._client.transaction_version
-        state = self._ensure_safe_epoch(transactional_id, state, version)
-        self._transaction_versions = {state.id_and_epoch: version}
-        transaction = TransactionIdentity(transactional_id, *state.id_and_epoch, version)
+        writer_state = self._ensure_safe_epoch(transactional_id, writer_state, version)
+        self._transaction_versions = {writer_state.id_and_epoch: version}
+        transaction = TransactionIdentity(transactional_id, *writer_state.id_and_epoch, version)
         if version < 2:
             self._send(AddPartitions(transaction, frozenset([topic_partition])))
-        return LogTransaction(self, transaction, state.next_sequence, topic_partition, records)
+        batch = _encode_batch(writer_state, records, self._client.wall_ms())
+        append_request = AppendBatch(self._client.metadata, transaction, topic_partition, batch)
+        next_sequence = sequences.increment(writer_state.next_sequence, len(records))
+        append_call = self._client.begin([append_request])
+        return LogTransaction(self, self._client, transaction, next_sequence, append_request, append_call)
 
-    def _ensure_safe_epoch(self, transactional_id: str, state: WriterState, version: int) -> WriterState:
-        """Return the state, with a new epoch if the current one is not safe.
+    def _ensure_safe_epoch(self, transactional_id: str, writer_state: WriterState, version: int) -> WriterState:
+        """Return the state for the next write, with a new epoch if it is not safe to use the current one.
 
-        An epoch is not safe if a late EndTxn request could end the next transaction, or if the cluster was upgraded
-        from version 1 to 2 since the epoch's last transaction.
+        The current epoch is not safe if a delayed EndTxn request of the last transaction could end the next one, or if
+        the cluster was upgraded from transaction version 1 to 2 since the last transaction.
+
+        `version`: the transaction version of the cluster.
         """
-        has_used_version_1 = self._transaction_versions.get(state.id_and_epoch) == 1
+        has_used_version_1 = self._transaction_versions.get(writer_state.id_and_epoch) == 1
         was_upgraded = has_used_version_1 and version >= 2
-        may_be_ended_late = has_used_version_1 and state.id_and_epoch in self._unconfirmed_ends
+        may_be_ended_late = has_used_version_1 and writer_state.id_and_epoch in self._unconfirmed_ends
         if not was_upgraded and not may_be_ended_late:
-            return state
+            return writer_state
         timeout_ms = self._fetch_transaction_timeout_ms(transactional_id)
-        response = self._send(InitProducerId(transactional_id, timeout_ms, state.id_and_epoch))
+        response = self._send(InitProducerId(transactional_id, timeout_ms, writer_state.id_and_epoch))
         return WriterState(parse_producer_id_and_epoch(response))
 
     def _fetch_transaction_timeout_ms(self, transactional_id: str) -> int:
-        """Fetch the current transaction timeout of a transactional id.
+        """Fetch the transaction timeout of a transactional id, for an InitProducerId request that must not change it.
 
         InitProducerId always sets the timeout, so the current value must be sent again. Brokers might reject a
-        different value, and its last digits may be a mark (timeout_marks.py) that other clients read.
+        different value, and its last digits may be a mark (timeout_marks.py) that other clients read. Raise BrokerError
+        if the brokers do not know the id.
         """
         request = DescribeTransactions((transactional_id,))
         description = request.parse_descriptions(self._send(request))[transactional_id]
@@ -163,7 +174,11 @@ class LogWriter:
         return description.timeout_ms
 
     def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
-        """Send a request to its coordinator, with retries. Return the response, or raise if the request is rejected."""
+        """Send a request to its coordinator, with retries, and return the response.
+
+        Raise ProducerFencedError if the request is rejected because another process has fenced the caller, and
+        BrokerError if it is rejected for another reason.
+        """
         response = self._client.send(request)
         _raise_if_rejected(request, response)
         return response
@@ -171,7 +186,10 @@ class LogWriter:
     def _end_transaction(
         self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None
     ) -> EndTxnResponse:
-        """Commit or abort a transaction. If a request's response was lost, note that it may still be executed late."""
+        """Commit or abort a transaction, with retries.
+
+        If a response was lost, remember the epoch, because the request may still be executed later.
+        """
         request = EndTransaction(transaction, commit)
         call = self._client.begin([request])
         try:
@@ -184,32 +202,40 @@ class LogWriter:
 
 
 class LogTransaction:
-    """An open transaction whose records have been sent to the log. The caller must commit or abort it."""
+    """An open transaction whose records have been sent to the decision log. The caller must commit or abort it."""
 
     def __init__(
         self,
         writer: LogWriter,
+        client: BlockingClient,
         transaction: TransactionIdentity,
-        base_sequence: int,
-        topic_partition: TopicPartition,
-        records: Sequence[KeyValue],
+        next_sequence: int,
+        append_request: AppendBatch,
+        append_call: Call[ProduceResponse],
     ) -> None:
+        """Wrap a transaction that `LogWriter.begin_transaction` has begun.
+
+        `next_sequence`: the sequence number of the first record after those in the request.
+        `append_call`: the request in flight.
+        """
         self._writer = writer
-        self._client = writer._client
+        self._client = client
         self._transaction = transaction
-        self._next_sequence = sequences.increment(base_sequence, len(records))
-        batch = _encode_batch(WriterState(transaction.id_and_epoch, base_sequence), records, self._client.wall_ms())
-        self._append_request = AppendBatch(self._client.metadata, transaction, topic_partition, batch)
-        self._append_call = self._client.begin([self._append_request])
+        self._next_sequence = next_sequence
+        self._append_request = append_request
+        self._append_call = append_call
 
     def abandon(self) -> None:
-        """Stop sending the records. For callers that have failed and will neither commit nor abort the transaction."""
+        """Stop waiting for the leader and retrying, if the caller will neither commit nor abort the transaction.
+
+        The transaction stays open until it times out or the next driver aborts it.
+        """
         self._client.abandon(self._append_call)
 
     def wait(self) -> None:
         """Wait until the leader has stored the records, retrying if necessary.
 
-        Must be called before `commit`, which would otherwise commit the transaction without the records.
+        Call this before `commit`, which would otherwise commit the transaction without the records.
         """
         (response,) = self._client.finish(self._append_call).values()
         _raise_if_rejected(self._append_request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
@@ -217,8 +243,9 @@ class LogTransaction:
     def commit(self, timeout_ms: float | None = None) -> WriterState:
         """Commit the transaction, and return the state for the next one.
 
-        When this returns, the records are durable and will become visible to read_committed consumers. If a response is
-        lost and the retried commit is rejected as fenced, only the log shows whether the transaction was committed.
+        When this returns, the records are durable and will become visible to read_committed consumers. Raise
+        ProducerFencedError if another process has fenced the caller. If a response was lost before, only the log shows
+        whether the transaction was committed.
 
         `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout.
         """
@@ -227,7 +254,13 @@ class LogTransaction:
             return WriterState(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         return WriterState(self._transaction.id_and_epoch, self._next_sequence)
 
+    def wait_and_commit(self) -> WriterState:
+        """Commit the transaction once the leader has stored the records. Return the state for the next one."""
+        self.wait()
+        return self.commit()
+
     def abort(self) -> None:
+        """Abort the transaction, so that no reader takes its records into account."""
         self._writer._end_transaction(self._transaction, commit=False, timeout_ms=None)
 
 
@@ -285,10 +318,10 @@ class AppendBatch(Request[ProduceResponse]):
         return f"transactional id {self._transaction.transactional_id}, {self._topic_partition}"
 
 
-def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
-    """Encode the records as one gzip-compressed, transactional batch.
+def _encode_batch(writer_state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
+    """Encode the records as one gzip-compressed, transactional record batch.
 
-    `wall_ms`: the timestamp of all records.
+    `wall_ms`: the timestamp of all records, in milliseconds since the epoch.
     """
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
@@ -300,9 +333,9 @@ def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int)
         last_offset_delta=len(records) - 1,
         base_timestamp=encoded.base_timestamps[0],
         max_timestamp=encoded.max_timestamps[0],
-        producer_id=state.id_and_epoch.producer_id,
-        producer_epoch=state.id_and_epoch.epoch,
-        base_sequence=state.next_sequence,
+        producer_id=writer_state.id_and_epoch.producer_id,
+        producer_epoch=writer_state.id_and_epoch.epoch,
+        base_sequence=writer_state.next_sequence,
         record_count=len(records),
     )
     return header + bytes(body)
@@ -311,14 +344,18 @@ def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int)
 def _raise_if_rejected(
     request: Request[ResponseT], response: ResponseT, fencing_errors: Collection[int] = _FENCING_ERRORS
 ) -> None:
-    """Raise an error if the final response rejects the request, ProducerFencedError if the code is a fencing error."""
+    """Raise BrokerError if the response rejects the request, or its subclass ProducerFencedError for a fencing error.
+
+    `response`: the final response, after all retries.
+    `fencing_errors`: the error codes that show that another process has fenced the caller.
+    """
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
         raise _convert_fencing_error(request.build_rejection_error(request.keys[0], classification), fencing_errors)
 
 
 def _convert_fencing_error(error: BrokerError, fencing_errors: Collection[int] = _FENCING_ERRORS) -> BrokerError:
-    """Convert an error whose code is one of `fencing_errors` to ProducerFencedError. Return other errors unchanged."""
+    """Return a ProducerFencedError if the error's code is one of `fencing_errors`. Otherwise, return it unchanged."""
     if error.code in fencing_errors:
         return ProducerFencedError(str(error), code=error.code, name=error.name)
     return error

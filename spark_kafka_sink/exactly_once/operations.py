@@ -1,11 +1,14 @@
 """Operations of `pykafka transactions`: list prefixes, finish or give up a decided batch, abort open transactions.
 
-Listing changes nothing. Finishing or giving up a batch commits its decided transactions and records that the batch is
-done. Aborting takes over from the driver, as a newly started driver would:
+A prefix is the name of a query or job, with which its transactional ids begin. An entry is its state in the decision
+log. A batch is decided once the log says that its transactions must be committed.
 
-    1. Fence the driver.
+Listing changes nothing. Finishing or giving up a batch commits its decided transactions and records that the batch is
+done. Aborting takes over from the query's driver, as a newly started driver would:
+
+    1. Fence the driver: request the next epoch of its transactional id, so that brokers reject the driver.
     2. List the open transactions.
-    3. Claim the prefix in the log.
+    3. Claim the prefix: write a record to the log that names this process as the current driver.
     4. Abort exactly the listed transactions.
 
 A running query then fails at its next commit with an error that names the reason. It continues when it is started
@@ -21,6 +24,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
@@ -60,20 +64,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrefixStatus:
-    """The state of a transactional id prefix in the decision log and on the brokers."""
+    """The state of a query or job in the decision log and on the brokers."""
 
     prefix: str
-    """The prefix of all transactional ids of one query or job."""
+    """The name of the query or job, with which all of its transactional ids begin."""
     entry: Entry | None
-    """The prefix's entry in the decision log, if any."""
+    """The state of the query or job in the decision log; None if the log has none."""
     open_transactions: tuple[TransactionDescription, ...]
-    """All open transactions, whether decided or not."""
+    """All open transactions of tasks, whether decided or not."""
     log_exists: bool = True
     """Whether the topic of the decision log exists. Without it, there is no entry, but transactions may be open."""
 
     @property
     def decided_ids(self) -> tuple[str, ...]:
-        """The transactional ids of the decided batch, some of which may not have been committed yet."""
+        """The transactional ids of the batch that is decided but not done. Some of them may already be committed."""
         if self.entry is None or self.entry.state is not EntryState.DECIDED:
             return ()
         return tuple(transaction.transactional_id for transaction in self.entry.transactions)
@@ -92,7 +96,9 @@ class FinishResult:
     """The result of `finish` and `give_up`."""
 
     entry: Entry
+    """The entry with the decision, as it was before the operation."""
     committed_ids: tuple[str, ...]
+    """The transactional ids of the batch whose transactions are committed."""
     errors_by_lost_id: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
 
@@ -100,9 +106,10 @@ class FinishResult:
 def list_prefixes(
     options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
 ) -> list[PrefixStatus]:
-    """Return the status of this prefix, or of all prefixes if it is None.
+    """Return the status of the query or job with this prefix, or of all of them if `prefix` is None.
 
     `options`: producer options.
+    `topic`: the topic of the decision log.
     """
     config = ProducerConfig.parse(options).client_config()
     with lease_client(config) as client:
@@ -129,46 +136,48 @@ def list_prefixes(
 
 
 def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
-    """Commit a decided batch and record that it is done. Return None if no batch is decided.
+    """Commit the batch that is decided but not done, and record that it is done. Return None if there is none.
 
-    If one of the batch's transactions is lost, the others are committed, but the batch is not recorded as done. Raise
-    ExactlyOnceError if a commit is rejected although the transaction is not lost.
+    If some transactions are lost, because brokers have aborted or forgotten them, the others are committed, but the
+    batch is not recorded as done. Raise ExactlyOnceError if a commit is rejected although the transaction is not lost.
     """
     return _finish_decided_batch(options, prefix, topic, give_up=False)
 
 
 def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
-    """Commit those transactions of a decided batch that are not lost, and record that the batch is done.
+    """Commit what is left of the batch that is decided but not done, and record that it is done.
 
-    Return None if no batch is decided. Raise ExactlyOnceError if a commit is rejected although the transaction is not
-    lost, because it could still be committed later.
+    Lost transactions, which brokers have aborted or forgotten, are given up. Return None if there is no such batch.
+    Raise ExactlyOnceError if a commit is rejected although the transaction is not lost: it may succeed later.
     """
     return _finish_decided_batch(options, prefix, topic, give_up=True)
 
 
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
-    """Abort the open transactions of the prefix's tasks, and return them.
+    """Abort the open transactions of the query's tasks, and return them.
 
-    Raise ExactlyOnceError if a batch is decided but not done.
+    Raise ExactlyOnceError if a batch is decided but not done: its transactions must be committed.
     """
-    with _open_query(options, prefix, topic) as query:
-        epoch, entry = _fence_driver(query, _check_not_decided)
+    with _open_transactions(options, prefix, topic) as transactions:
+        epoch, entry = _fence_driver(transactions, _check_not_decided)
         claim = _build_claim(entry, epoch)
-        return [description for description in _take_over(query, epoch.identity, entry, claim) if description.is_open]
+        descriptions = _take_over(transactions, epoch.identity, entry, claim)
+        return [description for description in descriptions if description.is_open]
 
 
 @contextmanager
-def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
-    """Yield the query with this prefix. Raise ConfigurationError if the log does not exist.
+def _open_transactions(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
+    """Lease a client, and yield the transactions and the log entry of the query with this prefix.
 
-    Raise ExactlyOnceError if a newer driver takes over during the block.
+    Raise ConfigurationError if the topic of the decision log does not exist, and ExactlyOnceError if a newer driver of
+    the query fences this process during the block.
     """
     config = ProducerConfig.parse(options).client_config()
-    with QueryTransactions(config, validate_prefix(prefix), topic) as query:
-        if not query.decision_log.exists():
+    with QueryTransactions(config, validate_prefix(prefix), topic) as transactions:
+        if not transactions.decision_log.exists():
             raise precommit_errors.build_unknown_prefix_error(topic, prefix, log_exists=False)
         try:
-            yield query
+            yield transactions
         except ProducerFencedError as error:
             raise ExactlyOnceError(
                 f"A newer driver has taken over the query with the prefix {prefix} at the same time. Nothing that "
@@ -176,43 +185,59 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
             ) from error
 
 
-def _fence_driver(query: QueryTransactions, check_entry: Callable[[Entry], None]) -> tuple[GrantedEpoch, Entry]:
-    """Fence the prefix's driver. Return the epoch that this process has been granted, and the newest entry.
+def _fence_driver(transactions: QueryTransactions, check_entry: Callable[[Entry], None]) -> tuple[GrantedEpoch, Entry]:
+    """Fence the query's driver, so that brokers reject it. Return this process's epoch, and the newest entry.
 
-    `check_entry` raises if the operation must not continue. It is called with the entry read before fencing, so that no
-    driver is fenced for nothing, and again with the entry read after fencing, which is final.
+    Raise ProducerFencedError if another driver claims the prefix at the same time, and ConfigurationError if the log
+    has no entry for the prefix.
 
-    Fencing is retried. A driver that died while it was writing its decision has left the decision's transaction open.
-    Brokers then abort this transaction and reject the first attempt to fence. A driver that has claimed the prefix
-    since the first read is not fenced. If the same driver has made a decision since then, `check_entry` gets the entry
-    with this decision.
+    `check_entry`: raises an error if the operation must not continue with this entry.
     """
     entries_before_fencing: list[Entry] = []  # one for each try
+    # Several tries may be necessary. A driver that died while it was writing its decision has left the decision's
+    # transaction open. Brokers then abort this transaction, and reject the request that made them do so.
+    return transactions.retry_when_fenced(
+        partial(_try_fence_driver, transactions, check_entry, entries_before_fencing),
+        transactions.wait_and_describe_driver_id(),
+    )
 
-    def fence_unless_claimed(
-        description: TransactionDescription | None, possibly_stale_entry: Entry
-    ) -> tuple[GrantedEpoch, Entry]:
-        """Fence the driver, unless another driver has claimed the prefix since the first try."""
-        if not possibly_stale_entry.generation:
-            raise precommit_errors.build_unknown_prefix_error(query.decision_log.topic, query.prefix, log_exists=True)
-        entries_before_fencing.append(possibly_stale_entry)
-        if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
-            raise precommit_errors.build_fenced_error(query.driver_id)
-        check_entry(possibly_stale_entry)
-        query.check_unchanged(description)
-        epoch = query.fence(description, CANDIDATE_TIMEOUTS_MS)
-        entry = query.read_entry()
-        check_entry(entry)
-        return epoch, entry
 
-    return query.retry_when_fenced(fence_unless_claimed, query.wait_and_describe_driver_id())
+def _try_fence_driver(
+    transactions: QueryTransactions,
+    check_entry: Callable[[Entry], None],
+    entries_before_fencing: list[Entry],
+    description: TransactionDescription | None,
+    possibly_stale_entry: Entry,
+) -> tuple[GrantedEpoch, Entry]:
+    """Try once to fence the query's driver. Raise ProducerFencedError if another driver has become active.
+
+    `entries_before_fencing`: the entries before earlier tries. This try appends its own. If a driver has claimed the
+    prefix since the first of them, it is not fenced.
+    `description`: the description of the driver id, which is the driver's transactional id.
+    `possibly_stale_entry`: the entry before this try. The same driver may have written a decision since the first try.
+    """
+    if not possibly_stale_entry.generation:  # nobody has claimed the prefix yet
+        raise precommit_errors.build_unknown_prefix_error(
+            transactions.decision_log.topic, transactions.prefix, log_exists=True
+        )
+    entries_before_fencing.append(possibly_stale_entry)
+    if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
+        raise precommit_errors.build_fenced_error(transactions.driver_id)
+    check_entry(possibly_stale_entry)  # before the driver is fenced, so that it is not fenced for nothing
+    transactions.check_unchanged(description)
+    epoch = transactions.fence(description, CANDIDATE_TIMEOUTS_MS)
+    entry = transactions.read_entry()  # not stale, because older drivers can no longer write
+    check_entry(entry)
+    return epoch, entry
 
 
 def _have_same_claim(entry: Entry, other: Entry) -> bool:
+    """Return whether no driver has claimed the prefix between these two entries."""
     return (entry.generation, entry.claim_identity) == (other.generation, other.claim_identity)
 
 
 def _check_not_decided(entry: Entry) -> None:
+    """Raise ExactlyOnceError if the entry's batch is decided but not done, so that it must not be aborted."""
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
             precommit_errors.join_sentences(
@@ -224,31 +249,34 @@ def _check_not_decided(entry: Entry) -> None:
 
 
 class _NothingDecidedError(Exception):
-    """Ends an operation because the decision log contains no decided batch that is not done."""
+    """There is nothing to finish: the decision log contains no batch that is decided but not done."""
 
 
 def _require_decision(entry: Entry) -> None:
+    """Raise _NothingDecidedError unless the entry's batch is decided but not done."""
     if entry.state is not EntryState.DECIDED:
         raise _NothingDecidedError
 
 
 def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
-    """Commit the transactions of the decided batch, and record it as done. Return None if no batch is decided.
+    """Commit the transactions of the batch that is decided but not done. Return None if there is no such batch.
 
-    Lost transactions can no longer be committed. If any are lost, the batch stays decided unless `give_up` is set. Any
-    other rejection raises an error and leaves the log unchanged.
+    Then record the batch as done, unless transactions are lost, which means that they can no longer be committed.
+    Raise ExactlyOnceError, and leave the log unchanged, if a commit is rejected although the transaction is not lost.
+
+    `give_up`: record the batch as done even if transactions are lost.
     """
-    with _open_query(options, prefix, topic) as query:
+    with _open_transactions(options, prefix, topic) as transactions:
         try:
-            epoch, entry = _fence_driver(query, _require_decision)
+            epoch, entry = _fence_driver(transactions, _require_decision)
         except _NothingDecidedError:
             return None
-        errors_by_id = query.commit(entry, epoch.identity)
-        if not all(commit_errors.is_lost(error) for error in errors_by_id.values()):
+        errors_by_id = transactions.commit(entry, epoch.identity)
+        if not all(commit_errors.is_transaction_lost(error) for error in errors_by_id.values()):
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
         if give_up or not errors_by_id:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            _record_outcome(query, epoch, entry, final_entry)
+            _record_outcome(transactions, epoch, entry, final_entry)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id
@@ -256,33 +284,42 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
         return FinishResult(entry, committed_ids, errors_by_id)
 
 
-def _record_outcome(query: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry) -> None:
-    """Write the final entry of a batch to the decision log, as a claim of this process."""
+def _record_outcome(
+    transactions: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry
+) -> None:
+    """Write the final entry of a batch to the decision log, as a claim by this process.
+
+    `decided_entry`: the prefix's newest entry, which `final_entry` replaces.
+    """
     claim = _build_claim(final_entry, epoch)
-    if is_job_prefix(query.prefix):
+    if is_job_prefix(transactions.prefix):
         # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
         # aborted here. A query's next driver aborts those of its own tasks when it starts.
-        _take_over(query, epoch.identity, decided_entry, claim)
+        _take_over(transactions, epoch.identity, decided_entry, claim)
     else:
-        query.claim(epoch.identity, decided_entry, claim)
+        transactions.claim(epoch.identity, decided_entry, claim)
 
 
 def _take_over(
-    query: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
+    transactions: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
 ) -> Sequence[TransactionDescription]:
-    """Claim the prefix, abort the open transactions of its tasks, and return these transactions.
+    """Become the query's current driver, abort what its tasks have left open, and return these transactions.
 
-    If the prefix belongs to a job without a name, delete the prefix's entry. This is the last step, because the job's
-    transactions can be found only through the entry.
+    The result also contains ids that had no open transaction, but whose producers could have begun one.
+
+    `identity`: this process's producer id and epoch.
+    `claim`: the entry to write after `previous_entry`, which names this process as the current driver.
     """
-    take_over = query.take_over(identity, previous_entry, claim)
-    if is_job_prefix(query.prefix):
-        query.delete_entry(WriterState(take_over.identity))
+    take_over = transactions.take_over(identity, previous_entry, claim)
+    if is_job_prefix(transactions.prefix):
+        # No later job would delete the entry of a job without a name. Delete it last, because the job's transactions
+        # can be found only through the entry.
+        transactions.delete_entry(WriterState(take_over.identity))
     return take_over.aborted_transactions
 
 
 def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:
-    """Return the entry with a claim by this process, which counts as a driver of its own."""
+    """Return the entry with a claim by this process: it names the process as the query's current driver."""
     claimant_name = f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
     return entry.with_claim(
         claimant_name, checkpoint=entry.checkpoint, timeout_ms=epoch.timeout_ms, claim_identity=epoch.identity
@@ -290,7 +327,7 @@ def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
-    """Return the entry of this prefix, or of all prefixes if it is None, by prefix."""
+    """Return the newest entry of this prefix, or of all prefixes if `prefix` is None, by prefix."""
     list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))
@@ -299,7 +336,7 @@ def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) 
         describe_transactions=lambda ids: describe_transactions(client, ids),
         list_ids_by_producer=list_ids_by_producer,
     )
-    driver_ids.describe_missing([FIRST_DRIVER_NUMBER])
+    driver_ids.load_missing([FIRST_DRIVER_NUMBER])
     entry = log.read_entry(driver_ids)
     return {} if entry is None else {prefix: entry}
 
@@ -309,10 +346,13 @@ def _describe_driver_ids(
     numbers_by_prefix: Mapping[str, Collection[int]],
     list_ids_by_producer: Callable[[], Mapping[int, str]],
 ) -> dict[str, DriverIds]:
-    """Describe the driver ids with the given numbers of each prefix.
+    """Describe driver ids: the transactional ids of the prefixes' drivers. Return them by prefix.
 
-    Other users may use the same log. If this user may not describe all driver ids, log a warning and return only the
-    ids that brokers list. Brokers may also omit an id because they have forgotten it.
+    Other users may use the same log. If this user may not describe all of the ids, log a warning, and return only the
+    prefixes with an id that brokers list. Those of other users and those that brokers have forgotten are then missing.
+
+    `numbers_by_prefix`: the numbers of the driver ids to describe; the id `orders-driver-2` has number 2.
+    `list_ids_by_producer`: lists the transactional ids that this user may see, by producer id.
     """
     prefixes_by_driver_id = {
         build_driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers
@@ -320,6 +360,7 @@ def _describe_driver_ids(
     try:
         descriptions = describe_transactions(client, prefixes_by_driver_id)
     except AuthorizationError as error:
+        # One id that this user may not describe fails the whole request, so repeat it with the ids that brokers list.
         visible_ids = set(list_ids_by_producer().values())
         prefixes_by_driver_id = {
             driver_id: prefix for driver_id, prefix in prefixes_by_driver_id.items() if driver_id in visible_ids
@@ -347,9 +388,9 @@ def _describe_driver_ids(
 
 
 def _is_listed_task_id(transactional_id: str, known_prefixes: Iterable[str], only_prefix: str | None) -> bool:
-    """Return whether this is a task id of `only_prefix`.
+    """Return whether this is the transactional id of a task with the prefix `only_prefix`.
 
-    If `only_prefix` is None, return whether this is a task id of a known prefix or of a generated prefix.
+    If `only_prefix` is None, accept the known prefixes, and every prefix that the sink has generated.
     """
     task_id = parse_task_id(transactional_id)
     if task_id is None:

@@ -1,4 +1,9 @@
-"""Errors raised before a batch is committed. Each message states the cause, what Kafka contains, and the remedy."""
+"""Errors raised before a batch is committed. Each message states the cause, what Kafka contains, and the remedy.
+
+A prefix is the name of a query or job, and its entry is its state in the decision log. The log is the topic that
+records which batches are committed. An entry is unproven if somebody other than a driver of the prefix may have written
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +34,12 @@ def join_sentences(*sentences: str) -> str:
 
 
 def build_start_error(reason: object) -> PreflightError:
+    """Build the error for a batch that cannot begin. `reason` completes the message."""
     return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
 
 
 def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:
-    """Build the error for a broker that, unlike Kafka, rejects the first epoch request for a transactional id."""
+    """Build the error for a broker that, unlike Kafka, rejects the first request for an epoch of a transactional id."""
     return build_start_error(
         f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id that it "
         "does not know. Apache Kafka accepts such a request. Without it, two drivers that start at the same time "
@@ -42,6 +48,10 @@ def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:
 
 
 def build_timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -> PreflightError:
+    """Build the error for brokers that grant none of the transaction timeouts that the driver has requested.
+
+    `is_user_timeout`: whether the user has set the timeout.
+    """
     remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _BROKER_TIMEOUT_REMEDY
     return build_start_error(f"{error} {remedy}")
 
@@ -63,6 +73,7 @@ _DECREASED_TIMEOUT_REMEDY = (
 
 
 def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
+    """Build the error for a decision log from which brokers delete records. `policy` is its cleanup.policy."""
     return build_start_error(
         f"topic {topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a batch "
         "could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "
@@ -72,7 +83,7 @@ def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
 
 @contextmanager
 def convert_start_errors() -> Iterator[None]:
-    """Convert rejections by brokers to a PreflightError that says that nothing was written."""
+    """Convert brokers' rejections in the block to a PreflightError that says that nothing was written."""
     try:
         yield
     except UnsupportedVersionError as error:
@@ -82,6 +93,7 @@ def convert_start_errors() -> Iterator[None]:
 
 
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
+    """Build the error for a driver that has already been replaced by a newer one, which the entry names."""
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This driver, "
         f"{driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer driver "
@@ -90,6 +102,7 @@ def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
 
 
 def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
+    """Build the error for a driver that has been overtaken by another one, which the entry names, during its start."""
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. It did so after "
         f"this driver, {driver_name}, had read the decision log. This driver has changed nothing and must stop. The "
@@ -99,6 +112,7 @@ def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
 
 
 def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceError:
+    """Build the error for a driver that other drivers have fenced in each of its tries to start."""
     return ExactlyOnceError(
         f"Several drivers started under the prefix {prefix} at the same time, and this driver, {driver_name}, has "
         "stopped in favor of another driver. Nothing was written. Start only one driver, and give each query its own "
@@ -107,6 +121,7 @@ def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceEr
 
 
 def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
+    """Build the error for a log that has lost the prefix's entry. `topic` is the topic of the decision log."""
     return ExactlyOnceError(
         f"Topic {topic}, the decision log, has no entry for the prefix {prefix}, although the prefix's driver has "
         "written to it. The topic was deleted or emptied, someone else's records have replaced the entry, or "
@@ -127,6 +142,10 @@ def build_log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceEr
 
 
 def build_unreadable_entry_error(position: str, prefix: str, error: DecodeError) -> DecodeError:
+    """Build the error for a prefix whose newest record cannot be decoded.
+
+    `position`: the topic, partition and offset of the record.
+    """
     return DecodeError(
         f"{position}: the newest decision under the prefix {prefix} cannot be read: {error}. A newer version of this "
         "library may have written it. Use the newest version for every driver of this query. Other queries are not "
@@ -135,6 +154,7 @@ def build_unreadable_entry_error(position: str, prefix: str, error: DecodeError)
 
 
 def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnceError:
+    """Build the error for a stream whose prefix belongs to a stream with another checkpoint."""
     return ExactlyOnceError(
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and "
@@ -147,7 +167,7 @@ def build_checkpoint_mismatch_error(entry: Entry, checkpoint: str) -> ExactlyOnc
 
 
 def build_writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
-    """Build the error for a batch job under the prefix of a stream, or a stream under the prefix of batch jobs."""
+    """Build the error for a batch job whose prefix belongs to a stream, or a stream whose prefix belongs to jobs."""
     if entry.writer_kind is WriterKind.STREAM:
         checkpoint = f" with the checkpoint {entry.checkpoint}" if entry.checkpoint else ""
         owner, writer = f"a stream{checkpoint}", "a batch job"
@@ -166,6 +186,7 @@ def build_writer_kind_mismatch_error(entry: Entry) -> ExactlyOnceError:
 
 
 def build_query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
+    """Build the error for a batch whose prefix belongs to another query, according to the entry's last decision."""
     return ExactlyOnceError(
         join_sentences(
             f"transactionalIdPrefix {entry.prefix} belongs to another query: its last decision is {entry.batch}, but "
@@ -178,6 +199,7 @@ def build_query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 
 
 def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
+    """Build the error for a batch with a smaller number than the one that was decided last, the entry's batch."""
     return ExactlyOnceError(
         join_sentences(
             f"{batch} must not be written: {entry.batch} is already decided (prefix {entry.prefix}). The checkpoint is "
@@ -191,6 +213,11 @@ def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 def build_replay_mismatch_error(
     entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
 ) -> ExactlyOnceError:
+    """Build the error for a rerun of a committed batch that has other numbers of rows than the first run.
+
+    `decided_content`: the numbers of rows that were committed.
+    `content`: the numbers of rows in this run.
+    """
     return ExactlyOnceError(
         f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_content} were "
         f"committed, and this run has {content}. Nothing was written now. The checkpoint was restored or copied, the "
@@ -204,6 +231,11 @@ def build_replay_mismatch_error(
 def build_unproven_decision_error(
     entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
 ) -> ExactlyOnceError:
+    """Build the error for a batch that is committed only according to an unproven entry.
+
+    `decided_content`: the numbers of rows in the entry.
+    `content`: the numbers of rows in this run.
+    """
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
@@ -221,12 +253,15 @@ _UNKNOWN_WRITER_REASON = (
 
 
 def describe_unknown_writer(entry: Entry) -> str:
-    """Return the last sentences of an error about an unproven entry. Return an empty string for a proven entry."""
+    """Return a warning, for the end of a message, that somebody else may have written the entry.
+
+    Return an empty string if it is certain that a driver of the prefix has written it.
+    """
     return f"It is not known who wrote this log entry. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
 
 
 def build_unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
-    """Build the error of `pykafka transactions` for a prefix without an entry, perhaps because the log is wrong."""
+    """Build the error of `pykafka transactions` for a prefix that has no entry in the log `topic`."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
     return ConfigurationError(
         f"The decision log {topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
@@ -238,6 +273,10 @@ def build_unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> 
 
 
 def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
+    """Build the error for a task attempt whose batch is already decided or aborted.
+
+    `outcome`: a sentence about the rows of the attempt.
+    """
     return ExactlyOnceError(
         "This attempt came too late: its batch is over, or a newer driver has taken over the query with the prefix "
         f"{prefix}. {outcome}"
@@ -246,7 +285,12 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 
 @contextmanager
 def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
-    """Convert the rejection of a task's transaction timeout, which the brokers had granted to the driver."""
+    """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
+
+    The brokers had granted the timeout to the driver, so they have changed their limit since.
+
+    `is_user_timeout`: whether the user has set the timeout.
+    """
     try:
         yield
     except BrokerError as error:
@@ -260,6 +304,10 @@ def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
 
 
 def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
+    """Build the ProducerFencedError for a driver that must continue under the next driver id.
+
+    The epochs of its present transactional id are used up.
+    """
     return build_broker_error(
         error_codes.PRODUCER_FENCED,
         f"transactional id {transactional_id} has no epochs left; {next_id} is the next one",
@@ -267,6 +315,7 @@ def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
 
 
 def build_fenced_error(transactional_id: str) -> BrokerError:
+    """Build the ProducerFencedError for a driver that has found another one before a broker rejects it."""
     return build_broker_error(
         error_codes.PRODUCER_FENCED, f"another driver is using the transactional id {transactional_id}"
     )

@@ -1,41 +1,34 @@
 """QueryTransactions: the transactions under one prefix, its driver's producer identity, and its log entries.
 
-Drivers and `pykafka transactions` act under a producer identity: a producer id and epoch for the current driver id
-(`<prefix>-driver`, `<prefix>-driver-2`, ...). Each step uses the given identity and is rejected if a newer one exists:
+A prefix is the name of a query or job, with which all of its transactional ids begin. The prefix's driver acts under
+the current driver id (`<prefix>-driver`, `<prefix>-driver-2`, ...), and so does `pykafka transactions`. Brokers reject
+each step whose epoch is no longer the newest. An entry is the state of the prefix in the decision log.
 
-    describe           describe the driver id once none of its transactions is ending. Only a hint: no step relies on it
-    read               read the newest entry, which names the current driver id. Also only a hint
-    fence              request the next epoch, unless another process has obtained one since the description
-    hand over          if that epoch is one of the last: write an entry that names the next driver id
-    claim              write an entry after the one that was read, and read it back. The claim is valid only if nothing
-                       was written in between, so only one of several processes with the same epoch succeeds
-    take over          list the tasks' open transactions, claim the prefix, and abort exactly the listed transactions
-    write              write an entry under an epoch under which no other process can decide
-    write next         write an entry after the caller's own entry. A driver that is fenced, but whose own entry is
-                       still the newest, claims the prefix again and retries
-    delete entry       delete the prefix's claims and decisions, for a prefix that no later driver uses
+    wait_and_describe_driver_id   Describe the driver id, once none of its transactions is ending. The description is
+                                  only a hint: it may be stale, so no later step relies on it.
+    read_current_entry            Read the newest entry, which names the current driver id. Also only a hint.
+    fence                         Request the next epoch, unless another process has got one since the description. If
+                                  the epochs of this driver id are nearly used up, write an entry that names the next
+                                  driver id (`_hand_over`).
+    claim                         Write an entry that names the caller as the current driver, and read it back. The
+                                  claim is valid only if nothing was written since the caller's last read. Of several
+                                  processes with the same epoch, only one therefore succeeds.
+    take_over                     List the tasks' open transactions, claim the prefix, and abort exactly those listed.
+    write, begin_write            Write an entry under an epoch that no other process can use to decide a batch.
+    write_next_entry              Write an entry after the caller's own. A driver that is fenced, but whose own entry is
+                                  still the newest, claims the prefix again and retries.
+    delete_entry                  Delete the prefix's claims and decisions, if no later driver uses the prefix.
 
-Epochs stop producers, but the log, not the epoch, determines the current driver, for these reasons:
+An epoch only fences producers. The log decides which driver is current, for these reasons ("Failures" in
+docs/exactly-once-design.md has the details):
 
-    Two drivers can hold the same epoch.
-        1. Both drivers describe epoch 5 and request the next epoch.
-        2. The second request names the epoch before the current one. Kafka takes it for a retry of a request whose
-           response was lost, and responds with the current epoch. Both drivers hold epoch 6.
-        3. Sequence numbers decide between them. A decision is a batch of one record, and a claim is a batch of two. If
-           both drivers write a batch with sequence number 0, the second batch is rejected if the batches have different
-           lengths, and dropped as a duplicate if they have the same length.
-        4. A driver whose claim was dropped reads back the other driver's claim.
-
-    An older driver can fence a newer one.
-        1. The newer driver has an open transaction that contains its record.
-        2. The older driver requests an epoch. Kafka does not compare epochs while a transaction is open. It aborts the
-           transaction and bumps the epoch, and rejects the older driver only when that driver retries.
-        3. The newer driver is fenced while it is writing its record. It finds that no other driver has claimed the
-           prefix since, and continues.
-
-    A read or a description can be stale.
-        1. A suspended broker resumes, and for a moment still responds as leader or coordinator.
-        2. A write reaches the current leader or coordinator, so it reveals what a read cannot.
+    - Two drivers can hold the same epoch. If both request the epoch after 5, Kafka takes the second request for a retry
+      and grants epoch 6 to both. Both then write with sequence number 0, so the leader stores only one of their record
+      batches. The other driver is rejected, or reads back a claim that is not its own.
+    - An older driver can fence a newer one, because Kafka does not compare epochs while a transaction is open. The
+      newer driver then finds that no other driver has claimed the prefix since, and continues.
+    - A read or a description can be stale, because a suspended broker that resumes still responds as leader or
+      coordinator for a moment. A write reaches the current one, so it reveals what a read cannot.
 """
 
 from __future__ import annotations
@@ -47,7 +40,7 @@ from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import precommit_errors
@@ -62,20 +55,19 @@ from spark_kafka_sink.exactly_once.driver_ids import (
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.epoch_requests import request_epoch
 from spark_kafka_sink.exactly_once.log_records import build_claim_records, build_entry_records, build_tombstones
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import (
     TransactionListing,
     collect_rejection_errors,
     describe_transactions,
     fetch_ids_by_producer,
-    init_producer_id,
 )
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.requests.transactions import EndTransaction
@@ -83,38 +75,42 @@ from spark_kafka_sink.requests.transactions import EndTransaction
 _log = logging.getLogger(__name__)
 
 HAND_OVER_EPOCH = 32_000
-"""The first epoch at which a driver hands over to the next driver id. A producer id has 32,766 epochs.
+"""The first epoch at which a driver hands over to the next driver id, because a producer id has only 32,766 epochs.
 
-The epochs from here on are reserved for the batch in progress and for starts that die during the hand-over.
+The remaining epochs are for the batch in progress, for the hand-over itself, and for drivers that die during it.
 """
 MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
-"""How often a step is attempted if its driver keeps being fenced.
+"""How often a step is tried if other drivers keep fencing this one.
 
-Two drivers that take over from each other may fence each other several times. With too low a limit, both would give up.
+Two drivers that start at the same time may fence each other several times. If the limit were too low, both would fail.
 """
 
 ResultT = TypeVar("ResultT")
 
 
 class TakeOver(NamedTuple):
-    """The driver's identity after it has taken over a prefix, and the transactions that it has aborted."""
+    """The result of taking over a prefix from an older driver."""
 
     identity: ProducerIdAndEpoch
+    """The producer id and epoch for the new driver's next step."""
     aborted_transactions: Sequence[TransactionDescription]
+    """The tasks' transactional ids as listed before the take-over: open transactions, and ids that could begin one."""
 
 
 class QueryTransactions:
-    """The transactions of a prefix, and its entry in the decision log, which is the topic `topic`.
+    """The transactions of one query or job, and its entry in the decision log.
 
     A context manager that leases a client. Not thread-safe.
     """
 
     def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
+        """Lease a client. `prefix` is the name of the query or job, and `topic` is the topic of the decision log."""
         self.prefix = prefix
         self._log_key = (config.bootstrap_servers, topic, prefix)
+        # The number of the driver id under which this object acts: 2 for `<prefix>-driver-2`.
         self.driver_number = get_remembered_driver_number(self._log_key)
         # A transaction listing requested ahead of time; None if none was requested or it has already been used.
-        self._listing: TransactionListing | None = None
+        self._prefetched_listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
             self.decision_log = DecisionLog(config, topic, self.client)
@@ -124,7 +120,7 @@ class QueryTransactions:
                 describe_transactions=lambda ids: describe_transactions(self.client, ids),
                 list_ids_by_producer=lambda: fetch_ids_by_producer(self.client),
             )
-            # Keep the client open. The context closes it only if the constructor fails.
+            # Keep the client open after this block, which closes it only if the constructor fails.
             self._resources = resources.pop_all()
 
     def __enter__(self) -> QueryTransactions:
@@ -139,41 +135,48 @@ class QueryTransactions:
 
     @property
     def driver_id(self) -> str:
-        """The transactional id under which the caller acts."""
+        """The transactional id under which this object acts, such as `<prefix>-driver`."""
         return build_driver_id(self.prefix, self.driver_number)
 
     def describe_driver_id(self, *, wait_while_ending: bool = False) -> TransactionDescription | None:
-        """Describe the driver id. Return None if the brokers do not know it."""
+        """Fetch the state, epoch and timeout of the driver id. Return None if the brokers do not know the id.
+
+        `wait_while_ending`: wait until no transaction of the driver id is being committed or aborted.
+        """
         descriptions = describe_transactions(self.client, [self.driver_id], wait_while_ending=wait_while_ending)
         description = descriptions.get(self.driver_id)
         self._driver_ids.record_description(self.driver_number, description)
         return description
 
     def wait_and_describe_driver_id(self) -> TransactionDescription | None:
-        """Describe the driver id once none of its transactions is ending.
+        """Describe the driver id, once none of its transactions is being committed or aborted.
 
-        Brokers respond to EndTxn before they write the transaction's markers, and the result appears in the log only
-        with the markers. Without the wait, a dead driver's claim could appear in the log after the description, and
-        would look like the claim of a newer driver.
+        Brokers respond to EndTxn before they write the transaction's markers, and a record becomes valid only with its
+        marker. Without the wait, a dead driver's claim could become valid after the description, and would look like
+        the claim of a newer driver.
         """
         return self.describe_driver_id(wait_while_ending=True)
 
     def check_unchanged(self, description: TransactionDescription | None) -> None:
-        """Raise ProducerFencedError if the driver id has changed since this description: another driver is active.
+        """Raise ProducerFencedError if the driver id has changed since this description, because of another driver.
 
-        Call this immediately before `fence`, because brokers do not compare epochs while a transaction is open.
+        Call this immediately before `fence`. Brokers do not compare epochs while a transaction is open, so `fence`
+        would abort a transaction that the other driver has begun since the description.
         """
         current_description = self.describe_driver_id()
-        if _to_comparison_key(current_description) != _to_comparison_key(description):
+        if _get_identity_and_state(current_description) != _get_identity_and_state(description):
             raise precommit_errors.build_fenced_error(self.driver_id)
 
     def read_current_entry(
         self, description: TransactionDescription | None
     ) -> tuple[TransactionDescription | None, Entry]:
-        """Read the newest entry, and switch to the driver id that it names.
+        """Read the prefix's newest entry, and switch to the driver id that the entry names as the current one.
 
-        Return a description of that driver id and the entry. The description is always older than the entry. It is the
-        `description` passed in, unless the entry names a different driver id.
+        Return a description of that driver id, and the entry. Both may be stale: use them only to decide whether to
+        call `fence`. The description is always older than the entry. Raise ProducerFencedError if each of MAX_TRIES
+        reads names a different driver id.
+
+        `description`: the description of `driver_id`. It is returned unless the entry names a different driver id.
         """
         for _ in range(MAX_TRIES):
             entry = self._read_newest_entry()
@@ -189,12 +192,13 @@ class QueryTransactions:
         description: TransactionDescription | None,
         possibly_stale_entry: Entry | None = None,
     ) -> ResultT:
-        """Call `action` with a description of the driver id and the entry read after it, and return its result.
+        """Call `action(description, entry)` until no other driver fences it, and return its result.
 
-        If another driver fences the action, or the action hands over to the next driver id, repeat the call with a new
-        description and entry. Raise ProducerFencedError after MAX_TRIES calls.
+        `action` raises ProducerFencedError if another driver fences it, or if it hands over to the next driver id. It
+        is then called again, with a new description of the driver id and a new entry, up to MAX_TRIES times.
 
-        `possibly_stale_entry`: the entry for the first call, if the caller has already read it.
+        `description`: the description of the driver id for the first call.
+        `possibly_stale_entry`: the entry for the first call, read after the description; None to read it here.
         """
         tries_left = MAX_TRIES
         while True:
@@ -210,74 +214,64 @@ class QueryTransactions:
                 description, possibly_stale_entry = self.wait_and_describe_driver_id(), None
 
     def fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
-        """Request the next epoch, with the first of the timeouts that the brokers grant.
+        """Request the driver id's next epoch, so that brokers reject all older drivers.
 
-        Raise ProducerFencedError if another process has obtained an epoch since the description. Also raise it if the
-        epoch is one of the last, after writing an entry that names the next driver id. A request whose timeout brokers
-        reject changes nothing.
+        Raise ProducerFencedError if another process has got an epoch since the description. Also raise it if the epochs
+        are nearly used up, after writing an entry that names the next driver id: the caller must start again.
+
+        `description`: the description of the driver id; None if the brokers do not know the id.
+        `candidate_timeouts_ms`: transaction timeouts to request in turn until the brokers grant one.
         """
         identity, granted_ms = self._request_epoch(choose_expected_identity(description), candidate_timeouts_ms)
         if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
-            # Restore the mark, because the id must show that it has claimed the prefix even if the log is lost now.
+            # The request has overwritten the mark in the timeout's last digits. Restore it at once, because if the log
+            # is lost, only the mark shows that this id has claimed the prefix.
             identity = self.bump_epoch(identity, granted_ms)
         if identity.epoch >= HAND_OVER_EPOCH:
             self._hand_over(identity, granted_ms)
         return GrantedEpoch(identity, granted_ms)
 
     def _hand_over(self, identity: ProducerIdAndEpoch, granted_ms: int) -> None:
-        """Name the next driver id in an entry and raise ProducerFencedError. Do nothing if the prefix has no entry."""
+        """Write an entry that names the next driver id as the current one, and raise ProducerFencedError.
+
+        Return without writing if the prefix has no entry yet.
+        """
         previous_entry = self.read_entry()
-        if not previous_entry.generation:  # a record of generation 0 would look like a lost log (is_log_lost)
+        if not previous_entry.generation:  # an entry without any claim would look like a lost log (is_log_lost)
             return
-        # The brokers may grant a shorter timeout now than when the entry was written.
+        # Claim the prefix first: if this driver has missed the newest decision, its claim is not valid. It then fails
+        # here instead of replacing the decision. The brokers may grant a shorter timeout now than for the entry.
         claim_timeout_ms = min(previous_entry.timeout_ms or granted_ms, granted_ms)
         claim = previous_entry.with_claim_identity(identity)
         new_identity = self.claim(identity, previous_entry, claim, claim_timeout_ms)
         successor = previous_entry.with_driver_number(self.driver_number + 1)
-        _wait_and_commit(self._begin_transaction(WriterState(new_identity), build_entry_records(successor)))
+        self._begin_transaction(WriterState(new_identity), build_entry_records(successor)).wait_and_commit()
         raise precommit_errors.build_hand_over_error(
             self.driver_id, build_driver_id(self.prefix, successor.driver_number)
         )
 
-    def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> GrantedEpoch:
-        """Request the next epoch with each timeout in turn, until the brokers grant one."""
-        *longer_timeouts_ms, last_timeout_ms = timeouts_ms
-        for timeout_ms in longer_timeouts_ms:
-            identity = self._init_producer_id_unless_too_long(timeout_ms, expected_identity)
-            if identity is not None:
-                return GrantedEpoch(identity, timeout_ms)
-        return GrantedEpoch(self._init_producer_id(last_timeout_ms, expected_identity), last_timeout_ms)
-
-    def _init_producer_id_unless_too_long(
-        self, timeout_ms: int, expected_identity: ProducerIdAndEpoch
-    ) -> ProducerIdAndEpoch | None:
-        """Request the next epoch. Return None if the timeout is longer than the brokers grant."""
-        try:
-            return self._init_producer_id(timeout_ms, expected_identity)
-        except BrokerError as error:
-            if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                return None
-            raise
-
     def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        """Request the epoch after the caller's. Raise ProducerFencedError if a newer epoch exists."""
-        return self._init_producer_id(mark_claimed(granted_ms), identity)
+        """Request the epoch after the caller's. Raise ProducerFencedError if the brokers have granted a newer epoch.
 
-    def _init_producer_id(self, timeout_ms: int, expected_identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        try:
-            identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected_identity)
-        except BrokerError as error:
-            # Kafka grants the first epoch whatever identity the request expects. Some other brokers do not.
-            if expected_identity == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
-                raise precommit_errors.build_first_epoch_rejected_error(error) from error
-            raise
-        self._driver_ids.record_producer_id(self.driver_number, identity)
-        return identity
+        `granted_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout derived from it.
+        """
+        return self._request_epoch(identity, (mark_claimed(granted_ms),)).identity
+
+    def _request_epoch(
+        self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
+    ) -> GrantedEpoch:
+        """Request the next epoch of the driver id, unless the id no longer has `expected_identity`."""
+        epoch = request_epoch(self.client, self.driver_id, expected_identity, candidate_timeouts_ms)
+        # Records of this producer id are valid in the log from now on.
+        self._driver_ids.record_producer_id(self.driver_number, epoch.identity)
+        return epoch
 
     def read_entry(self) -> Entry:
-        """Return the newest valid entry, or an empty entry if there is none. Describe the driver id first.
+        """Read the prefix's newest valid entry. Return an entry of generation 0 if there is none.
 
-        Raise ProducerFencedError if the entry names a different driver id than the one under which the caller acts.
+        Describe the driver id first, because a record is valid only if the writer's driver id is known. After `fence`,
+        the entry is not stale, because older drivers can no longer write. Raise ProducerFencedError if the entry names
+        another driver id than `driver_id` as the current one.
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
@@ -287,8 +281,9 @@ class QueryTransactions:
         return entry
 
     def _read_newest_entry(self) -> Entry:
+        """Read the newest valid entry under any driver id. Return an entry of generation 0 if there is none."""
         entry = self.decision_log.read_entry(self._driver_ids) or Entry(
-            self.prefix, driver_number=self._driver_ids.newest_number
+            self.prefix, driver_number=self._driver_ids.newest_known_number
         )
         remember_driver_number(self._log_key, entry.driver_number)
         return entry
@@ -296,74 +291,81 @@ class QueryTransactions:
     def claim(
         self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, granted_ms: int | None = None
     ) -> ProducerIdAndEpoch:
-        """Write `claim` after `previous_entry`, and return the next identity, under which no other process can decide.
+        """Write a claim: an entry that names the caller as the prefix's current driver.
 
-        `granted_ms`: the granted timeout, if it differs from the claim's.
+        Return the producer id and epoch for the next step, under which no other process can decide a batch. Raise
+        ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the prefix, or
+        the caller had missed a newer entry than `previous_entry`.
 
-        Raise ProducerFencedError if the claim is not the newest entry afterwards, because another driver has claimed
-        the prefix or the caller has missed an entry.
+        `identity`: the producer id and epoch from `fence`.
+        `granted_ms`: the tasks' transaction timeout that the brokers have granted; defaults to the claim's.
         """
-        state = _wait_and_commit(
-            self._begin_transaction(WriterState(identity), build_claim_records(previous_entry, claim))
-        )
-        # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
+        claim_records = build_claim_records(previous_entry, claim)
+        writer_state = self._begin_transaction(WriterState(identity), claim_records).wait_and_commit()
         timeout_ms = claim.timeout_ms if granted_ms is None else granted_ms
-        new_identity = self.bump_epoch(state.id_and_epoch, timeout_ms)
+        # Brokers grant the next epoch only when the claim's transaction is complete. Its marker is then in the log, so
+        # the read below finds the claim.
+        new_identity = self.bump_epoch(writer_state.id_and_epoch, timeout_ms)
         if self.read_entry() != claim:
             raise precommit_errors.build_fenced_error(self.driver_id)
         return new_identity
 
     def take_over(self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry) -> TakeOver:
-        """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
+        """Make the caller the prefix's current driver, and abort what tasks of older drivers have left open.
 
-        The order of the steps matters:
-
-        1. Before this call, the caller has requested the epoch of `identity`, so that the list is complete.
-        2. The open transactions are listed before the claim, so that the list has none of a later driver. A later
-           driver must claim the prefix before its tasks begin. If it has already claimed the prefix, step 3 fails.
-        3. The prefix is claimed.
-        4. The listed transactions are aborted.
+        Raise ProducerFencedError, without aborting anything, if another driver has taken over. The parameters are those
+        of `claim`.
         """
+        # The order of these steps ensures that the list is complete, and that it has no transaction of a newer driver:
+        #   1. The caller has fenced older drivers. A task of theirs that has no transactional id yet can no longer
+        #      begin a transaction.
+        #   2. The open transactions are listed.
+        #   3. The prefix is claimed. This fails if a newer driver has claimed it before then. The tasks of a driver
+        #      that claims it later begin after the list.
+        #   4. The listed transactions are aborted.
         descriptions = self.list_task_transactions()
-        new_identity = self.claim(identity, previous_entry, claim)  # raises if the claim is not the newest entry
+        new_identity = self.claim(identity, previous_entry, claim)
         self.abort_task_transactions(descriptions)
         return TakeOver(new_identity, descriptions)
 
     def write_next_entry(
         self,
-        state: WriterState,
+        writer_state: WriterState,
         previous_entry: Entry,
         entry: Entry,
         write_once: Callable[[WriterState, Entry], WriterState],
     ) -> WriterState:
-        """Append `entry` by calling `write_once`, and return the state to write the next entry with.
+        """Write `entry` to the log, again if an older driver fences this one. Return the state for the next write.
 
-        `previous_entry` must be the newest entry, and the caller must have written it. `entry` is committed when this
-        method returns.
+        When this method returns, `entry` is committed and is the prefix's newest entry. Raise ProducerFencedError if
+        another driver has written an entry, or after MAX_TRIES tries.
 
-        Fencing alone does not prove that another driver has written, because an older driver can fence a newer one (see
-        the module's docstring). If fenced, claim the prefix again, and write `entry` again if `previous_entry` is still
-        the newest entry. Raise ProducerFencedError if the newest entry is neither of the two, or after MAX_TRIES tries.
+        `previous_entry`: the newest entry so far, which the caller must have written.
+        `write_once`: writes and commits the entry under the given state, and returns the state for the next write.
         """
-        # test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim shows why this is necessary.
+        # An older driver that is still starting can fence this one without having written anything. So being fenced
+        # does not mean that there is a newer driver: only the newest entry shows who the current driver is
+        # (test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
         tries_left = MAX_TRIES
         while True:
             tries_left -= 1
             try:
-                return write_once(state, entry)
+                return write_once(writer_state, entry)
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
-                state, newest_entry = self._reclaim((previous_entry, entry), error)
-            # The new claim repeats one of the two entries, which have different states.
+                writer_state, newest_entry = self._reclaim((previous_entry, entry), error)
+            # The new claim repeats one of the two entries, which differ in whether the batch is open, decided or done.
             if newest_entry.state is entry.state:  # `entry` was committed before the driver was fenced
-                return state
+                return writer_state
 
     def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
-        """Claim the prefix again for a driver that was fenced while it was writing a record.
+        """Make the caller the current driver again, after it was fenced while it was writing an entry.
 
-        Return the state to continue with, and the newest entry with the new claim. Raise ProducerFencedError if the
-        newest entry is not one of `own_entries`.
+        Return the state for the next write, and the newest entry with the new claim. Raise ProducerFencedError if the
+        newest entry is none of `own_entries`, because it is then another driver's.
+
+        `own_entries`: the caller's last entry, and the entry that it was writing, which may have been committed.
         """
         reclaimed = self.retry_when_fenced(
             lambda description, possibly_stale_entry: self._try_reclaim(description, possibly_stale_entry, own_entries),
@@ -376,47 +378,50 @@ class QueryTransactions:
     def _try_reclaim(
         self, description: TransactionDescription | None, possibly_stale_entry: Entry, own_entries: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
+        """Try once to claim the prefix again. Return None if the newest entry is none of `own_entries`."""
         if not any(map(possibly_stale_entry.is_same_except_identity, own_entries)):
-            return None  # without requesting an epoch, which would fence the other driver
+            return None  # Do not request an epoch first, because that would fence the other driver.
         candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
         identity = self.fence(description, candidate_timeouts_ms).identity
-        previous_entry = self.read_entry()
+        previous_entry = self.read_entry()  # Another driver may have written an entry before the epoch was granted.
         if not any(map(previous_entry.is_same_except_identity, own_entries)):
             return None
         claim = previous_entry.with_claim_identity(identity)
         return WriterState(self.claim(identity, previous_entry, claim)), claim
 
-    def write(self, state: WriterState, entry: Entry) -> WriterState:
-        """Write an entry, commit it and return the next state."""
-        return _wait_and_commit(self.begin_write(state, entry))
+    def write(self, writer_state: WriterState, entry: Entry) -> WriterState:
+        """Write and commit an entry. Return the state for the next write. Raise ProducerFencedError if fenced."""
+        return self.begin_write(writer_state, entry).wait_and_commit()
 
-    def begin_write(self, state: WriterState, entry: Entry) -> LogTransaction:
-        """Send an entry. The caller must commit or abort the transaction."""
-        return self._begin_transaction(state, build_entry_records(entry.with_driver_number(self.driver_number)))
+    def begin_write(self, writer_state: WriterState, entry: Entry) -> LogTransaction:
+        """Send an entry in a transaction of the driver id. The caller must commit or abort the transaction."""
+        return self._begin_transaction(writer_state, build_entry_records(entry.with_driver_number(self.driver_number)))
 
-    def delete_entry(self, state: WriterState) -> WriterState:
-        """Delete the prefix's claims and decisions from the log, and return the next state."""
-        return _wait_and_commit(self._begin_transaction(state, build_tombstones(self.prefix)))
+    def delete_entry(self, writer_state: WriterState) -> WriterState:
+        """Delete the prefix's claims and decisions from the log. Return the state for the next write."""
+        return self._begin_transaction(writer_state, build_tombstones(self.prefix)).wait_and_commit()
 
     def uses_version_1(self) -> bool:
-        """Return whether a record written now would be in a version 1 transaction."""
-        # Look up the partition as a write would, because a new connection may report a different version.
+        """Return whether an entry written now would be in a transaction of version 1, as before KIP-890."""
+        # Look up the partition first, as a write does. This may open a connection, which may report another version.
         self.decision_log.partition_for(self.prefix)
         return self.client.transaction_version < 2
 
-    def _begin_transaction(self, state: WriterState, records: Sequence[KeyValue]) -> LogTransaction:
+    def _begin_transaction(self, writer_state: WriterState, records: Sequence[KeyValue]) -> LogTransaction:
+        """Begin a transaction of the driver id, and send these records to the prefix's partition of the log."""
         topic_partition = TopicPartition(self.decision_log.topic, self.decision_log.partition_for(self.prefix))
-        return self._writer.begin_transaction(self.driver_id, state, topic_partition, records)
+        return self._writer.begin_transaction(self.driver_id, writer_state, topic_partition, records)
 
     # --- the tasks' transactions
 
     def list_task_transactions(self, committed_ids: Collection[str] = ()) -> list[TransactionDescription]:
-        """List the task ids that have an open transaction or under which a task may still begin one.
+        """Describe the transactional ids of tasks that have an open transaction, or may still begin one.
 
-        `committed_ids`: ids to omit, which `commit` has just committed. If any, use the list that it has requested.
+        `committed_ids`: ids to omit, because `commit` has just committed their transactions.
         """
-        # A prefetched list is complete only right after `commit`. In all other cases, request the list now.
-        prefetched_listing, self._listing = self._listing, None
+        # Right after `commit`, use the listing that it has requested. It is stale in all other cases: the prefix's
+        # tasks may have begun transactions since.
+        prefetched_listing, self._prefetched_listing = self._prefetched_listing, None
         listing = (prefetched_listing if committed_ids else None) or TransactionListing(self.client, ONGOING, EMPTY)
         listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()}
         uncommitted_ids = sorted(listed_ids.difference(committed_ids))
@@ -427,29 +432,29 @@ class QueryTransactions:
     def commit(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
     ) -> dict[str, BrokerError]:
-        """Commit all transactions of a decided batch. Return the errors of rejected commits by transactional id.
+        """Commit the transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
-        Any process may call this, any number of times.
+        Any process may call this, any number of times. Raise ProducerFencedError if a commit was rejected and there is
+        a newer driver. That driver has finished the batch, and tasks of later batches may have used the transactional
+        ids since. So the rejection does not mean that a transaction of this batch is lost.
 
-        `prefetch_listing`: once the commits are sent, request the list for `list_task_transactions`.
-
-        Raise ProducerFencedError if a commit was rejected and `identity` is no longer the newest. A newer driver has
-        then finished the batch, and tasks of later batches may have used the ids since, so a rejection says nothing
-        about the decided transactions.
+        `identity`: the driver's producer id and epoch.
+        `prefetch_listing`: once the commits are sent, request the listing that `list_task_transactions` then uses.
         """
         requests = [EndTransaction(transaction, commit=True) for transaction in entry.transactions]
         call = self.client.begin(requests)
         if prefetch_listing:
-            self._listing = TransactionListing(self.client, ONGOING, EMPTY)
+            self._prefetched_listing = TransactionListing(self.client, ONGOING, EMPTY)
         errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
-        if errors_by_id and self._check_whether_superseded(identity):
+        if errors_by_id and self._is_superseded(identity):
             raise precommit_errors.build_fenced_error(self.driver_id)
         return errors_by_id
 
-    def _check_whether_superseded(self, identity: ProducerIdAndEpoch) -> bool:
-        """Return whether the driver id no longer has this identity. Return False if the brokers do not respond.
+    def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
+        """Return whether a newer driver has got another producer id or epoch than `identity`.
 
-        Errors are swallowed, because the caller has rejections to report that an error raised here would hide.
+        Return False if the brokers do not respond. An error raised here would hide the rejections that the caller has
+        to report.
         """
         try:
             description = self.wait_and_describe_driver_id()
@@ -460,21 +465,17 @@ class QueryTransactions:
     def abort_task_transactions(
         self, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
     ) -> None:
-        """Abort the described transactions under exactly their epochs, and fence their transactional ids.
+        """Abort the described transactions of tasks, so that their producers can write nothing more.
 
-        None of them may belong to a newer driver. To ensure this, the caller must have written a valid entry after
-        listing them. Transactions begun since by a newer driver's tasks have different epochs and are not affected.
+        Transactions that a newer driver's tasks have begun since have other epochs, so they are not affected.
 
+        `descriptions`: from `list_task_transactions`. None may belong to a newer driver. To ensure this, the caller
+        must have written a valid entry after listing them.
         `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
         """
         if descriptions:
             abort_transactions(self.client, descriptions, timeout_ms)
 
 
-def _wait_and_commit(transaction: LogTransaction) -> WriterState:
-    transaction.wait()
-    return transaction.commit()
-
-
-def _to_comparison_key(description: TransactionDescription | None) -> object:
+def _get_identity_and_state(description: TransactionDescription | None) -> object:
     return None if description is None else (description.id_and_epoch, description.state)

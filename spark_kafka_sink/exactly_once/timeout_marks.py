@@ -4,7 +4,8 @@ For each transactional id, brokers store two values that a client sends and that
 the timeout. A mark is therefore set in the same request as the epoch, and survives the loss of the decision log. There
 are two marks:
 
-    999   a driver id that has claimed its prefix. If the log contains no claim, the log was deleted or emptied
+    999   a driver id (the transactional id of a query's driver) that has claimed its prefix, which means that it has
+          written to the log. If the log contains no claim, the log was deleted or emptied
     998   a task id that a driver has fenced. Only version 1 transactions need this mark. In version 2, the driver ends
           the id's transaction, and the id is no longer listed
 
@@ -24,48 +25,55 @@ from __future__ import annotations
 
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 
+# The last three digits of a timeout. Brokers store marked timeouts, so a change affects ids that are already marked.
 _CLAIMED_MARK = 999
 _FENCED_MARK = 998
 _MAX_UNMARKED = 997
+
 _MAX_FENCED_TIMEOUT_MS = 5_000
-"""Limit for a fenced id's timeout. It is low, because a driver ends the id's open transaction right after fencing."""
+"""The limit for the timeout of a fenced task id. It is low, because only the driver uses it, for a moment."""
 
 
 def remove_timeout_mark(timeout_ms: int) -> int:
-    """Return the timeout without a mark. The result is at most two milliseconds shorter than `timeout_ms`."""
+    """Return a timeout that no reader takes for marked. It is at most two milliseconds shorter than `timeout_ms`."""
     return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED)
 
 
 def mark_claimed(granted_ms: int) -> int:
-    """Return the marked timeout for a driver id that has claimed its prefix. It is close to the decision timeout.
+    """Return the transaction timeout for a driver id, with the mark for a driver that has claimed its prefix.
 
-    `granted_ms`: the unmarked transaction timeout of the driver's tasks.
+    It is about as long as the driver's own transactions may take, which contain its decisions.
+
+    `granted_ms`: the transaction timeout of the driver's tasks, without a mark.
     """
     return _add_mark(compute_decision_timeout_ms(granted_ms), _CLAIMED_MARK, granted_ms)
 
 
 def mark_fenced(granted_ms: int) -> int:
-    """Return the marked timeout for a fenced task id.
+    """Return the transaction timeout for a task id, with the mark for an id that a driver has fenced.
 
-    `granted_ms`: the task's transaction timeout. A timeout shorter than the mark is raised to the mark, because an id
-    without a mark would be fenced again with each batch. That is safe, because no task begins a transaction with the
-    marked timeout.
+    `granted_ms`: the task's transaction timeout.
     """
+    # A timeout shorter than the mark is raised to the mark, because an id without a mark would be fenced again with
+    # each batch. A longer timeout does no harm: no task begins a transaction with the marked timeout.
     return max(_add_mark(min(granted_ms, _MAX_FENCED_TIMEOUT_MS), _FENCED_MARK, granted_ms), _FENCED_MARK)
 
 
 def _add_mark(timeout_ms: int, mark: int, granted_ms: int) -> int:
-    """Return a timeout that ends in the mark and is no longer than `timeout_ms` or the mark, whichever is longer.
+    """Return a timeout whose last three digits are the mark, and which is less than two seconds below `timeout_ms`.
 
-    If the marked timeout would exceed `granted_ms`, return `granted_ms` without a mark.
+    Return the mark itself for a very short timeout. Return `granted_ms`, without a mark, if the marked timeout would be
+    longer, because brokers might reject it.
     """
     marked_ms = max(0, timeout_ms // 1000 - 1) * 1000 + mark
     return marked_ms if marked_ms <= granted_ms else granted_ms
 
 
 def is_marked_claimed(timeout_ms: int) -> bool:
+    """Return whether this is the timeout of a driver id that has claimed its prefix."""
     return timeout_ms % 1000 == _CLAIMED_MARK
 
 
 def is_marked_fenced(timeout_ms: int) -> bool:
+    """Return whether this is the timeout of a task id that a driver has fenced."""
     return timeout_ms % 1000 == _FENCED_MARK

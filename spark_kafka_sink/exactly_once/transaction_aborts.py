@@ -1,6 +1,7 @@
 """Abort transactions that tasks have left open, and fence their transactional ids against further writes.
 
-A transaction is ended by an EndTxn request with the exact epoch reported when it was listed. InitProducerId cannot
+A driver lists the transactions of its query's tasks, and calls `abort_transactions` with their descriptions. A
+transaction is ended by an EndTxn request with the exact epoch reported when it was listed. InitProducerId cannot
 replace this request. Transactional ids are reused, and Kafka does not check the epoch of an InitProducerId request
 while a transaction is open, so it could abort a newer transaction.
 
@@ -38,20 +39,23 @@ _log = logging.getLogger(__name__)
 
 
 def can_write(description: TransactionDescription) -> bool:
-    """Return whether a transaction is open under this id, or the id's producer may still begin one."""
+    """Return whether the task with this transactional id has an open transaction, or may still begin one.
+
+    A task cannot begin one if a driver has fenced the id, which the mark in the id's timeout shows.
+    """
     if description.state == EMPTY:
         return not is_marked_fenced(description.timeout_ms)
     return description.is_open
 
 
 def choose_expected_identity(description: TransactionDescription | None) -> ProducerIdAndEpoch:
-    """Return the identity that a request for the next epoch must name as the current one.
+    """Return the producer id and epoch to name as the current ones in a request for a transactional id's next epoch.
 
-    `description` is None if the brokers do not know the id. If an id's first record could not be written, the brokers
-    know its producer id but no epoch. They reject such a partial identity as an invalid request, but accept any
-    complete one. UNUSED_IDENTITY is complete and belongs to no producer, so it is rejected as soon as the id has an
-    epoch.
+    `description`: the description of the transactional id; None if the brokers do not know the id.
     """
+    # If an id's first record could not be written, brokers know its producer id but no epoch. They reject such a
+    # partial identity as an invalid request, but accept any complete one. UNUSED_IDENTITY is complete and belongs to
+    # no producer, so brokers reject it as soon as the id has an epoch.
     if description is None or description.id_and_epoch.epoch < 0:
         return UNUSED_IDENTITY
     return description.id_and_epoch
@@ -60,19 +64,20 @@ def choose_expected_identity(description: TransactionDescription | None) -> Prod
 def abort_transactions(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
 ) -> None:
-    """Abort exactly these transactions, and fence their ids.
+    """Abort exactly these transactions, and fence their transactional ids, so that their producers cannot write again.
 
-    Transactions that have since begun under a newer epoch are not affected.
+    Transactions that have since begun under a newer epoch are not affected. Rejected requests are logged.
 
-    `descriptions`: the open transactions, and the ids whose producers have not begun a transaction.
+    `descriptions`: the open transactions, and the transactional ids whose producers have not begun one yet.
     `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
     """
     version = client.transaction_version  # read once, because an upgrade may change it between the requests below
     if version >= 2:
-        # EndTxn is also sent for ids without a transaction, because it fences their producers.
+        # Send EndTxn for ids without a transaction, too: it bumps their epochs, and so fences their producers.
         _send_aborts(client, descriptions, version, timeout_ms)
         return
-    # Each partition of these transactions will need a marker, including those added since they were listed.
+    # In version 1, each partition of these transactions needs another marker below. This includes partitions that a
+    # producer has added since its transaction was listed.
     descriptions = _refresh_partitions(client, descriptions, timeout_ms)
     open_descriptions = [description for description in descriptions if description.is_open]
     rejected_ids = _send_aborts(client, open_descriptions, version, timeout_ms)
@@ -85,7 +90,10 @@ def abort_transactions(
 def _send_aborts(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], version: int, timeout_ms: float | None
 ) -> Collection[str]:
-    """Abort these transactions with EndTxn. Log rejections, and return the ids of the rejected transactions."""
+    """Abort these transactions with EndTxn. Log rejections, and return the transactional ids of the rejected requests.
+
+    `version`: the transaction version, which determines the form of the requests.
+    """
     transactions = [
         TransactionIdentity(description.transactional_id, *description.id_and_epoch, version)
         for description in descriptions
@@ -98,7 +106,7 @@ def _send_aborts(
 def _refresh_partitions(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> Sequence[TransactionDescription]:
-    """Return the listed transactions, including the partitions that have been added to them since.
+    """Return the descriptions with the partitions that have been added to the transactions since they were listed.
 
     A transaction whose epoch has changed is returned unchanged. If a coordinator does not respond, all transactions are
     returned unchanged, so that those of the other coordinators can be ended right away.
@@ -116,31 +124,31 @@ def _refresh_partitions(
 
 
 def _merge_partitions(
-    description: TransactionDescription, current: TransactionDescription | None
+    description: TransactionDescription, current_description: TransactionDescription | None
 ) -> TransactionDescription:
-    """Return the current description with the partitions of both, or `description` if the epoch has changed."""
-    if current is None or not current.is_open or current.id_and_epoch != description.id_and_epoch:
+    """Return the current description of a transaction, with the partitions of an older description added.
+
+    If that transaction is no longer open, return the older description unchanged.
+    """
+    if (
+        current_description is None
+        or not current_description.is_open
+        or current_description.id_and_epoch != description.id_and_epoch
+    ):
         return description
-    return replace(current, topics=description.topics + current.topics)
+    return replace(current_description, topics=description.topics + current_description.topics)
 
 
 def _fence_in_version_1(
     client: BlockingClient, ended_descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> None:
-    """Fence the ids that still have the epoch under which they were listed.
+    """Fence the transactional ids that still have the epoch with which they were listed.
 
-    In version 1, EndTxn does not fence, and an id without a transaction has nothing to end. Therefore,
-    InitProducerId requests the next epoch, with a timeout that marks the id as fenced. CONCURRENT_TRANSACTIONS is
-    retried, because it may only mean that the attempt's own first request is still in progress. If another attempt
-    begins a transaction between the description and this request, the coordinator aborts that transaction.
-
-    The new epoch does not stop a task that has already added its partitions. Leaders before Kafka 3.6 do not verify
-    transactions with the coordinator. They would accept late records from the task, and no marker would end these
-    records' transaction. These partitions therefore also get a marker with the next epoch.
-
-    If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts the transaction and is itself
-    rejected. Such an id is fenced a second time, which marks it and yields the epoch for the markers.
+    `ended_descriptions`: the listed transactions, which EndTxn has ended, and the listed ids without a transaction.
     """
+    # In version 1, EndTxn does not fence the id, and an id without a transaction has nothing to end. InitProducerId
+    # therefore requests the next epoch, with a timeout that marks the id as fenced. If another attempt begins a
+    # transaction between the description and this request, the coordinator aborts that transaction.
     current_by_id = describe_transactions(
         client, [description.transactional_id for description in ended_descriptions], timeout_ms
     )
@@ -151,10 +159,15 @@ def _fence_in_version_1(
         and current_by_id[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
     responses = _send_fences(client, unchanged_descriptions, timeout_ms)
+    # If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts the transaction and is itself
+    # rejected. Fence such an id again, to mark it and to learn the epoch for the markers.
     aborted_descriptions = _find_transactions_aborted_despite_rejection(
         client, unchanged_descriptions, responses, timeout_ms
     )
     responses |= _send_fences(client, aborted_descriptions, timeout_ms)
+    # The new epoch does not stop a task that has already added its partitions. Leaders before Kafka 3.6 do not verify
+    # transactions with the coordinator. They would accept late records from the task, and no marker would end these
+    # records' transaction. Write a marker with the next epoch to these partitions.
     ended_transactions = [description for description in unchanged_descriptions if description.is_open]
     _fence_at_leaders(client, ended_transactions, responses, timeout_ms)
 
@@ -173,8 +186,11 @@ def _find_transactions_aborted_despite_rejection(
         2. Kafka aborts this transaction, bumps the epoch, and asks for a retry of the request.
         3. The retry names the epoch before the bump, and is rejected.
 
-    The abort is recognized by an epoch that is one higher and the state CompleteAbort, which also shows that no new
-    transaction has begun since.
+    The epoch is then one higher, and the state is CompleteAbort. The state also shows that no transaction has begun
+    since.
+
+    `fenced_descriptions`: the descriptions of the ids for which InitProducerId was sent.
+    `responses`: the responses by transactional id.
     """
     expected_identities = {
         description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
@@ -192,10 +208,11 @@ def _find_transactions_aborted_despite_rejection(
 def _send_fences(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> dict[str, InitProducerIdResponse]:
-    """Request the next epoch for each id, with a timeout that marks the id as fenced. Return the responses by id.
+    """Request the next epoch for each transactional id, to fence its producer. Return the responses by id.
 
-    Rejections are logged.
+    The request's timeout marks the id as fenced, so that the next batch does not fence it again. Rejections are logged.
     """
+    # CONCURRENT_TRANSACTIONS is retried, because it may only mean that the task's own first request is in progress.
     fences = [
         InitProducerId(
             description.transactional_id, mark_fenced(description.timeout_ms), choose_expected_identity(description)
@@ -215,9 +232,12 @@ def _fence_at_leaders(
     fence_responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> None:
-    """For each fenced id, begin and abort an empty transaction under the next epoch on the same partitions.
+    """Let the leaders of the ended transactions' partitions reject late records of the fenced producers.
 
-    The abort markers contain the next epoch, so the leaders reject late records with the previous epoch.
+    For each fenced id, an empty transaction is begun and aborted under the next epoch, on the same partitions. Its
+    abort markers contain the next epoch, so the leaders then reject records with the previous epoch.
+
+    `fence_responses`: the responses that contain the next epochs, by transactional id.
     """
     add_requests: list[_AddExistingPartitions] = []
     for description in ended_transactions:
@@ -249,7 +269,10 @@ class _AddExistingPartitions(AddPartitions):
     def build_retry_without_unknown_partitions(
         self, response: AddPartitionsToTxnResponse
     ) -> _AddExistingPartitions | None:
-        """Return the request without unknown partitions, or None if all or none of its partitions are unknown."""
+        """Return the request without the partitions that brokers do not know, because their topics were deleted.
+
+        Return None if a retry is of no use: brokers know all of the partitions, or none.
+        """
         codes_by_partition = parse_partition_error_codes(response)
         existing_partitions = frozenset(
             partition
@@ -262,7 +285,12 @@ class _AddExistingPartitions(AddPartitions):
 
 
 def _log_rejections(context: str, errors: Iterable[BrokerError]) -> None:
-    """Log rejections, except those that mean that the id's epoch or owner has changed."""
+    """Log rejections, except those that show that another producer has taken over the transactional id.
+
+    Such an id has nothing left to abort or to fence.
+
+    `context`: the beginning of the message.
+    """
     for error in errors:
         if error.code not in OWNERSHIP_LOST_ERRORS:
             _log.warning("%s: %s", context, error)

@@ -1,13 +1,14 @@
 """Transactional ids, their prefixes, and the record keys of the decision log.
 
-All transactional ids of a query begin with its prefix:
+A prefix is the name of a query or job. All of its transactional ids begin with the prefix:
 
     <prefix>-driver, <prefix>-driver-2, ...          driver ids. The newest producer of the current driver id decides
+                                                     which batches are committed
     <prefix>-<generation>-<partition>-<attempt>      task ids, one for each attempt of a task
 
-A producer id has 32,766 epochs. When the current driver id's epochs run out, the last record written under this id
-names the next driver id (query_transactions.py). A driver id therefore gets a second producer id only if the brokers
-have forgotten the first one.
+A producer id has 32,766 epochs. When the epochs of the current driver id are used up, the last record written under
+this id names the next driver id (query_transactions.py). A driver id therefore gets a second producer id only if the
+brokers have forgotten the first one.
 
 Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each
 driver has a new generation, so that a late task of an earlier driver does not share an id with a task of the current
@@ -27,31 +28,38 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import ConfigurationError
 
 GENERATION_COUNT = 8
+"""The number of different generations in task ids. After this many claims, a prefix uses the same ids again."""
 MAX_ATTEMPTS = 1_000
 """More attempts than a task has (spark.task.maxFailures is 4 by default). Rerun attempts are numbered from here."""
 _RERUN_NUMBER_COUNT = 10_000
+"""The number of different numbers for rerun attempts with the same original number."""
 GENERATED_PREFIX = "pykafka-"
 """Every prefix that the sink generates begins with this."""
 DECISION_LOG_TOPIC = "pykafka-decisions"
 """The default topic of the decision log. All queries share it."""
 MAX_PREFIX_CHARACTERS = 200
+"""The limit for prefixes that users set. It is part of the record format: readers reject longer ones."""
 _PREFIX_PATTERN = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID_PATTERN = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 MAX_TASK_NUMBER = MAX_DRIVER_NUMBER = 999_999_999
+"""The greatest numbers in transactional ids: the nine digits of `_TASK_ID_PATTERN`."""
 FIRST_DRIVER_NUMBER = 1
 _CLAIM_KEY_SUFFIX = b"/claim"
 """The suffix of a claim's record key. It cannot end a prefix, because prefixes contain no slash."""
-_DIGEST_CHARACTERS = 16
+_DIGEST_CHARACTERS = 16  # If this changes, queries with a generated prefix no longer find their entries.
 _LOCATION_PATTERN = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 """The scheme, authority and path of a URI. Matches every string."""
 
 
 class TaskAttempt(NamedTuple):
-    """An attempt of a task. `generation` counts the prefix's claims, so each driver has a different generation."""
+    """One execution of a Spark task."""
 
     generation: int
+    """The number of claims of the prefix so far, or its remainder in a task id. Each driver has a different one."""
     partition: int
+    """The number of Spark's partition, which is also the number of the task."""
     attempt: int
+    """The number of the attempt, starting at 0 for each task."""
 
 
 class TaskId(NamedTuple):
@@ -61,63 +69,83 @@ class TaskId(NamedTuple):
     task_attempt: TaskAttempt
 
 
+class RecordKey(NamedTuple):
+    """The parts of a record key of the decision log."""
+
+    prefix: bytes
+    """The encoded prefix of the query or job."""
+    is_claim: bool
+    """Whether the record is a claim, which names the query's current driver. Otherwise, it has the key of decisions."""
+
+
 def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
-    """Return the number to use in a task id if the id with the attempt's own number is in use.
+    """Return an attempt number for the transactional id of a task, if the id with the attempt's own number is in use.
 
     Attempts that run at the same time get different numbers.
 
+    `attempt`: the attempt's number within its task.
     `task_attempt_id`: the attempt's number within the Spark application.
     """
     return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBER_COUNT)
 
 
 def build_driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:
-    """Build the driver id with this number."""
+    """Return the transactional id under which a query's driver decides which batches are committed.
+
+    `number`: 1 for the first such id of the prefix. When the epochs of an id are used up, the next number follows.
+    """
     return f"{prefix}-driver" if number == FIRST_DRIVER_NUMBER else f"{prefix}-driver-{number}"
 
 
 def parse_driver_number(prefix: str, transactional_id: str) -> int | None:
-    """Return the number of one of this prefix's driver ids. Return None for any other transactional id."""
+    """Return the number of a driver id of this prefix, such as 2 for `<prefix>-driver-2`.
+
+    Return None for any other transactional id.
+    """
     digits = transactional_id.removeprefix(f"{prefix}-driver-")
     number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER_NUMBER
-    # Rebuilding the id also rejects "-driver-1", because the first driver id has no number, and ids of tasks.
+    # Compare with the rebuilt id, to reject ids of tasks, and "-driver-1": the first driver id contains no number.
     return number if build_driver_id(prefix, number) == transactional_id else None
 
 
 def build_claim_key(prefix: str) -> bytes:
-    """Return the record key of a prefix's claims in the decision log.
+    """Return the key of those records in the decision log by which drivers claim the prefix.
 
-    Decisions use the prefix itself as their key. The keys differ so that compaction never replaces a decision with a
+    The prefix itself is the key of decisions. The keys differ so that compaction never removes a decision in favor of a
     claim.
     """
     return prefix.encode() + _CLAIM_KEY_SUFFIX
 
 
-def split_record_key(key: bytes) -> tuple[bytes, bool]:
-    """Split a record key of the decision log. Return the prefix and whether the record is a claim."""
-    return key.removesuffix(_CLAIM_KEY_SUFFIX), key.endswith(_CLAIM_KEY_SUFFIX)
+def parse_record_key(key: bytes) -> RecordKey:
+    """Split a record key of the decision log into its parts."""
+    return RecordKey(key.removesuffix(_CLAIM_KEY_SUFFIX), is_claim=key.endswith(_CLAIM_KEY_SUFFIX))
 
 
 def build_task_id(prefix: str, task_attempt: TaskAttempt) -> str:
-    """Build the transactional id of a task attempt."""
+    """Return the transactional id of a task attempt. It contains the generation modulo GENERATION_COUNT."""
     generation = task_attempt.generation % GENERATION_COUNT
     return f"{prefix}-{generation}-{task_attempt.partition}-{task_attempt.attempt}"
 
 
 def parse_task_attempt(prefix: str, transactional_id: str) -> TaskAttempt | None:
-    """Parse one of this prefix's task ids. Return None for any other transactional id."""
+    """Parse the transactional id of a task of this prefix. Return None for any other id."""
     task_id = parse_task_id(transactional_id)
     return task_id.task_attempt if task_id is not None and task_id.prefix == prefix else None
 
 
 def parse_task_id(transactional_id: str) -> TaskId | None:
-    """Parse a task id of any prefix. Return None for any other transactional id."""
+    """Parse the transactional id of a task of any prefix. Return None for any other id."""
     match = _TASK_ID_PATTERN.fullmatch(transactional_id)
     return None if match is None else TaskId(match[1], TaskAttempt(int(match[2]), int(match[3]), int(match[4])))
 
 
 def derive_prefix(kind: str, identity: str) -> str:
-    """Derive a prefix from the identity of a query or job. Equal arguments give equal prefixes."""
+    """Return a prefix for a query or job for which the user has set none. Equal arguments give equal prefixes.
+
+    `kind`: a word in the prefix that shows what is identified.
+    `identity`: the text that identifies the query or job, such as the location of its checkpoint.
+    """
     return f"{GENERATED_PREFIX}{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
 
 

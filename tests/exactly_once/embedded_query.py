@@ -248,13 +248,13 @@ def list_open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOP
 @contextmanager
 def death_after_claim() -> Iterator[None]:
     """Let a driver die after its claim was committed and before it reads the claim back."""
-    original = query_transactions._wait_and_commit
+    original = LogTransaction.wait_and_commit
 
     def commit(writing: LogTransaction) -> WriterState:
         original(writing)
         raise Crash
 
-    with patch.object(query_transactions, "_wait_and_commit", commit), pytest.raises(Crash):
+    with patch.object(LogTransaction, "wait_and_commit", commit), pytest.raises(Crash):
         yield
 
 

@@ -184,9 +184,8 @@ def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
     def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         found = query.read_entry()
         following = found.with_driver_number(query.driver_number + 1)
-        query_transactions._wait_and_commit(
-            query._begin_transaction(WriterState(driver), [(query.prefix.encode(), encode_entry(following))])
-        )
+        records = [(query.prefix.encode(), encode_entry(following))]
+        query._begin_transaction(WriterState(driver), records).wait_and_commit()
         raise precommit_errors.build_fenced_error(query.driver_id)
 
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
@@ -198,9 +197,7 @@ def hand_over_by_claim(patch: pytest.MonkeyPatch) -> None:
     def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         found = query.read_entry()
         following = found.with_driver_number(query.driver_number + 1)
-        query_transactions._wait_and_commit(
-            query._begin_transaction(WriterState(driver), build_claim_records(found, following))
-        )
+        query._begin_transaction(WriterState(driver), build_claim_records(found, following)).wait_and_commit()
         raise precommit_errors.build_fenced_error(query.driver_id)
 
     patch.setattr(QueryTransactions, "_hand_over", hand_over)

@@ -144,7 +144,7 @@ def test_abandons_prefetched_records_if_the_log_is_shorter_than_the_cached_part(
     log = reader.open()
     log.create_if_missing()
     ids = DriverIds("p", lambda names: {}, dict)
-    ids.describe_missing([1])
+    ids.load_missing([1])
     assert log.read_entry(ids) is None
     (state,) = decision_log._partition_cache.values()
     state.next_offset = 100
@@ -159,7 +159,7 @@ def test_unreadable_record_of_a_driver_id_that_only_the_listing_shows_is_an_erro
     description = TransactionDescription("p-driver-2", EMPTY, identity)
     descriptions = {description.transactional_id: description}
     ids = DriverIds("p", lambda names: descriptions if "p-driver-2" in names else {}, lambda: {71: "p-driver-2"})
-    ids.describe_missing([1])
+    ids.load_missing([1])
     state = LogPartitionState(0, newest_records={KEY: {71: LogRecord(5, identity, b"x")}})
     with pytest.raises(DecodeError, match="offset 5: the newest decision under the prefix p cannot be read"):
         reader.open()._select_entry(0, state, ids)

@@ -51,24 +51,24 @@ def ids(brokers: Brokers) -> DriverIds:
 
 
 def test_describes_each_id_once(brokers: Brokers, ids: DriverIds) -> None:
-    ids.describe_missing([2, 1, 2])
-    ids.describe_missing([1, 2])
-    ids.describe_missing([3, 2])
+    ids.load_missing([2, 1, 2])
+    ids.load_missing([1, 2])
+    ids.load_missing([3, 2])
     assert brokers.described == [["p-driver", "p-driver-2"], ["p-driver-3"]]
     assert [ids.is_known(number) for number in range(1, 5)] == [True, True, False, False]
 
 
 def test_describes_all_ids_of_the_prefix_that_brokers_list(brokers: Brokers, ids: DriverIds) -> None:
-    assert ids.describe_all_listed() == brokers.ids
+    assert ids.load_all_listed() == brokers.ids
     assert brokers.described == [["p-driver", "p-driver-2", "p-driver-4"]]
-    assert ids.newest_number == 4
-    assert [ids.find_number(producer_id) for producer_id in (70, 71, 72, 73, 74)] == [1, 2, None, None, 4]
+    assert ids.newest_known_number == 4
+    assert [ids.find_driver_number(producer_id) for producer_id in (70, 71, 72, 73, 74)] == [1, 2, None, None, 4]
 
 
 def test_recorded_producer_id_replaces_described_one(ids: DriverIds) -> None:
-    ids.describe_missing([1])
+    ids.load_missing([1])
     ids.record_producer_id(1, ProducerIdAndEpoch(99, 0))
-    assert (ids.find_number(70), ids.find_number(99)) == (None, 1)
+    assert (ids.find_driver_number(70), ids.find_driver_number(99)) == (None, 1)
 
 
 def test_claimed_or_second_id_has_written_records(ids: DriverIds) -> None:

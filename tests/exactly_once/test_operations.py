@@ -361,6 +361,21 @@ def test_manual_abort_ends_open_decision_of_dead_driver(query: Query) -> None:
     assert list_open_ids(query.broker) == []
 
 
+def test_operation_retries_first_read_if_driver_id_changes_during_it(query: Query) -> None:
+    prepared = query.write_tasks(query.begin(), 0)
+    original = QueryTransactions.read_current_entry
+    errors = [ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")]
+
+    def read(transactions: QueryTransactions, description: TransactionDescription | None) -> Any:
+        if errors:
+            raise errors.pop()
+        return original(transactions, description)
+
+    with patch.object(QueryTransactions, "read_current_entry", read):
+        aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
+    assert [identity.transactional_id for identity in aborted] == [identity.transactional_id for identity in prepared]
+
+
 def test_operation_does_not_fence_driver_that_claims_concurrently(query: Query) -> None:
     query.write_tasks(query.begin(), 0)
     check_unchanged = QueryTransactions.check_unchanged

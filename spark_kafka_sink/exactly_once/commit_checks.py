@@ -1,0 +1,54 @@
+"""Checks of the tasks' transactions immediately before the driver decides a batch.
+
+A decision is a promise to commit every transaction of the batch, even if another process has to do so. The driver
+therefore decides only if each transaction is still open and cannot time out before it is committed. Each check returns
+the error that the driver raises instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once import commit_errors
+from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms
+from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
+
+
+def find_ended_transactions_error(
+    entry: Entry, descriptions: Mapping[str, TransactionDescription]
+) -> ExactlyOnceError | None:
+    """Return an error if a transaction of the batch is no longer open. Return None if all of them are open.
+
+    `entry`: the entry that would be written as the decision. It names the batch's transactions.
+    `descriptions`: the brokers' descriptions of these transactions, by transactional id.
+    """
+    problems = []
+    for transaction in entry.transactions:
+        transactional_id = transaction.transactional_id
+        description = descriptions.get(transactional_id)
+        if description is None:
+            problems.append(f"{transactional_id}: unknown to the brokers")
+        elif not description.is_open or description.id_and_epoch != transaction.id_and_epoch:
+            problems.append(commit_errors.describe_missing_transaction(transaction, description))
+    if problems:
+        return commit_errors.build_transactions_not_open_error(entry, problems)
+    return None
+
+
+def find_too_little_time_error(
+    entry: Entry, descriptions: Iterable[TransactionDescription], now_ms: float
+) -> ExactlyOnceError | None:
+    """Return an error if a transaction may time out before it is committed. Return None if all have enough time left.
+
+    The brokers' clocks give the start of a transaction, and this machine's clock gives the current time.
+
+    `now_ms`: the current time, in milliseconds since the epoch.
+    """
+    for description in descriptions:
+        remaining_ms = description.started_ms + description.timeout_ms - now_ms
+        is_start_known = description.started_ms >= 0
+        if is_start_known and remaining_ms < compute_commit_margin_ms(description.timeout_ms):
+            return commit_errors.build_too_little_time_error(entry, description, remaining_ms)
+    return None
