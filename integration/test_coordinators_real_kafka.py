@@ -174,7 +174,7 @@ def take_over(client: BlockingClient, description: TransactionDescription) -> Pr
 
 def busiest_coordinator(client: BlockingClient) -> int:
     """Return the broker that coordinates most of the transactions that the client has sent requests for."""
-    node_ids = [node.id for node in client._pending.routing._coordinators.values()]
+    node_ids = [node.id for node in client._engine.routing._coordinators.values()]
     return max(set(node_ids), key=node_ids.count)
 
 
@@ -263,7 +263,7 @@ def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(kafka3: KafkaClu
         init_producer_id(client, connected_id, TIMEOUT_MS)  # opens the connection to the id's coordinator
         transactional_ids = [f"{topic}-{number}" for number in range(600)]
         assert describe_transactions(client, transactional_ids) == {}
-        coordinators = client._pending.routing._coordinators
+        coordinators = client._engine.routing._coordinators
         coordinator = coordinators[CoordinatorKey(TRANSACTION, connected_id)].id
         same_coordinator_ids = [
             name for name in transactional_ids if coordinators[CoordinatorKey(TRANSACTION, name)].id == coordinator

@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
-from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
+from spark_kafka_sink.producer.sending.call_executor import CallExecutor
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.requests.leases import Leases
 
@@ -123,7 +123,7 @@ GUARDS = [
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),
     ),
-    Guard(ClusterRequests, "_lock", _names("_awaited_calls _error")),
+    Guard(CallExecutor, "_lock", _names("_awaited_calls _error")),
 ]
 
 BROKER_GUARDS = [

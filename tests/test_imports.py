@@ -88,7 +88,7 @@ LAZY_IMPORTS = (
     ),
     LazyImport("producer.record_digests", ("spark.write_task",), "only for writes with receipts"),
     LazyImport("records.record_hash", ("producer.results",), "only for writes with receipts"),
-    LazyImport("requests.find_coordinator", ("requests.pending",), "not for a producer without a transactional.id"),
+    LazyImport("requests.find_coordinator", ("requests.engine",), "not for a producer without a transactional.id"),
     LazyImport(
         "producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"
     ),

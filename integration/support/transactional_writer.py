@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.requests.pending import PendingRequests
+from spark_kafka_sink.requests.engine import RequestEngine
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.waiting import WAIT_TIMEOUT_SECONDS
@@ -112,17 +112,17 @@ def find_coordinator(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
     with create_client(config) as client:
         describe_transactions(client, [transactional_id])
-        return _find_cached_node(client._pending, transactional_id)
+        return _find_cached_node(client._engine, transactional_id)
 
 
 def find_cached_coordinator(producer: KafkaProducer) -> int:
     """Return the coordinator that the producer has looked up."""
     assert producer._transactions is not None
-    return _find_cached_node(producer._requests._pending, producer._transactions.manager.transactional_id)
+    return _find_cached_node(producer._call_executor._engine, producer._transactions.manager.transactional_id)
 
 
-def _find_cached_node(pending: PendingRequests, transactional_id: str) -> int:
-    node = pending.routing.find_node(CoordinatorKey(TRANSACTION, transactional_id), 0)
+def _find_cached_node(engine: RequestEngine, transactional_id: str) -> int:
+    node = engine.routing.find_node(CoordinatorKey(TRANSACTION, transactional_id), 0)
     assert node is not None
     return node.id
 

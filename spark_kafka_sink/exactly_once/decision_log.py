@@ -63,7 +63,7 @@ from spark_kafka_sink.reader.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from spark_kafka_sink.reader.fetch_loop import prefetch_stored_batches, read_stored_batches
 from spark_kafka_sink.reader.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.engine import Call
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests import topic_admin
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
 DEFAULT_REPLICATION = BROKER_DEFAULT

@@ -58,8 +58,8 @@ from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import TRANSACTIONAL, encode_header
 from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
-from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity

@@ -18,8 +18,8 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.preflight.checks import PreflightTimeouts, Target
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
-from spark_kafka_sink.requests.pending import Call, PendingRequests
-from spark_kafka_sink.requests.polled import PolledRequests
+from spark_kafka_sink.requests.dispatcher import RequestDispatcher
+from spark_kafka_sink.requests.engine import Call, RequestEngine
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopics
@@ -89,8 +89,8 @@ class Probe:
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
         routing = Routing(metadata, choose_node=lambda now_ms: self.find_ready_node())
-        pending = PendingRequests(routing, compute_base_backoff_ms=lambda previous_failure_count: _RETRY_INTERVAL_MS)
-        self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
+        engine = RequestEngine(routing, compute_base_backoff_ms=lambda previous_failure_count: _RETRY_INTERVAL_MS)
+        self._dispatcher = RequestDispatcher(self.client, engine, timeouts.response_ms)
         auto_create = target.allow_auto_topic_creation and target.new_topic is None
         self._topics_call = _TopicsCall(DescribeTopics(target.topics, auto_create=auto_create, include_operations=True))
         self._timeouts = timeouts
@@ -126,7 +126,7 @@ class Probe:
         system, timeouts = self._system, self._timeouts
         started_ms = system.now()
         deadline_ms = started_ms + timeouts.response_ms
-        self._requests.add(self._topics_call)
+        self._dispatcher.add(self._topics_call)
         while (now_ms := system.now()) < deadline_ms:
             self.is_conclusive = self._has_conclusive_result()
             if self.is_conclusive:
@@ -138,7 +138,7 @@ class Probe:
                 if node.id not in self.connected_nodes and self.client.ready(node, now_ms):
                     self.connected_nodes[node.id] = node
             self._poll(deadline_ms - now_ms, now_ms)
-        self._requests.remove(self._topics_call)
+        self._dispatcher.remove(self._topics_call)
 
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
         """Send a request to any connected node and return the last response.
@@ -148,7 +148,7 @@ class Probe:
         """
         call = _RequestCall(request, self._system.wall_ms)
         started_ms = self._system.now()
-        self._requests.add(call)
+        self._dispatcher.add(call)
         try:
             while not call.is_done:
                 now_ms = self._system.now()
@@ -160,16 +160,16 @@ class Probe:
                     break
                 self._poll(_POLL_INTERVAL_MS, now_ms)  # sends the request and passes responses to `call`
         finally:
-            self._requests.remove(call)
+            self._dispatcher.remove(call)
         if call.last_exchange is None:
             raise call.error or call.last_failure or DisconnectedError("all connections were lost")
         return call.last_exchange
 
     def _poll(self, timeout_ms: float, now_ms: float) -> None:
         """Send due requests, then poll the client once, for at most _POLL_INTERVAL_MS, and handle the responses."""
-        delay_ms = self._requests.send_due(now_ms)
+        delay_ms = self._dispatcher.send_due(now_ms)
         for response in self.client.poll(min(_POLL_INTERVAL_MS, timeout_ms, delay_ms), now_ms):
-            self._requests.handle_response(response)
+            self._dispatcher.handle_response(response)
 
     def should_create(self, topic: MetadataResponseTopic) -> bool:
         """Return whether the topic is missing and the writer will create it before the write."""

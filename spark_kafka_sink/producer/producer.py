@@ -73,7 +73,7 @@ from spark_kafka_sink.producer.rows import (
     find_rejected_rows,
 )
 from spark_kafka_sink.producer.sender_loop import SenderLoop
-from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
+from spark_kafka_sink.producer.sending.call_executor import CallExecutor
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderThread, abandon
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
@@ -169,7 +169,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             count_rows=self._metrics.record_row_sizes,
         )
         backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
-        self._requests = ClusterRequests(self._client, self._metadata, backoff)
+        self._call_executor = CallExecutor(self._client, self._metadata, backoff)
         if self.config.transactional_id is not None:
             self._transactions = self._create_transactions()
         self._sender = Sender(
@@ -178,7 +178,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._metadata,
             self._accumulator,
             self._metrics,
-            self._requests,
+            self._call_executor,
             system=self._system,
             transactions=None if self._transactions is None else self._transactions.manager,
         )

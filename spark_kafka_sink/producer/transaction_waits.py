@@ -28,7 +28,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import validate_topic
 from spark_kafka_sink.producer.sender_loop import SenderLoop
-from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
+from spark_kafka_sink.producer.sending.call_executor import BlockingCall, CallExecutor
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Operation, mark_already_aborted
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
@@ -71,13 +71,13 @@ class ProducerTransactions:
         manager: TransactionManager,
         client: NetworkClient,
         accumulator: RecordAccumulator,
-        cluster_requests: ClusterRequests,
+        call_executor: CallExecutor,
         wait_context: WaitContext,
         max_block_ms: float,
     ) -> None:
         self.manager = manager
         """The state of the transactions. The sender and the checks of send() use it directly."""
-        self._cluster_requests = cluster_requests
+        self._call_executor = call_executor
         self._client = client
         self._accumulator = accumulator
         self._loop = wait_context.loop
@@ -134,12 +134,12 @@ class ProducerTransactions:
             return {}
         request = DescribeTransactions(requested_ids)
         call = BlockingCall([request])
-        self._cluster_requests.submit(call)
+        self._call_executor.submit(call)
         try:
             self._client.wakeup()
             has_ended = self._loop.wait(call.done_event, self._max_block_ms)
         finally:
-            self._cluster_requests.cancel(call)
+            self._call_executor.cancel(call)
         if not has_ended:
             raise self._build_timeout_error(DESCRIBE, call.last_failure)
         return collect_descriptions(request, call.results())
@@ -263,10 +263,10 @@ def create_transactions(
     config: ProducerConfig,
     client: NetworkClient,
     accumulator: RecordAccumulator,
-    cluster_requests: ClusterRequests,
+    call_executor: CallExecutor,
     wait_context: WaitContext,
 ) -> ProducerTransactions:
     """Create the transactional calls of a producer, whose `config` must have a transactional.id."""
     assert config.transactional_id is not None
     manager = TransactionManager(config.transactional_id, config.transaction_timeout_ms)
-    return ProducerTransactions(manager, client, accumulator, cluster_requests, wait_context, config.max_block_ms)
+    return ProducerTransactions(manager, client, accumulator, call_executor, wait_context, config.max_block_ms)

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender_loop import SenderLoop
-from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
+from spark_kafka_sink.producer.sending.call_executor import CallExecutor
 from spark_kafka_sink.producer.sending.sender import Sender
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not import these modules
@@ -63,7 +63,7 @@ class TransactionalProducer:
     _is_closed: bool
     _client: NetworkClient
     _accumulator: RecordAccumulator
-    _requests: ClusterRequests
+    _call_executor: CallExecutor
     _loop: SenderLoop
     _sender: Sender
     _metrics: ProducerMetrics
@@ -206,7 +206,7 @@ class TransactionalProducer:
         from spark_kafka_sink.producer.transaction_waits import WaitContext, create_transactions
 
         wait_context = WaitContext(self._loop, self._metrics, self._system)
-        return create_transactions(self.config, self._client, self._accumulator, self._requests, wait_context)
+        return create_transactions(self.config, self._client, self._accumulator, self._call_executor, wait_context)
 
     # --- checks of the producer's state
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.fetch import FetchResponse, FetchRespons
 from spark_kafka_sink.reader.fetch import ISOLATION_LEVELS, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, READ_UNCOMMITTED, Fetch
 from spark_kafka_sink.reader.fetched import StoredBatch, get_records, iterate_stored_batches
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.engine import Call
 
 ChunkT = TypeVar("ChunkT")
 ChunkDecoder: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[ChunkT, int]]]"

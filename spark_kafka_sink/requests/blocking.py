@@ -1,6 +1,6 @@
 """BlockingClient: sends requests to the cluster and blocks the calling thread until the results arrive.
 
-A call is a group of requests that are sent together. The request engine (pending.py) routes and retries each request of
+A call is a group of requests that are sent together. The request engine (engine.py) routes and retries each request of
 a call until it has a final result. `send` waits for the result. `begin` and `finish` do the same in two steps, so that
 several calls may be in progress at once. While the thread waits for one call, all calls make progress.
 
@@ -30,7 +30,7 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.deadline import Deadline, compute_pause_ms
-from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
+from spark_kafka_sink.requests.engine import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, RequestEngine
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 
@@ -94,7 +94,7 @@ class BlockingClient:
         self._timeout_counts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = create_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = create_network_client(config, self.metadata, system=self._system)
-        self._pending = PendingRequests(Routing(self.metadata, lambda now_ms: self.choose_node()), compute_pause_ms)
+        self._engine = RequestEngine(Routing(self.metadata, lambda now_ms: self.choose_node()), compute_pause_ms)
 
     def __enter__(self) -> BlockingClient:
         return self
@@ -220,7 +220,7 @@ class BlockingClient:
         (a topic, a transactional id, ...) is final.
         """
         call = Call(requests, should_retry=should_retry, should_retry_unknown_errors=True)
-        self._pending.add(call)
+        self._engine.add(call)
         self._send_due()
         return call
 
@@ -236,7 +236,7 @@ class BlockingClient:
             while not call.is_done:
                 deadline.raise_if_expired(call.last_failure)
                 self._send_due()
-                self.poll_until(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
+                self.poll_until(min(self._engine.next_due_ms(self._system.now()), deadline.at_ms))
                 if call.done_count != done_count:
                     done_count = call.done_count
                     deadline.extend()
@@ -246,7 +246,7 @@ class BlockingClient:
 
     def abandon(self, call: Call[Any]) -> None:
         """Remove a call. Its queued requests are never sent, and responses to requests in flight are ignored."""
-        self._pending.remove(call)
+        self._engine.remove(call)
         for queue in self._queues.values():
             queue.queued_attempts = deque(
                 queued_attempt for queued_attempt in queue.queued_attempts if queued_attempt.attempt.call is not call
@@ -263,13 +263,13 @@ class BlockingClient:
     def _send_due(self) -> None:
         """Add all due attempts to the queues of their nodes."""
         now_ms = self._system.now()
-        for attempt in self._pending.find_due_attempts(now_ms):
+        for attempt in self._engine.find_due_attempts(now_ms):
             queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
             queue.node = attempt.node  # the node's address may have changed
             if not queue.queued_attempts and not queue.in_flight:
                 queue.has_tried_connection = False
             queue.queued_attempts.append(_QueuedAttempt(attempt, now_ms))
-            self._pending.mark_sent(attempt)
+            self._engine.mark_sent(attempt)
 
     def _run_once(self, now_ms: float, timeout_ms: float) -> None:
         """Send queued requests and poll the client once."""
@@ -328,7 +328,7 @@ class BlockingClient:
     def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
         """End an attempt without a response. The request engine retries or fails its keys."""
         self._ended_attempt_count += 1
-        self._pending.handle_failure(attempt, error, self._system.now())
+        self._engine.handle_failure(attempt, error, self._system.now())
 
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
@@ -391,7 +391,7 @@ class BlockingClient:
             self._timeout_counts.pop(queue.node.id, None)
             queue.last_response_ms = response.received_ms
             self._ended_attempt_count += 1
-            self._pending.handle_response(attempt, response.message, self._system.now())
+            self._engine.handle_response(attempt, response.message, self._system.now())
         else:
             disconnected = DisconnectedError(response.reason)
             self._fail_attempt(attempt, response.version_error or response.authentication_error or disconnected)

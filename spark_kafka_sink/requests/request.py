@@ -1,7 +1,7 @@
 """Request: the base class of requests to the cluster.
 
 Each subclass defines the keys that it is about (topics, partitions or ids), the route to the broker that handles each
-key, the message to send, and a verdict table, which says what to do about each error code (verdicts.py). pending.py
+key, the message to send, and a verdict table, which says what to do about each error code (verdicts.py). engine.py
 contains the engine that sends requests until their responses are final.
 """
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.deadline import compute_pause_ms
-from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.topics import CreateTopic, DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.requests.verdicts import Verdict

@@ -20,8 +20,8 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 )
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.deadline import compute_pause_ms
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
-from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity

@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.reader import fetch_loop, fetched
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (

@@ -149,7 +149,7 @@ def test_abandons_prefetched_records_if_the_log_is_shorter_than_the_cached_part(
     (state,) = decision_log._partition_cache.values()
     state.next_offset = 100
     assert reader.open().read_entry(ids) is None
-    assert reader.client._pending._calls == []
+    assert reader.client._engine._calls == []
     assert state not in decision_log._partition_cache.values()
 
 

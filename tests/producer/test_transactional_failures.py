@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall
+from spark_kafka_sink.producer.sending.call_executor import BlockingCall
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -427,7 +427,7 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     since = cluster.system.now()
     of_one, of_other = BlockingCall([DescribeTransactions(["a"])]), BlockingCall([DescribeTransactions(["b"])])
     for call in (of_one, of_other):
-        get_sender(producer)._cluster_requests.submit(call)
+        get_sender(producer)._call_executor.submit(call)
     assert get_loop(producer).run_until(of_other.done_event.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
     assert not of_one.done_event.is_set()

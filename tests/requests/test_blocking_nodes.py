@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.list_offsets import LATEST_TIMESTAMP, ListOffsets
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Call
+from spark_kafka_sink.requests.engine import MAX_UNKNOWN_TOPIC_MS, Call
 from spark_kafka_sink.requests.topics import DescribeTopic
 from tests.fake_system import FakeSystem
 from tests.requests.node_message import NodeMessage, send_to

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.deadline import compute_pause_ms
-from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS
+from spark_kafka_sink.requests.engine import MAX_UNKNOWN_TOPIC_MS
 from spark_kafka_sink.requests.topic_admin import create_if_missing, fetch_topic_settings, topic_exists
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 from tests.fake_system import FakeSystem

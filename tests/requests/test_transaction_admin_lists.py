@@ -128,5 +128,5 @@ def test_retries_failed_list_with_growing_backoff(cluster: Cluster) -> None:
         client.wait_for_topic("t")
         with pytest.raises(KafkaSinkError, match=r"Last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
             list_transactional_ids(client)
-        assert client._pending._calls == [], "no request of the call is sent later"
+        assert client._engine._calls == [], "no request of the call is sent later"
     assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20

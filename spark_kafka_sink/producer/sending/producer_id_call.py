@@ -7,8 +7,8 @@ from collections.abc import Callable
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
-from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.verdicts import Verdict
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 class ProducerIdCall(Call[InitProducerIdResponse]):
     """Requests of the sender that obtain a producer id whenever one is needed (InitProducerId).
 
-    Unlike other calls, this call remains in the request engine (requests/pending.py) for the producer's lifetime.
+    Unlike other calls, this call remains in the request engine (requests/engine.py) for the producer's lifetime.
     """
 
     def __init__(

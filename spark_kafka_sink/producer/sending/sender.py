@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
+from spark_kafka_sink.producer.sending.call_executor import CallExecutor
 from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.producer.sending.delivery_errors import (
     build_abandoned_error,
@@ -61,7 +61,7 @@ class Sender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         metrics: ProducerMetrics,
-        cluster_requests: ClusterRequests,
+        call_executor: CallExecutor,
         *,
         system: System,
         transactions: TransactionManager | None = None,
@@ -79,7 +79,7 @@ class Sender:
             transactions=transactions,
         )
         self._transactions = transactions
-        self._cluster_requests = cluster_requests
+        self._call_executor = call_executor
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._add_producer_id_or_transaction_call()
         # Other threads set these flags without a lock, because `initiate_close` and `abandon` may be called while their
@@ -175,7 +175,7 @@ class Sender:
         )
         self._stop_accepting_records()
         now_ms = self._system.now()
-        self._cluster_requests.fail(error)
+        self._call_executor.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
         # Fail the stored batches before all later ones, so that the futures of a partition fail in order.
@@ -227,14 +227,14 @@ class Sender:
             # Send requests about the transaction before draining. Otherwise batches of other partitions would use up
             # the free request slots of the coordinator's connection, and a new partition could only be added to the
             # transaction once all of them were sent.
-            request_delay_ms = self._send_cluster_requests(now_ms)
+            request_delay_ms = self._send_due_requests(now_ms)
         node_ids, node_delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
             self._send_produce_request(node_id, batches, snapshot, now_ms)
-        request_delay_ms = min(request_delay_ms, self._send_cluster_requests(now_ms))
+        request_delay_ms = min(request_delay_ms, self._send_due_requests(now_ms))
         # Read the due time again, because `ready_check` is stale: each batch that expired or was drained has exposed
         # the next batch of its queue, which may be backing off. Other queues may have become ready just after `now_ms`.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
@@ -271,7 +271,7 @@ class Sender:
                 if self._transactions is not None:
                     self._transactions.transition_to_fatal_error(error)
         if error is not None:
-            self._cluster_requests.fail(error)
+            self._call_executor.fail(error)
             self._fail_unsent_batches(error, now_ms)
 
     def _fail_unsent_batches(self, error: KafkaSinkError, now_ms: float) -> None:
@@ -298,18 +298,18 @@ class Sender:
         The call has requests whenever one is needed, and ends only with the producer.
         """
         if self._transactions is None:
-            self._cluster_requests.add(
+            self._call_executor.add(
                 ProducerIdCall(
                     is_needed=lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained_rows(),
                     set_producer_id_and_epoch=self._set_producer_id_and_epoch,
                     on_failure=self._handle_producer_id_failure,
-                    compute_backoff_ms=self._cluster_requests.compute_backoff_ms,
+                    compute_backoff_ms=self._call_executor.compute_backoff_ms,
                 )
             )
             return
         from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall  # only for transactions
 
-        self._cluster_requests.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
+        self._call_executor.add(TransactionCall(self._transactions, self._is_flushed, self._apply_transaction_state))
 
     def _set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.idempotence.set_producer_id_and_epoch(id_and_epoch)
@@ -343,14 +343,14 @@ class Sender:
             return False
         return not any(partition_state.in_flight_batches for partition_state in self.idempotence)
 
-    def _send_cluster_requests(self, now_ms: float) -> float:
+    def _send_due_requests(self, now_ms: float) -> float:
         """Send all due requests for producer ids, transactions and their descriptions.
 
         Return the delay until the next request is due, or 0 if this call has found a fatal error.
         """
         if self.fatal_error is not None:
             return _MAX_POLL_MS
-        delay_ms = self._cluster_requests.send_due(now_ms)
+        delay_ms = self._call_executor.send_due(now_ms)
         self._set_fatal_error(self._find_transaction_error())
         return 0.0 if self.fatal_error is not None else delay_ms
 
@@ -426,7 +426,7 @@ class Sender:
             if fatal_error is not None and self._transactions is not None:
                 self._transactions.transition_to_fatal_error(fatal_error)
         else:
-            self._cluster_requests.handle_response(response)
+            self._call_executor.handle_response(response)
             fatal_error = self._find_transaction_error()
         self._set_fatal_error(fatal_error)
 

@@ -12,7 +12,7 @@
 
 The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt to
 send one, `_derive_request` computes the next request from the state. A producer id comes first, then additions to the
-transaction, then its end. The request engine (requests/pending.py) routes and retries the requests; transaction_call.py
+transaction, then its end. The request engine (requests/engine.py) routes and retries the requests; transaction_call.py
 passes them to the engine. Each request in requests/transactions.py interprets its response and calls one of the
 listener methods below (on_...).
 

@@ -1,6 +1,6 @@
 """TransactionCall: passes the requests of a TransactionManager to the request engine, and their results back.
 
-The request engine (requests/pending.py) takes its requests from calls. It decides when a request is sent and retried.
+The request engine (requests/engine.py) takes its requests from calls. It decides when a request is sent and retried.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, cast
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.states import ENDING_STATES
-from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
 from spark_kafka_sink.requests.verdicts import Verdict

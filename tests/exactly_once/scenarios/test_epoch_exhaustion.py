@@ -22,8 +22,8 @@ from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, Qu
 from spark_kafka_sink.exactly_once.transaction_aborts import choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.requests.transactions import EndTransaction
 from spark_kafka_sink.testing import EmbeddedBroker

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.requests.pending import PendingRequests
+from spark_kafka_sink.requests.engine import RequestEngine
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, list_open_ids, read_values, rows
@@ -115,12 +115,12 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
         query.commit(start, 0, prepared)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
-    original = PendingRequests.compute_backoff_ms
+    original = RequestEngine.compute_backoff_ms
 
     def markers_are_written(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
         return original(*arguments)
 
-    with patch.object(PendingRequests, "compute_backoff_ms", markers_are_written):
+    with patch.object(RequestEngine, "compute_backoff_ms", markers_are_written):
         assert query.abort(start, 0)
     assert list_open_ids(query.broker) == []

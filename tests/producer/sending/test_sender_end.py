@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, DeliveryError, ProducerClosedError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall
+from spark_kafka_sink.producer.sending.call_executor import BlockingCall
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -25,7 +25,7 @@ from tests.producer.virtual_time import get_loop, get_sender
 def submit_call(producer: KafkaProducer) -> BlockingCall[MetadataResponse]:
     """Submit a blocking call, as a second thread does, without running the sender."""
     call: BlockingCall[MetadataResponse] = BlockingCall([DescribeTopic("t")])
-    producer._requests.submit(call)
+    producer._call_executor.submit(call)
     return call
 
 

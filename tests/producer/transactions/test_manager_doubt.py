@@ -107,7 +107,7 @@ def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_an
     request = talk.due()
     operation = talk.manager.abort()
     assert talk.try_begin_sending(request)
-    talk.pending.mark_sent(talk.attempts[request])
+    talk.engine.mark_sent(talk.attempts[request])
     talk.lose_response(request)
     talk.wait()
     talk.answer(EndTransaction)

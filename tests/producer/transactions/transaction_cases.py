@@ -40,9 +40,9 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.requests.engine import Attempt, RequestEngine
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.pending import Attempt, PendingRequests
 from spark_kafka_sink.requests.request import CoordinatorKey
 from spark_kafka_sink.requests.request import Request as ClusterRequest
 from spark_kafka_sink.requests.routing import Routing
@@ -77,9 +77,9 @@ class Talk:
         self.now = 0.0
         self.is_flushed = True
         backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
-        self.pending = PendingRequests(Routing(metadata(), lambda now_ms: NODE), backoff.compute_delay_ms)
+        self.engine = RequestEngine(Routing(metadata(), lambda now_ms: NODE), backoff.compute_delay_ms)
         self.call = TransactionCall(self.manager, lambda: self.is_flushed)
-        self.pending.add(self.call)
+        self.engine.add(self.call)
         self.attempts: dict[Request, Attempt] = {}
         self.id_and_epoch = IDENTITY
         self.asked: list[type[Request]] = []
@@ -121,7 +121,7 @@ class Talk:
     # --- requests and responses
 
     def next(self) -> Request | None:
-        attempt = next(iter(self.pending.find_due_attempts(self.now)), None)
+        attempt = next(iter(self.engine.find_due_attempts(self.now)), None)
         if attempt is None:
             return None
         self.attempts[attempt.request] = attempt
@@ -137,7 +137,7 @@ class Talk:
         assert kind in (None, type(request))
         self.asked.append(type(request))
         assert self.try_begin_sending(request)
-        self.pending.mark_sent(self.attempts[request])
+        self.engine.mark_sent(self.attempts[request])
         return request
 
     def try_begin_sending(self, request: Request) -> bool:
@@ -148,7 +148,7 @@ class Talk:
         return self.attempts[request].node
 
     def pause_left_ms(self) -> float:
-        return self.pending.next_due_ms(self.now) - self.now
+        return self.engine.next_due_ms(self.now) - self.now
 
     def answer(self, kind: type[Request], code: int = 0) -> Request:
         """Send the due request, which must have this type, and answer it. Answer coordinator lookups before it."""
@@ -162,7 +162,7 @@ class Talk:
         self.respond(request, self.response(request, code))
 
     def respond(self, request: Request, message: Message) -> None:
-        self.pending.handle_response(self.attempts[request], message, self.now)
+        self.engine.handle_response(self.attempts[request], message, self.now)
 
     def lose(self, kind: type[Request]) -> None:
         """Lose the response to the request, and wait for the retry backoff."""
@@ -172,7 +172,7 @@ class Talk:
         self.wait()
 
     def lose_response(self, request: Request) -> None:
-        self.pending.handle_failure(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
+        self.engine.handle_failure(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
 
     def settle(self) -> None:
         """Send and answer requests until none is due."""

@@ -1,7 +1,7 @@
-"""ClusterRequests: sends a producer's requests for producer ids, transactions and their descriptions.
+"""CallExecutor: sends a producer's requests for producer ids, transactions and their descriptions.
 
-The requests are sent on the sender thread. Requests that belong together form a Call. The request engine in
-requests/pending.py routes and retries the requests of all calls. It does so for each key of a request, such as a
+The sender thread sends the requests. Requests that belong together form a Call. The request engine in
+requests/engine.py routes and retries the requests of all calls. It does so for each key of a request, such as a
 transactional id.
 """
 
@@ -15,8 +15,8 @@ from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import KafkaSinkError, copy_error
-from spark_kafka_sink.requests.pending import Call, PendingRequests
-from spark_kafka_sink.requests.polled import PolledRequests
+from spark_kafka_sink.requests.dispatcher import RequestDispatcher
+from spark_kafka_sink.requests.engine import Call, RequestEngine
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.verdicts import Verdict
@@ -50,8 +50,8 @@ class BlockingCall(Call[ResponseT]):
             self.done_event.set()
 
 
-class ClusterRequests(PolledRequests):
-    """A producer's pending requests for producer ids, transactions and transaction descriptions.
+class CallExecutor(RequestDispatcher):
+    """Executes, on the sender thread, the calls of a producer that are not produce requests.
 
     The sender adds its own calls with `add`. Other threads submit theirs with `submit`, and wait for their results.
 
@@ -59,7 +59,7 @@ class ClusterRequests(PolledRequests):
     """
 
     def __init__(self, client: NetworkClient, metadata: Metadata, backoff: ExponentialBackoff) -> None:
-        super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
+        super().__init__(client, RequestEngine(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
         self._awaited_calls: set[BlockingCall[Any]] = set()  # submitted and not yet cancelled; guarded by _lock
         self._added_calls: set[BlockingCall[Any]] = set()  # awaited calls known to the engine; sender thread only
@@ -107,7 +107,7 @@ class ClusterRequests(PolledRequests):
         with self._lock:
             open_calls = {call for call in self._awaited_calls if not call.done_event.is_set()}
         for call in self._added_calls - open_calls:
-            self._pending.remove(call)
+            self._engine.remove(call)
         for call in open_calls - self._added_calls:
-            self._pending.add(call)
+            self._engine.add(call)
         self._added_calls = open_calls

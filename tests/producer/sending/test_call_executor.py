@@ -1,4 +1,4 @@
-"""ClusterRequests: the sender thread sends the calls of other threads over the producer's connections."""
+"""CallExecutor: the sender thread sends the calls of other threads over the producer's connections."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, UnsupportedVersionError
-from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
+from spark_kafka_sink.producer.sending.call_executor import BlockingCall, CallExecutor
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.requests.engine import POLL_INTERVAL_MS, Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Call
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.requests.transactions import DescribeTransactions
-from tests.requests.test_pending import descriptions_response
+from tests.requests.test_engine import descriptions_response
 
 NODE = Node(1, "b1", 9092)
 
@@ -40,7 +40,7 @@ class Sender:
         self.client.latest_usable_version.return_value = 4
         self.client.new_client_request.side_effect = self._new_request
         self.client.send.side_effect = lambda request, now_ms: self.sent.append(request)
-        self.requests = ClusterRequests(self.client, Mock(), ExponentialBackoff(100, 100, Random(1)))
+        self.requests = CallExecutor(self.client, Mock(), ExponentialBackoff(100, 100, Random(1)))
 
     def _new_request(self, node_id: int, message: Message, now_ms: float, *, tag: object, **limits: object) -> object:
         return ClientRequest(node_id, message, len(self.sent), now_ms, 30_000, tag=tag)
@@ -75,7 +75,7 @@ def test_call_ends_with_its_last_key_when_one_response_covers_several(sender: Se
     ended_with: list[list[str]] = []
     call.done_event.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
     for name in "ab":
-        sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
+        sender.requests._engine.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
     sender.requests.submit(call)
     sender.requests.send_due(0)
     sender.respond(descriptions_response({"a": codes.NONE, "b": code}))
@@ -157,7 +157,7 @@ def test_end_of_producer_does_not_change_results_of_ended_call(sender: Sender) -
 def describing_call(sender: Sender) -> BlockingCall[DescribeTransactionsResponse]:
     """Submit a call to the known coordinator of the transactional id "a"."""
     call = BlockingCall([DescribeTransactions(["a"])])
-    sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, "a"), NODE)
+    sender.requests._engine.routing.add_coordinator(CoordinatorKey(TRANSACTION, "a"), NODE)
     sender.requests.submit(call)
     return call
 

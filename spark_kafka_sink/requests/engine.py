@@ -1,4 +1,4 @@
-"""PendingRequests: the request engine, which retries requests until each of their keys has a final result.
+"""RequestEngine: routes and retries requests until each of their keys has a final result.
 
 A key is what a request is about: a transactional id, a topic or a partition. A call is a group of requests that one
 caller sends together. The engine does no I/O and has no clock. Each key of a call is in one of four states:
@@ -13,8 +13,8 @@ to a node, and covers all keys of the request that this node handles. After send
 `mark_sent`, and later `handle_response` or `handle_failure`. If a key's error is retriable or the connection to its
 node is lost, the key becomes due again after a backoff that grows with each failure.
 
-Two modules drive the engine. blocking.py serves threads that wait for the results. polled.py serves owners that poll
-their own client: the producer's sender and preflight.
+Two modules drive the engine. blocking.py serves threads that wait for the results. dispatcher.py serves owners that
+poll their own client: the producer's sender and preflight.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Call(Generic[ResponseT]):
     def try_begin_sending(self, request: Request[ResponseT]) -> bool:
         """Record that the request is about to be sent, and return True. Return False if it must not be sent.
 
-        PolledRequests calls this immediately before it sends the request. The base class allows every request.
+        RequestDispatcher calls this immediately before it sends the request. The base class allows every request.
         """
         return True
 
@@ -178,8 +178,8 @@ class Attempt:
         return self.request.route(self.keys[0]) is Role.ANY_BROKER
 
 
-class PendingRequests:
-    """The request engine. Not thread-safe."""
+class RequestEngine:
+    """Routes and retries the requests of calls. Not thread-safe."""
 
     def __init__(self, routing: Routing, compute_base_backoff_ms: Callable[[int], float]) -> None:
         """`compute_base_backoff_ms`: returns the backoff after a failure, given the number of failures before it."""
