@@ -316,7 +316,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a request without a response may be executed late",
         f"{_MANAGER}.handle_disconnect",
-        "was_sent and request.unsafe_when_delayed",
+        "was_sent and request.affects_next_transaction_if_late",
     ),
     Branch(
         "a rejected request may have been executed", f"{_MANAGER}.handle_response", "if may_be_stored(classification):"

@@ -296,9 +296,9 @@ class Connections:
         other_node_ids = [node_id for node_id in snapshot.nodes if node_id not in rejecting_node_ids]
         if not rejecting_node_ids:
             return None
-        is_every_other_unreachable = all(self.states.is_unreachable(node_id) for node_id in other_node_ids)
-        can_another_accept = bool(other_node_ids) and not (snapshot.is_bootstrap and is_every_other_unreachable)
-        if can_another_accept and len(rejecting_node_ids) < MIN_CREDENTIAL_REJECTIONS:
+        are_other_nodes_unreachable = all(self.states.is_unreachable(node_id) for node_id in other_node_ids)
+        may_other_node_accept = bool(other_node_ids) and not (snapshot.is_bootstrap and are_other_nodes_unreachable)
+        if may_other_node_accept and len(rejecting_node_ids) < MIN_CREDENTIAL_REJECTIONS:
             return None
         latest_rejecting_id = max(rejecting_node_ids, key=self.states.last_attempt_ms)
         return self.states.authentication_exception(latest_rejecting_id)

@@ -305,6 +305,7 @@ class Metadata:
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
         """Apply the hints that have a newer leader epoch than the known one and whose leader is a known node.
 
+        `hints`: at most one per partition, because each hint is compared with the epoch known before this call.
         `nodes`: nodes to add to the known ones.
 
         Return the changed (topic, partition) pairs.
@@ -313,8 +314,8 @@ class Metadata:
             snapshot = self.snapshot
             known_nodes = {**snapshot.nodes, **{node.id: node for node in nodes}}
             usable_hints = [hint for hint in hints if hint.leader_id in known_nodes]
-            updated_partitions = [self._apply_hint(snapshot, hint) for hint in usable_hints]
-            changed_partitions = [partition for partition in updated_partitions if partition is not None]
+            candidates = [self._build_updated_partition(snapshot, hint) for hint in usable_hints]
+            changed_partitions = [partition for partition in candidates if partition is not None]
             if not changed_partitions:
                 return set()
             topics = dict(snapshot.topics)
@@ -420,8 +421,11 @@ class Metadata:
             del self._topic_expiry_ms[topic]
         self._omitted_topics &= self._topic_expiry_ms.keys()
 
-    def _apply_hint(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
-        """Return the partition with the hint's leader, or None if the hint is not newer than the known leader."""
+    def _build_updated_partition(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
+        """Return the partition with the hint's leader.
+
+        Return None if the partition is unknown, or if the hint's leader epoch is not newer than the known one.
+        """
         known_partition = snapshot.partition(hint.topic, hint.partition)
         if known_partition is None or hint.leader_id < 0 or hint.leader_epoch < 0:
             return None

@@ -71,26 +71,37 @@ def parse_option_values(
 
 def _parse_option(option: Option, raw_value: object, parsed_options: ParsedOptions) -> None:
     """Parse one option. Store its value, or add a fault if the value is invalid or the option is not supported."""
-    problem = ""
-    can_show_value = not option.secret
     try:
         value = option.parse(raw_value)
     except ValueError as error:
-        problem = str(error)
-        can_show_value = can_show_value and not isinstance(error, HiddenValueError)
+        parsed_options.invalid_fields.add(option.field)
+        if option.unsupported_reason:
+            _add_unsupported_fault(option, parsed_options)
+        else:
+            _add_value_fault(option, raw_value, error, parsed_options)
+        return
+    # An option that is not supported may be set to its default.
+    if not option.unsupported_reason or value == option.default:
+        parsed_options.values[option.field] = value
     else:
-        # An option that is not supported may be set to its default.
-        if not option.unsupported_reason or value == option.default:
-            parsed_options.values[option.field] = value
-            return
-    parsed_options.invalid_fields.add(option.field)
-    if option.unsupported_reason:
-        parsed_options.faults.add(option.name, f"cannot be set: {option.unsupported_reason}.")
-    elif can_show_value:
+        parsed_options.invalid_fields.add(option.field)
+        _add_unsupported_fault(option, parsed_options)
+
+
+def _add_unsupported_fault(option: Option, parsed_options: ParsedOptions) -> None:
+    """Add the fault of an option that the user may not set."""
+    parsed_options.faults.add(option.name, f"cannot be set: {option.unsupported_reason}.")
+
+
+def _add_value_fault(option: Option, raw_value: object, error: ValueError, parsed_options: ParsedOptions) -> None:
+    """Add the fault of an option whose parser has raised `error`. The fault shows the value unless it is secret."""
+    # The texts are passed as values and are not part of the template, because they may contain braces.
+    problem = str(error)
+    if option.secret or isinstance(error, HiddenValueError):
+        parsed_options.faults.add(option.name, "{problem}.", problem=problem)
+    else:
         shown_value = _describe_value(raw_value)
         parsed_options.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=shown_value)
-    else:
-        parsed_options.faults.add(option.name, "{problem}.", problem=problem)
 
 
 def _describe_value(value: object) -> str:

@@ -99,6 +99,7 @@ class ProducerConfig:
 
         Raise one ConfigurationError that lists all errors, including those found during parsing.
         """
+        # Each of these functions adds the faults that it finds to `parsed_options.faults`.
         connection_values = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
         _check_rack(parsed_options)
@@ -147,15 +148,15 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
     """Merge the options with keyword arguments, such as `linger_ms` for linger.ms.
 
-    A keyword that matches no option, even with dots instead of underscores, is kept unchanged. It may be the option of
-    another Kafka client, for which the error of a later step suggests a replacement.
+    A keyword that matches no option, even with dots instead of underscores, is kept unchanged. It may be another
+    Kafka client's option; a later step then raises an error that suggests the equivalent.
 
     Raise ConfigurationError if an option is set both ways, or if `options` is not a mapping.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
-            'Options must be keyword arguments, KafkaProducer(bootstrap_servers="host:9092"), or a dictionary, '
-            f"not {type(options).__name__}."
+            'Pass options as keyword arguments, such as KafkaProducer(bootstrap_servers="host:9092"), or as a '
+            f"dictionary, not as {type(options).__name__}."
         )
     if not keywords:
         return options or {}

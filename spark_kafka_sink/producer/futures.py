@@ -159,7 +159,7 @@ def _complete_future(future: Future[RecordMetadata], outcome: RecordMetadata | E
         future.set_result(outcome)
 
 
-class _RowsOutcome(NamedTuple):
+class _SharedOutcome(NamedTuple):
     """The common outcome of several rows of a call: either all of them are stored, or all of them have failed."""
 
     row_indices: NDArray[np.int64]
@@ -195,10 +195,10 @@ class RecordFutures:
         self.watched_futures: dict[int, SendFuture] = {}
         """Futures by row index, for rows whose future was read before they had an outcome."""
         self._topic = topic
-        self._rows_outcomes: list[_RowsOutcome] = []
+        self._shared_outcomes: list[_SharedOutcome] = []
         self._indexed_outcome_count = 0
-        """Number of items at the beginning of _rows_outcomes whose rows are in _outcome_by_row."""
-        self._outcome_by_row: dict[int, tuple[_RowsOutcome, int]] = {}
+        """Number of items at the beginning of _shared_outcomes whose rows are in _outcome_by_row."""
+        self._outcome_by_row: dict[int, tuple[_SharedOutcome, int]] = {}
         """The outcome of each row and the row's position in the outcome's `row_indices`, by row index."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_NUMBERS
 
@@ -214,7 +214,7 @@ class RecordFutures:
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Add the outcome of the rows in each range, as SendCall documents."""
         for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
-            self._add_outcome(_RowsOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
+            self._add_outcome(_SharedOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
     def fail_rows(
         self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
@@ -222,7 +222,7 @@ class RecordFutures:
         """Add the outcome of the failed rows, as SendCall documents."""
         partition = -1 if failure.partition is None else failure.partition
         self._add_outcome(
-            _RowsOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
+            _SharedOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
         )
 
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
@@ -235,7 +235,7 @@ class RecordFutures:
         self.callbacks[row_index] = callbacks
         row_indices = np.array([row_index], np.int64)
         interruption = self._add_outcome(
-            _RowsOutcome(row_indices, partition=-1 if partition is None else partition, error=error)
+            _SharedOutcome(row_indices, partition=-1 if partition is None else partition, error=error)
         )
         if interruption is not None:
             raise interruption from None
@@ -246,15 +246,15 @@ class RecordFutures:
 
         Thread-safe.
         """
-        entry = self._outcome_by_row.get(row_index)
-        if entry is None:
+        outcome_and_position = self._outcome_by_row.get(row_index)
+        if outcome_and_position is None:
             self._index_new_outcomes()
-            entry = self._outcome_by_row.get(row_index)
-        if entry is None:
+            outcome_and_position = self._outcome_by_row.get(row_index)
+        if outcome_and_position is None:
             return None
-        rows_outcome, position = entry
-        error = rows_outcome.find_error(position)
-        return self._build_metadata(rows_outcome, position, row_index) if error is None else error
+        shared_outcome, position = outcome_and_position
+        error = shared_outcome.find_error(position)
+        return self._build_metadata(shared_outcome, position, row_index) if error is None else error
 
     def _index_new_outcomes(self) -> None:
         """Index the rows of the outcomes that were added since the last call.
@@ -264,58 +264,58 @@ class RecordFutures:
         """
         # Read once, because another thread may change it during this call.
         indexed_outcome_count = self._indexed_outcome_count
-        new_outcomes = self._rows_outcomes[indexed_outcome_count:]
-        for rows_outcome in new_outcomes:
-            for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
-                self._outcome_by_row[row_index] = rows_outcome, position
+        new_outcomes = self._shared_outcomes[indexed_outcome_count:]
+        for shared_outcome in new_outcomes:
+            for position, row_index in enumerate(shared_outcome.row_indices.tolist()):
+                self._outcome_by_row[row_index] = shared_outcome, position
         self._indexed_outcome_count = indexed_outcome_count + len(new_outcomes)
 
-    def _build_metadata(self, rows_outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
+    def _build_metadata(self, shared_outcome: _SharedOutcome, position: int, row_index: int) -> RecordMetadata:
         """Build the metadata of one row, with -1 in unknown fields.
 
         `position`: the position of the row in the outcome.
         `row_index`: the index of the row in the call.
         """
-        if rows_outcome.error is not None:  # only the topic and perhaps the partition are known
-            return RecordMetadata(self._topic, rows_outcome.partition, offset=-1, timestamp_ms=-1)
-        has_log_append_time = rows_outcome.log_append_time >= 0
+        if shared_outcome.error is not None:  # only the topic and perhaps the partition are known
+            return RecordMetadata(self._topic, shared_outcome.partition, offset=-1, timestamp_ms=-1)
+        has_log_append_time = shared_outcome.log_append_time >= 0
         # The arguments are positional because keywords would take longer for every record.
         return RecordMetadata(
             self._topic,
-            rows_outcome.partition,
-            rows_outcome.base_offset + position if rows_outcome.base_offset >= 0 else -1,
-            rows_outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
+            shared_outcome.partition,
+            shared_outcome.base_offset + position if shared_outcome.base_offset >= 0 else -1,
+            shared_outcome.log_append_time if has_log_append_time else self._timestamps.item(row_index),
             self._key_sizes.item(row_index),
             self._value_sizes.item(row_index),
         )
 
-    def _add_outcome(self, rows_outcome: _RowsOutcome) -> BaseException | None:
+    def _add_outcome(self, shared_outcome: _SharedOutcome) -> BaseException | None:
         """Run the callbacks of the rows, store the outcome, and complete the futures that callers have already read.
 
         If callbacks raised a BaseException that is not an Exception, such as KeyboardInterrupt, return the last one.
         Otherwise return None.
         """
         try:
-            return self._run_callbacks(rows_outcome) if self.callbacks else None
+            return self._run_callbacks(shared_outcome) if self.callbacks else None
         finally:
-            self._rows_outcomes.append(rows_outcome)
+            self._shared_outcomes.append(shared_outcome)
             if self.watched_futures:
-                for row_index in rows_outcome.row_indices.tolist():
+                for row_index in shared_outcome.row_indices.tolist():
                     future = self.watched_futures.pop(row_index, None)
                     record_outcome = None if future is None else self.find_record_outcome(row_index)
                     if future is not None and record_outcome is not None:
                         complete_safely(future.complete, record_outcome)
 
-    def _run_callbacks(self, rows_outcome: _RowsOutcome) -> BaseException | None:
+    def _run_callbacks(self, shared_outcome: _SharedOutcome) -> BaseException | None:
         """Run each callback of the rows once.
 
         Return the last exception that is not an Exception, such as KeyboardInterrupt, or None if there was none.
         """
         interruption: BaseException | None = None
-        for position, row_index in enumerate(rows_outcome.row_indices.tolist()):
-            error = rows_outcome.find_error(position)
+        for position, row_index in enumerate(shared_outcome.row_indices.tolist()):
+            error = shared_outcome.find_error(position)
             for callback in self.callbacks.pop(row_index, ()):
-                metadata = self._build_metadata(rows_outcome, position, row_index)
+                metadata = self._build_metadata(shared_outcome, position, row_index)
                 interruption = _run_callback(callback, metadata, error) or interruption
         return interruption
 

@@ -48,27 +48,27 @@ _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
 class _MutableTotals(SimpleNamespace):
-    """The running counters. Totals is their immutable snapshot, with the same attributes."""
+    """The running counters, whose attributes are the fields of Totals. A Totals object is their immutable snapshot."""
 
     def add_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches and their records.
 
-        The latency of a record is the time since the arrival of the oldest row of its batch.
+        A record's latency is measured from when the oldest row in its batch arrived.
         """
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + header_bytes
         self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + header_bytes
-        # The oldest rows of batches that are acknowledged together often arrived in the same millisecond.
-        records_by_oldest_row_ms: dict[float, int] = {}
+        # Batches that are acknowledged together often share an arrival time, so add each latency only once.
+        record_counts_by_arrival_ms: dict[float, int] = {}
         for batch in batches:
-            oldest_row_ms = batch.oldest_row_ms
-            records_by_oldest_row_ms[oldest_row_ms] = (
-                records_by_oldest_row_ms.get(oldest_row_ms, 0) + batch.record_count
+            arrival_ms = batch.oldest_row_arrival_ms
+            record_counts_by_arrival_ms[arrival_ms] = (
+                record_counts_by_arrival_ms.get(arrival_ms, 0) + batch.record_count
             )
-        for oldest_row_ms, record_count in records_by_oldest_row_ms.items():
+        for arrival_ms, record_count in record_counts_by_arrival_ms.items():
             self.records += record_count
-            self.latencies.add(now_ms - oldest_row_ms, record_count)
+            self.latencies.add(now_ms - arrival_ms, record_count)
 
 
 class _SendCounts:
@@ -91,7 +91,7 @@ class _SendCounts:
     def add(self, batches: Collection[ProducerBatch]) -> None:
         """Add the batches of one request, at least one."""
         sizes = [batch.body_bytes for batch in batches]
-        waits_ms = [batch.last_sent_ms - batch.oldest_row_ms for batch in batches]
+        waits_ms = [batch.last_sent_ms - batch.oldest_row_arrival_ms for batch in batches]
         compression_ratios = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
         uncompressed_count = len(batches) - len(compression_ratios)
         self.batch_count += len(batches)

@@ -1,4 +1,4 @@
-"""murmur2 hashes of a column of keys, from which their partitions are computed.
+"""murmur2 hashes for a column of keys. A record's partition is computed from the hash of its key.
 
 The hashes must stay identical to those of the Java client. Otherwise records with the same key would go to different
 partitions, depending on the client that sends them.
@@ -36,12 +36,12 @@ from spark_kafka_sink.records.byte_column import ByteColumn
 def _to_uint32_scalar(value: int) -> NDArray[np.uint32]:
     """Convert a number to an array without dimensions.
 
-    numpy would convert a Python int in each call, which takes half as long as hashing a word of a thousand keys.
+    Otherwise numpy converts the Python int on every call, at half the cost of hashing one word of 1,000 keys.
     """
     return np.array(value, np.uint32)
 
 
-# The seed, the multiplier and the shifts define the hash. All limits below only affect its speed.
+# The seed, the multiplier and the shifts define the hash. The limits below affect only speed, not the result.
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 """The constant m of murmur2."""

@@ -162,11 +162,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._pool,
             clock=self._system.now,
             wall_clock_ms=self._system.wall_ms,
-            wakeup=client.wakeup,
+            wake_sender=client.wakeup,
             wait_for_event=self._loop.wait,
             random=random,
             partitioner=self._partitioner,
-            count_rows=self._metrics.record_row_sizes,
+            report_assigned_rows=self._metrics.record_row_sizes,
         )
         backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
         self._call_executor = CallExecutor(self._client, self._metadata, backoff)
@@ -186,7 +186,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._metadata,
             self._loop,
             self._metrics,
-            wakeup=client.wakeup,
+            wake_sender=client.wakeup,
             max_block_ms=self.config.max_block_ms,
             system=self._system,
         )
@@ -568,7 +568,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return list(self._await_topic(validate_topic(topic), self._system.now()).topics[topic].partitions)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all records of earlier calls without linger, and wait until each is acknowledged or has failed.
+        """Immediately send all records from earlier calls, and wait until each is acknowledged or has failed.
+
+        The records do not wait for linger.ms.
 
         Raise TimeoutError after `timeout` seconds. Records may have failed when flush() returns; check their futures.
 
@@ -620,18 +622,19 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if os.getpid() != self._pid:
             return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()
-        is_callback = self._loop.is_current()  # a callback runs on the sender thread, so waiting would never end
-        is_immediate = timeout == 0  # the caller wants the remaining records to fail
+        # A callback runs on the sender thread. If close() waited for that thread, it would wait for itself.
+        is_called_from_callback = self._loop.is_current()
+        closes_immediately = timeout == 0  # the caller wants the remaining records to fail
         remaining_seconds = timeout
         try:
-            if self._transactions is not None and not is_callback and not is_immediate:
+            if self._transactions is not None and not is_called_from_callback and not closes_immediately:
                 remaining_seconds = self._transactions.close(timeout)
         finally:  # end the thread even if the wait for the transaction was interrupted
-            self._sender.initiate_close(force=is_callback or is_immediate)
-        if is_callback:
+            self._sender.initiate_close(force=is_called_from_callback or closes_immediately)
+        if is_called_from_callback:
             return  # the thread ends when the callback has returned
         if not self._loop.join(None if remaining_seconds is None else remaining_seconds * 1000):
-            if not is_immediate:
+            if not closes_immediately:
                 _log.warning("%r did not finish within %s seconds. The remaining records fail.", self, timeout)
             self._sender.initiate_close(force=True)
             self._loop.join(_FORCED_CLOSE_TIMEOUT_MS)

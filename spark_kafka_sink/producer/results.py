@@ -128,7 +128,9 @@ class ColumnsResult:
     stored: Sequence[StoredRanges] = field(repr=False)
     """The stored ranges of the call, one item per response."""
     row_indices: Sequence[NDArray[np.int64]] = field(default=(), repr=False)
-    """For each item of `stored`, the row indices in the call of the row group (calls.py) to which the ranges refer.
+    """One array per item of `stored`, for the item's row group (calls.py).
+
+    The array maps each row of the group to the row's position in the columns that send_columns() got.
 
     Empty unless send_columns() was called with `keep_row_indices`.
     """

@@ -1,7 +1,8 @@
-"""Rows: the rows of one call in columns, and the checks that find rows which cannot be sent.
+"""Rows: the rows of one send call, stored as columns, and the checks that find rows that cannot be sent.
 
 send_columns() finds all rows that cannot be sent before it stages any row. Invalid and oversized rows are found before
-partitions are assigned, because hashing the 100 MB key of a row that is rejected anyway would take a second.
+partitions are assigned, because hashing a huge key (100 MB takes about a second) would be wasted on a row that is
+rejected anyway.
 
 A row is identified by its row index, which is its position in the columns that the caller passed. A position, in
 contrast, refers to the arrays of one Rows object.
@@ -32,7 +33,7 @@ _MAX_LISTED_PARTITIONS = 5
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Rows of one call in columns, until they are grouped with the rows of other calls (grouping.py).
+    """Rows of one send call, stored as columns, until they are grouped with the rows of other calls (grouping.py).
 
     Rows are assigned once `assign` has set their partitions.
     """
@@ -41,7 +42,7 @@ class Rows:
     row_indices: NDArray[np.int64]
     """The index of each row in the call."""
     columns: RecordColumns
-    """The rows themselves. Deleted when they are grouped, so that the encoded records can reuse the memory."""
+    """The row data. Deleted when the rows are grouped, to free memory for the encoded records."""
     sizes: NDArray[np.int64]
     """Upper bound of the encoded size of each row, in bytes (records/record_sizes.py)."""
     requested_partitions: NDArray[np.int32] | None

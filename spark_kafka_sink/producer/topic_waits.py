@@ -50,14 +50,14 @@ class TopicMetadataWaiter:
         loop: SenderLoop,
         metrics: ProducerMetrics,
         *,
-        wakeup: Callable[[], None],
+        wake_sender: Callable[[], None],
         max_block_ms: int,
         system: System,
     ) -> None:
         self._metadata = metadata
         self._loop = loop
         self._metrics = metrics
-        self._wakeup = wakeup
+        self._wake_sender = wake_sender
         self._max_block_ms = max_block_ms
         self._system = system
         self._topics_in_use = _TopicsInUse(metadata.snapshot, recorded_until_ms={})
@@ -121,7 +121,7 @@ class TopicMetadataWaiter:
         """Request the topic's metadata and wait for it. Return whether it makes sense to wait for another update."""
         was_missing = self._was_partition_missing(topic)
         version = self._metadata.request_update_for_topic(topic)
-        self._wakeup()
+        self._wake_sender()
         if was_missing:  # an earlier call has already waited for a missing partition, so this call only requests it
             return False
         is_updated = self._await_metadata(version, call_started_ms + self._max_block_ms)

@@ -59,7 +59,7 @@ def read_header_column(array: pa.Array) -> HeaderColumn:
     starts = integers_to_numpy(array.offsets).astype(np.int64)
     first_header, header_stop = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
     header_count = header_stop - first_header
-    present_mask = None
+    present_mask = None  # entries of a map are never null; structs in a list may be
     if pa.types.is_map(array.type):
         keys, values = array.keys.slice(first_header, header_count), array.items.slice(first_header, header_count)
     else:

@@ -73,7 +73,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     def classify(self, response: InitProducerIdResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def notify_listener(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
+    def on_executed(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
         listener.on_initialized(parse_producer_id_and_epoch(response))
 
     def describe_subject(self, key: str) -> str:

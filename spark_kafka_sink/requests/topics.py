@@ -21,8 +21,8 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.requests.request import Request, Role, Route
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict, VerdictTable
 
-_MIN_VERSION_WITH_OPERATIONS = 8
-"""The first version of Metadata that can return the operations a user may perform on a topic (KIP-430)."""
+_MIN_METADATA_VERSION_WITH_OPERATIONS = 8
+"""The first version of Metadata that can return the operations that a user may perform on a topic (KIP-430)."""
 
 
 class TopicRequest(Request):  # type: ignore[type-arg]  # each subclass names its response type
@@ -35,12 +35,12 @@ class TopicRequest(Request):  # type: ignore[type-arg]  # each subclass names it
         return (self.topic,)
 
     def describe_subject(self, key: str) -> str:
-        return format_partition(key)
+        return format_partition(topic=key)
 
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopic(TopicRequest):
-    """Describe a topic. A missing topic is a final response, not an error."""
+    """Describe a topic. A response that the topic does not exist is final; it is not treated as an error."""
 
     api_key = ApiKey.METADATA
     action = "describe the topic"
@@ -84,7 +84,8 @@ class DescribeTopics(Request[MetadataResponse]):
         return MetadataRequest(
             topics=requested_topics,
             allow_auto_topic_creation=self.auto_create,
-            include_topic_authorized_operations=self.include_operations and version >= _MIN_VERSION_WITH_OPERATIONS,
+            include_topic_authorized_operations=self.include_operations
+            and version >= _MIN_METADATA_VERSION_WITH_OPERATIONS,
         )
 
     def classify(self, response: MetadataResponse) -> Classification:
@@ -93,7 +94,7 @@ class DescribeTopics(Request[MetadataResponse]):
 
 @dataclass(frozen=True, eq=False)
 class CreateTopic(TopicRequest):
-    """Create a topic. TOPIC_ALREADY_EXISTS is a final response, not an error."""
+    """Create a topic. A response that the topic already exists is final; it is not treated as an error."""
 
     api_key = ApiKey.CREATE_TOPICS
     action = "create the topic"
@@ -118,7 +119,7 @@ class ValidateTopic(CreateTopic):
     """Validate the creation of a topic without creating it.
 
     The request may go to any broker, because every broker can check the user's permissions, and callers need no more.
-    NOT_CONTROLLER is therefore a final response and is not retried.
+    A NOT_CONTROLLER response is therefore final; the request is not retried.
     """
 
     action = "validate the topic"

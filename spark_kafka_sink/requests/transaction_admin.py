@@ -111,7 +111,7 @@ class TransactionListing:
     def __init__(self, client: BlockingClient, *states: str) -> None:
         """Send requests to the brokers that are known already, without waiting for the responses.
 
-        This also requests a metadata update, in which `wait_for_transactions` finds the remaining brokers.
+        This also requests a metadata update; `wait_for_transactions` then queries any brokers the update reveals.
         """
         self._client = client
         self._states = states
@@ -121,7 +121,7 @@ class TransactionListing:
         # A bootstrap server is not queried, because it would be queried again under its broker id.
         self._send_to_new_nodes(() if snapshot.is_bootstrap else snapshot.nodes.values())
         self._last_metadata_version: int | None = client.metadata.request_update(reset_backoff=True)
-        """The version before the update that was requested; None if the next round must request an update."""
+        """The metadata version when an update was last requested; None if the next round must request an update."""
 
     def _send_to_new_nodes(self, nodes: Iterable[Node]) -> None:
         """Send a request to each node to which none has been sent yet."""

@@ -33,19 +33,20 @@ class TransactionListener(Protocol):
 class TransactionRequest(Request[ResponseT]):
     """A request to the coordinator of a transactional id or a consumer group.
 
-    The class variables describe the effect of the request on the producer's transaction:
+    The class variables describe the effect of the request on the producer's transaction. In each subclass, these are
+    true:
 
-        AddPartitions, AddOffsets   adds_to_transaction
-        CommitOffsets               starts_v2_transaction, unsafe_when_delayed
-        EndTransaction              ends_transaction, completes_abort, unsafe_when_delayed
+        AddPartitions, AddOffsets   may_open_transaction
+        CommitOffsets               starts_v2_transaction, affects_next_transaction_if_late
+        EndTransaction              ends_transaction, completes_abort, affects_next_transaction_if_late
         InitProducerId              completes_abort
     """
 
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
-    adds_to_transaction: ClassVar[bool] = False
-    """Whether brokers may know of the transaction once this request has been sent, even if its response is lost."""
-    unsafe_when_delayed: ClassVar[bool] = False
-    """Whether executing the request late would affect the next transaction under the same epoch."""
+    may_open_transaction: ClassVar[bool] = False
+    """Whether sending this request may make the transaction known to a broker, whatever the response."""
+    affects_next_transaction_if_late: ClassVar[bool] = False
+    """Whether a broker that executes this request late would change the next transaction under the same epoch."""
     ends_transaction: ClassVar[bool] = False
     """Whether nothing may be added to the transaction after this request."""
     completes_abort: ClassVar[bool] = False
@@ -64,11 +65,11 @@ class TransactionRequest(Request[ResponseT]):
     def route(self, key: str) -> Route:
         return self.coordinator._replace(key=key)
 
-    def notify_listener_of_executed_parts(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Tell the listener which parts of the request succeeded, even if others have to be retried."""
+    def on_parts_executed(self, response: ResponseT, listener: TransactionListener) -> None:
+        """Tell the listener which parts of the request were executed. Other parts may have to be retried."""
 
-    def notify_listener(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Tell the listener that the whole request was executed."""
+    def on_executed(self, response: ResponseT, listener: TransactionListener) -> None:
+        """Tell the listener that the whole request was executed. Called after `on_parts_executed`."""
 
     def describe_subject(self, key: str) -> str:
         return f"transactional id {key}"

@@ -70,7 +70,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
 
     api_key = ApiKey.ADD_PARTITIONS_TO_TXN
     action = "add partitions to the transaction"
-    adds_to_transaction = True
+    may_open_transaction = True
     verdicts = COORDINATOR_VERDICTS | {
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
         codes.INVALID_TXN_STATE: Verdict.FATAL,
@@ -102,7 +102,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
     def classify(self, response: AddPartitionsToTxnResponse) -> Classification:
         return select_most_severe(_classify_partitions(self, self.partitions, parse_partition_error_codes(response)))
 
-    def notify_listener(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
+    def on_executed(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
         listener.on_partitions_added(parse_partition_error_codes(response))
 
 
@@ -132,7 +132,7 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
 
     api_key = ApiKey.ADD_OFFSETS_TO_TXN
     action = "add a consumer group to the transaction"
-    adds_to_transaction = True
+    may_open_transaction = True
     transaction: TransactionIdentity
     group_id: str
 
@@ -151,7 +151,7 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
     def classify(self, response: AddOffsetsToTxnResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def notify_listener(self, response: AddOffsetsToTxnResponse, listener: TransactionListener) -> None:
+    def on_executed(self, response: AddOffsetsToTxnResponse, listener: TransactionListener) -> None:
         listener.on_group_added()
 
 
@@ -162,7 +162,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     api_key = ApiKey.TXN_OFFSET_COMMIT
     action = "write offsets into the transaction"
     starts_v2_transaction = True
-    unsafe_when_delayed = True
+    affects_next_transaction_if_late = True
     verdicts = COORDINATOR_VERDICTS | {
         codes.REQUEST_TIMED_OUT: Verdict.LOOK_UP,
         codes.FENCED_INSTANCE_ID: Verdict.ABORTABLE,
@@ -213,9 +213,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
         return select_most_severe(_classify_partitions(self, self.offsets, _parse_offset_error_codes(response)))
 
-    def notify_listener_of_executed_parts(
-        self, response: TxnOffsetCommitResponse, listener: TransactionListener
-    ) -> None:
+    def on_parts_executed(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
         error_codes = _parse_offset_error_codes(response)
         listener.on_offsets_written(partition for partition, code in error_codes.items() if code == codes.NONE)
 
@@ -236,7 +234,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     action = "end the transaction"
     ends_transaction = True
     completes_abort = True
-    unsafe_when_delayed = True
+    affects_next_transaction_if_late = True
     transaction: TransactionIdentity
     commit: bool
     has_begun: bool = True
@@ -265,7 +263,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
             return Classification(Verdict.DONE, codes.NONE)
         return self.classify_code(response.error_code)
 
-    def notify_listener(self, response: EndTxnResponse, listener: TransactionListener) -> None:
+    def on_executed(self, response: EndTxnResponse, listener: TransactionListener) -> None:
         next_id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         listener.on_ended(next_id_and_epoch if response.producer_id >= 0 else None)
 

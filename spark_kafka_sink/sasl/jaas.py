@@ -1,10 +1,10 @@
-"""Parse `sasl.jaas.config`, which has the same syntax as in the Java client.
+"""Parse `sasl.jaas.config`, using the same syntax as the Java client.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="it's";
 
-The value consists of one login module, a control flag, name=value options and a semicolon. Option values may be in
-double or single quotes. The simple name of the login module's class determines the SASL mechanism; the package is
-ignored. Error messages never quote the value, because it may contain a password.
+The value is a login module class, a control flag and any number of name=value options, terminated by a semicolon.
+Option values may be in double or single quotes. The simple name of the login module's class determines the SASL
+mechanism; the package is ignored. Error messages never quote the value, because it may contain a password.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MECHANISMS_BY_LOGIN_MODULE = {
     "OAuthBearerLoginModule": ("OAUTHBEARER",),
     "Krb5LoginModule": ("GSSAPI",),
 }
-"""The mechanisms that a login module's credentials are for, by the simple name of its class."""
+"""Maps a login module's simple class name to the SASL mechanisms that its credentials can be used with."""
 
 _CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
 _TOKEN_PATTERN = re.compile(

@@ -21,7 +21,7 @@ WINDOW_MS = 30_000
 def create_sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBatch:
     pool = BufferPool(1 << 20, Clock())
     pool.reserve(size, 0)
-    batch = ProducerBatch(tp(0), oldest_row_ms=100, deadline_ms=1000)
+    batch = ProducerBatch(tp(0), oldest_row_arrival_ms=100, deadline_ms=1000)
     encoded = EncodedSlices(memoryview(bytes(size)), [0], [size], [records], [0], [0])
     append_rows(batch, build_batch_rows(NamedCall("c"), np.arange(records)), encoded, MemoryLease(pool, size))
     batch.close(codec)

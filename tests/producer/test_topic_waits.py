@@ -236,6 +236,6 @@ def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> 
     metadata = Mock(spec=Metadata)
     type(metadata).snapshot = PropertyMock(side_effect=[gone, known, gone, gone])
     topics = TopicMetadataWaiter(
-        metadata, Mock(), Mock(), wakeup=Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system
+        metadata, Mock(), Mock(), wake_sender=Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system
     )
     assert topics.await_partitions("t", 0, 1) is known

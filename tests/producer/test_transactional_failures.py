@@ -245,7 +245,7 @@ def test_commit_reports_record_that_expires_before_its_batch_is_sent() -> None:
     cluster, producer = create_producer_in_transaction(1, delivery_timeout_ms=500, request_timeout_ms=100)
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN, times=None).never_respond()
     future = send(producer, b"1", key=b"k")
-    with pytest.raises(TransactionAbortableError, match=r"1 record for topic t, partition 0, failed: .*Never sent"):
+    with pytest.raises(TransactionAbortableError, match=r"1 record for topic t, partition 0, failed: .*never sent"):
         producer.commit_transaction()
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     cluster.control.clear()

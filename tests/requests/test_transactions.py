@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_kafka_sink.client.cluster import Node
@@ -15,9 +17,18 @@ from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, Fin
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
 from spark_kafka_sink.requests.find_coordinator import MIN_VERSION_WITH_SEVERAL_KEYS, FindCoordinator
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, Role
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import AddOffsets, CommitOffsets, DescribeTransactions, ListTransactions
+from spark_kafka_sink.requests.transaction_request import TransactionRequest
+from spark_kafka_sink.requests.transactions import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    DescribeTransactions,
+    EndTransaction,
+    ListTransactions,
+)
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
@@ -88,3 +99,14 @@ def test_list_of_a_broker_has_filters() -> None:
     assert ListTransactions(None).route("") is Role.ANY_BROKER
     message = ListTransactions(node, ("Ongoing",), (70,)).build_message(0)
     assert (message.state_filters, message.producer_id_filters) == (["Ongoing"], [70])
+
+
+@pytest.mark.parametrize("request_type", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction, InitProducerId])
+def test_docstring_lists_effects_of_request(request_type: type[TransactionRequest[Any]]) -> None:
+    """The table in TransactionRequest's docstring names the class variables that are true in each subclass."""
+    effects = {name for name, value in vars(TransactionRequest).items() if value is False}
+    rows = [line for line in (TransactionRequest.__doc__ or "").splitlines() if request_type.__name__ in line]
+    assert len(rows) == 1
+    assert {effect for effect in effects if effect in rows[0]} == {
+        effect for effect in effects if getattr(request_type, effect)
+    }

@@ -50,7 +50,7 @@ class SaslClientAuthenticator:
     """Authenticates a client to a broker; implements Authenticator.
 
     `create_sasl_client`: called for each authentication; may block to request a token.
-    `random_uniform`: varies how early each session is re-authenticated.
+    `choose_reauthentication_fraction`: returns a number in REAUTHENTICATION_FRACTION, the range that it is called with.
     """
 
     principal = ANONYMOUS
@@ -62,22 +62,24 @@ class SaslClientAuthenticator:
         create_sasl_client: Callable[[], ClientMechanism],
         client_id: str,
         *,
-        random_uniform: Callable[[float, float], float] = random.uniform,
+        choose_reauthentication_fraction: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._mechanism = mechanism
+        self._mechanism_name = mechanism
         self._create_sasl_client = create_sasl_client
         self._sasl_client: ClientMechanism | None = None
         self._client_id = client_id
-        self._random_uniform = random_uniform
+        self._choose_reauthentication_fraction = choose_reauthentication_fraction
         self._state = _State.START
-        self._has_authenticated = False
-        self._correlation_id = MIN_RESERVED_CORRELATION_ID - 1
+        self._has_authenticated = False  # whether the first authentication of the connection has succeeded
+        self._correlation_id = MIN_RESERVED_CORRELATION_ID - 1  # of the last request; incremented before each request
         self._handshake_version = 0
         self._authenticate_version: int | None = None
+        """The version of SaslAuthenticate; None if tokens are sent without request headers."""
         self._reauthentication_due_ms: float | None = None
+        """When to re-authenticate; None if the broker does not limit the lifetime of the session."""
 
     def __repr__(self) -> str:
-        return f"<SaslClientAuthenticator {self._mechanism}: {self._state.value}>"
+        return f"<SaslClientAuthenticator {self._mechanism_name}: {self._state.value}>"
 
     @property
     def is_complete(self) -> bool:
@@ -118,14 +120,14 @@ class SaslClientAuthenticator:
             raise
         except DecodeError as error:
             raise AuthenticationError(
-                f"SASL {self._mechanism}: the peer sent an invalid response ({error}): "
+                f"SASL {self._mechanism_name}: the peer sent an invalid response ({error}): "
                 "check that the port is that of a SASL listener"
             ) from error
         except Exception as error:
             # The user's token callback may raise any error. Its message may contain a secret, and Spark shows
             # tracebacks to all users, so neither the message nor the traceback is kept.
             raise AuthenticationError(
-                f"SASL {self._mechanism}: could not obtain the credentials: {type(error).__name__}"
+                f"SASL {self._mechanism_name}: could not obtain the credentials: {type(error).__name__}"
             ) from None
 
     def _handle_api_versions(self, frame: memoryview) -> Sequence[Buffer]:
@@ -133,7 +135,7 @@ class SaslClientAuthenticator:
         api_keys = self._decode_response(frame, ApiVersionsResponse, version=0).api_keys
         max_versions = {api.api_key: api.max_version for api in api_keys}
         if ApiKey.SASL_HANDSHAKE not in max_versions:
-            raise AuthenticationError(f"SASL {self._mechanism}: the broker does not support SaslHandshake")
+            raise AuthenticationError(f"SASL {self._mechanism_name}: the broker does not support SaslHandshake")
         self._handshake_version = min(max_versions[ApiKey.SASL_HANDSHAKE], SaslHandshakeRequest.VERSIONS.max)
         if ApiKey.SASL_AUTHENTICATE in max_versions and self._handshake_version > 0:
             max_version = max_versions[ApiKey.SASL_AUTHENTICATE]
@@ -146,7 +148,7 @@ class SaslClientAuthenticator:
     def _send_handshake(self) -> Sequence[Buffer]:
         self._state = _State.HANDSHAKE
         self._sasl_client = self._create_sasl_client()
-        return self._encode_request(SaslHandshakeRequest(mechanism=self._mechanism), self._handshake_version)
+        return self._encode_request(SaslHandshakeRequest(mechanism=self._mechanism_name), self._handshake_version)
 
     def _handle_sasl_handshake(self, frame: memoryview) -> Sequence[Buffer]:
         """Send the first token if the broker accepts the mechanism. Raise AuthenticationError if it does not."""
@@ -154,33 +156,36 @@ class SaslClientAuthenticator:
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             supported_mechanisms = sanitize(", ".join(response.mechanisms)) or "none"
             raise ListenerMismatchError(
-                f"SASL {self._mechanism}: the listener does not support this mechanism. It supports "
+                f"SASL {self._mechanism_name}: the listener does not support this mechanism. It supports "
                 f"{supported_mechanisms}: change sasl.mechanism"
             )
         if response.error_code == error_codes.ILLEGAL_SASL_STATE:
             raise ListenerMismatchError(
-                f"SASL {self._mechanism}: the listener does not use SASL: check that security.protocol matches the port"
+                f"SASL {self._mechanism_name}: the listener does not use SASL: check that security.protocol matches "
+                "the port"
             )
         if response.error_code != error_codes.NONE:
             raise AuthenticationError(
-                f"SASL {self._mechanism}: the broker rejected the handshake: {_find_error_name(response.error_code)}"
+                f"SASL {self._mechanism_name}: the broker rejected the handshake: "
+                f"{_find_error_name(response.error_code)}"
             )
         assert self._sasl_client is not None
         self._state = _State.TOKEN_EXCHANGE
         return self._encode_token(self._sasl_client.start())
 
     def _handle_token(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
-        """Pass the broker's token to the mechanism. Return the next frame, or None if authentication is complete."""
+        """Pass the broker's token to the mechanism. Return the next frame, or None if there is nothing more to send."""
         assert self._sasl_client is not None
         challenge = self._decode_challenge(frame, now_ms)
         token = None if self._sasl_client.is_complete else self._sasl_client.step(challenge)
         if token is not None:
-            if self._authenticate_version is None and self._sasl_client.is_complete:
+            sends_raw_tokens = self._authenticate_version is None
+            if sends_raw_tokens and self._sasl_client.is_complete:
                 # The broker may send no response to the last token if tokens have no request headers.
                 self._finish()
             return self._encode_token(token)
         if not self._sasl_client.is_complete:
-            raise AuthenticationError(f"SASL {self._mechanism}: the broker ended the authentication early")
+            raise AuthenticationError(f"SASL {self._mechanism_name}: the broker ended the authentication early")
         self._finish()
         return None
 
@@ -194,9 +199,9 @@ class SaslClientAuthenticator:
         response = self._decode_response(frame, SaslAuthenticateResponse, self._authenticate_version)
         if response.error_code != error_codes.NONE:
             reason = sanitize(response.error_message) or _find_error_name(response.error_code)
-            raise AuthenticationError(f"SASL {self._mechanism}: the broker rejected the login: {reason}")
+            raise AuthenticationError(f"SASL {self._mechanism_name}: the broker rejected the login: {reason}")
         if response.session_lifetime_ms > 0:
-            fraction = self._random_uniform(*REAUTHENTICATION_FRACTION)
+            fraction = self._choose_reauthentication_fraction(*REAUTHENTICATION_FRACTION)
             self._reauthentication_due_ms = now_ms + response.session_lifetime_ms * fraction
         return bytes(response.auth_bytes)
 

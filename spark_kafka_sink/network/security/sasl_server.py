@@ -49,18 +49,20 @@ class SaslServerAuthenticator:
         connections_max_reauth_ms: float = 0,
     ) -> None:
         self.failure: AuthenticationError | None = None
+        """The reason why the client was rejected; None if it was not. The channel raises it after the response."""
         self.principal = ANONYMOUS
-        self._mechanisms = mechanisms
+        """The client's name, set when a token exchange is complete."""
+        self._mechanism_factories = mechanisms
         self._handle_api_versions = handle_api_versions
-        self._max_reauth_ms = connections_max_reauth_ms
+        self._max_session_lifetime_ms = connections_max_reauth_ms
         self._state = _State.HANDSHAKE
-        self._mechanism: str | None = None
-        self._server: ServerMechanism | None = None
+        self._mechanism_name: str | None = None  # chosen in the first handshake
+        self._server_mechanism: ServerMechanism | None = None  # of the last token exchange
         self._uses_authenticate_requests = True  # if not, tokens are sent without a request header
-        self._session_expires_ms: float | None = None
+        self._session_expires_ms: float | None = None  # None if the session does not expire
 
     def __repr__(self) -> str:
-        return f"<SaslServerAuthenticator {self._mechanism}: {self._state.value}>"
+        return f"<SaslServerAuthenticator {self._mechanism_name}: {self._state.value}>"
 
     @property
     def is_complete(self) -> bool:
@@ -105,18 +107,20 @@ class SaslServerAuthenticator:
         """Start the exchange. A client that re-authenticates must keep its mechanism."""
         request = _decode(header, frame, SaslHandshakeRequest)
         mechanism = request.mechanism
-        allowed_mechanisms = [self._mechanism] if self._mechanism is not None else list(self._mechanisms)
+        allowed_mechanisms = (
+            [self._mechanism_name] if self._mechanism_name is not None else list(self._mechanism_factories)
+        )
         if mechanism not in allowed_mechanisms:
             self.failure = AuthenticationError(f"the SASL mechanism {mechanism!r} is not supported")
             response = SaslHandshakeResponse(
                 error_code=error_codes.UNSUPPORTED_SASL_MECHANISM, mechanisms=allowed_mechanisms
             )
             return _encode(header, response)
-        self._mechanism = mechanism
-        self._server = self._mechanisms[mechanism]()
+        self._mechanism_name = mechanism
+        self._server_mechanism = self._mechanism_factories[mechanism]()
         self._uses_authenticate_requests = header.api_version >= 1
         self._state = _State.TOKEN_EXCHANGE
-        return _encode(header, SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
+        return _encode(header, SaslHandshakeResponse(mechanisms=list(self._mechanism_factories)))
 
     def _handle_authenticate(self, header: RequestHeader, frame: memoryview, now_ms: float) -> Sequence[Buffer]:
         """Process a token. If the client is rejected, set `failure` and return the error response."""
@@ -135,13 +139,13 @@ class SaslServerAuthenticator:
 
         Raise AuthenticationError if the client is rejected.
         """
-        server = self._server
-        assert server is not None
-        response = server.step(token)
-        if server.is_complete:
-            if self.principal not in (ANONYMOUS, server.principal):
+        server_mechanism = self._server_mechanism
+        assert server_mechanism is not None
+        response = server_mechanism.step(token)
+        if server_mechanism.is_complete:
+            if self.principal not in (ANONYMOUS, server_mechanism.principal):
                 raise AuthenticationError("the principal cannot change when a session is renewed")
-            self.principal = server.principal
+            self.principal = server_mechanism.principal
             self._state = _State.COMPLETE
         return response
 
@@ -150,12 +154,12 @@ class SaslServerAuthenticator:
 
         The lifetime of a session whose credential has just expired is 0, too, although that session expires at once.
         """
-        assert self._server is not None
+        assert self._server_mechanism is not None
         limits_ms = []
-        if self._max_reauth_ms > 0:
-            limits_ms.append(self._max_reauth_ms)
-        if self._server.credential_lifetime_ms is not None:
-            limits_ms.append(self._server.credential_lifetime_ms)
+        if self._max_session_lifetime_ms > 0:
+            limits_ms.append(self._max_session_lifetime_ms)
+        if self._server_mechanism.credential_lifetime_ms is not None:
+            limits_ms.append(self._server_mechanism.credential_lifetime_ms)
         if not limits_ms:
             self._session_expires_ms = None
             return 0

@@ -76,8 +76,8 @@ _CHUNK_DIVISOR = 16
 """The encoded rows of a chunk fill at most buffer.memory divided by this number, unless a single row is larger."""
 
 
-class CountRows(Protocol):
-    """A function that counts rows for the metrics."""
+class ReportAssignedRows(Protocol):
+    """A function that adds rows to the metrics once they are assigned to partitions."""
 
     def __call__(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float, /) -> None: ...
 
@@ -135,24 +135,24 @@ class RecordAccumulator:
         *,
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
-        wakeup: Callable[[], None],
+        wake_sender: Callable[[], None],
         wait_for_event: WaitForEvent,
         random: Random,
         partitioner: Partitioner,
-        count_rows: CountRows,
+        report_assigned_rows: ReportAssignedRows,
     ) -> None:
         """Create an accumulator that shares its pool, clock and partitioner with the producer.
 
-        `wakeup`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
+        `wake_sender`: makes the sender call `fill_and_find_ready_nodes` again. Any thread may call it.
         `wait_for_event`: blocks an appending thread until memory is available.
-        `count_rows`: called for single records only, when they are assigned to partitions.
+        `report_assigned_rows`: called for single records only, when they are assigned to partitions.
         """
         self._config = config
         self.pool = pool
         self._partitioner = partitioner
-        self._count_rows = count_rows
+        self._report_assigned_rows = report_assigned_rows
         self._clock = clock
-        self._wakeup = wakeup
+        self._wake_sender = wake_sender
         self._wait_for_event = wait_for_event
         self._max_chunk_bytes = max(1, config.buffer_memory // _CHUNK_DIVISOR)
         self._lock = threading.Lock()
@@ -162,7 +162,7 @@ class RecordAccumulator:
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
         self._incomplete_batches = IncompleteBatches()
         self._compressor = BatchCompressor(config)
-        self._encoded_copy_count = self._compressor.encoded_copy_count
+        self._max_encoded_copy_count = self._compressor.max_encoded_copy_count
         self._batch_filler = BatchFiller(
             config,
             pool=pool,
@@ -276,7 +276,7 @@ class RecordAccumulator:
         The records are counted here, all at once, because counting a record in append_record would cost as much as
         staging it.
         """
-        self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
+        self._report_assigned_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         find_partition_loads = partial(self.find_partition_loads, topic, snapshot)
         return self._partitioner.assign(
             topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, find_partition_loads
@@ -337,7 +337,7 @@ class RecordAccumulator:
         """
         has_filled_batches = is_full and self._batch_filler.fill_batches(topic, full_batches_only=True)
         if has_filled_batches or has_new_due_time:
-            self._wakeup()
+            self._wake_sender()
 
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return how many bytes to reserve for rows: the larger of their staged and encoded sizes, plus the overhead.
@@ -349,7 +349,7 @@ class RecordAccumulator:
         The result is at most the size of the pool, because a larger reservation could never succeed. Raise
         RecordTooLargeError if the encoded rows alone are larger than the pool.
         """
-        reserved_bytes = overhead_bytes + max(staged_bytes, self._encoded_copy_count * encoded_bytes)
+        reserved_bytes = overhead_bytes + max(staged_bytes, self._max_encoded_copy_count * encoded_bytes)
         if reserved_bytes <= self.pool.total_bytes:
             return reserved_bytes
         if encoded_bytes > self.pool.total_bytes:
@@ -375,7 +375,7 @@ class RecordAccumulator:
     def _wait_for_memory(self, wake_event: threading.Event, timeout_ms: float | None) -> bool:
         """Wait for an event that is set when memory has become free. Return whether it was set in time."""
         # Wake the sender, because it sends batches without lingering while a thread waits for memory.
-        self._wakeup()
+        self._wake_sender()
         return self._wait_for_event(wake_event, timeout_ms)
 
     @contextmanager
@@ -384,7 +384,7 @@ class RecordAccumulator:
         suspension = _LingerSuspension()
         try:
             self._linger_suspensions.add(suspension)
-            self._wakeup()
+            self._wake_sender()
             yield
         finally:
             self._linger_suspensions.discard(suspension)
@@ -489,8 +489,8 @@ class RecordAccumulator:
         partition_queues.py defines, postpone this time.
         """
         if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
-            return stage.oldest_row_ms
-        due_ms = stage.oldest_row_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
+            return stage.oldest_row_arrival_ms
+        due_ms = stage.oldest_row_arrival_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
         # Compute the extra linger only when the rows would otherwise be due, because it depends on what is queued then.
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
@@ -669,7 +669,7 @@ class RecordAccumulator:
                 # those rows into batches (`fill_and_find_ready_nodes`).
                 if not self._batch_filler.has_rows:
                     self._incomplete_batches.assign_batches_to_flushes([flush])
-            self._wakeup()
+            self._wake_sender()
             return wait_for_event(flush.done_event)
         finally:
             with self._lock:

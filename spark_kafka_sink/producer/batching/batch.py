@@ -122,7 +122,7 @@ class ProducerBatch:
         "leader_epoch",
         "log_append_time",
         "max_timestamp",
-        "oldest_row_ms",
+        "oldest_row_arrival_ms",
         "producer_epoch",
         "producer_id",
         "record_count",
@@ -131,16 +131,16 @@ class ProducerBatch:
         "uncompressed_bytes",
     )  # fmt: skip
 
-    def __init__(self, topic_partition: TopicPartition, oldest_row_ms: float, deadline_ms: float) -> None:
+    def __init__(self, topic_partition: TopicPartition, oldest_row_arrival_ms: float, deadline_ms: float) -> None:
         """Create an open batch without records.
 
-        `oldest_row_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
+        `oldest_row_arrival_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
         `deadline_ms`: the time at which delivery.timeout.ms expires.
 
         Numbers not yet known are -1, as in the record format and in produce responses.
         """
         self.topic_partition = topic_partition
-        self.oldest_row_ms = oldest_row_ms
+        self.oldest_row_arrival_ms = oldest_row_arrival_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
         # Records, and the header fields that describe them.
@@ -181,7 +181,7 @@ class ProducerBatch:
     @classmethod
     def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
         """Create a failed batch without bytes, through which the futures of rows that are in no batch get an error."""
-        batch = cls(topic_partition, oldest_row_ms=0, deadline_ms=float("inf"))
+        batch = cls(topic_partition, oldest_row_arrival_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch._owned_records = OwnedRecords(rows=(rows,))
         batch.fail(error)
@@ -219,7 +219,7 @@ class ProducerBatch:
 
     @staticmethod
     def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowGroup, list[StoredRange]]:
-        """Return the ranges of rows that brokers have stored with acknowledged batches, by row group."""
+        """Return, for each row group, the row ranges that the acknowledged batches stored on the brokers."""
         stored_ranges: defaultdict[RowGroup, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, base_offset = batch.topic_partition.partition, batch.base_offset
@@ -227,8 +227,8 @@ class ProducerBatch:
             for row_group, start, stop, first_offset_delta in batch._owned_records.rows:
                 offset = batch.compute_record_offset(first_offset_delta)
                 stored_ranges[row_group].append(make_stored_range((start, stop, partition, offset, log_append_time)))
-            # A batch that is not compressed may have many slices, so this loop avoids a BatchRows object and a call of
-            # compute_record_offset for each slice.
+            # A batch that is not compressed may have many slices, so this loop avoids a BatchRows object and a call to
+            # compute_record_offset per slice. An offset of -1 is unknown: the broker returned no base offset.
             for encoded_buffer, slice_index in zip(batch._encoded_buffers, batch._slice_indices, strict=True):
                 start, stop = encoded_buffer.row_starts[slice_index], encoded_buffer.row_stops[slice_index]
                 offset = base_offset + encoded_buffer.first_offset_deltas[slice_index] if base_offset >= 0 else -1
@@ -304,7 +304,7 @@ class ProducerBatch:
 
         `first_record_index`: the index in this batch of the child's first record.
         """
-        child = ProducerBatch(self.topic_partition, self.oldest_row_ms, self.deadline_ms)
+        child = ProducerBatch(self.topic_partition, self.oldest_row_arrival_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
         rows = select_rows(self.rows, first_record_index, first_record_index + child.record_count)
         segment = encoded_slices.get_segment(slice_index)

@@ -30,8 +30,8 @@ class BatchCompressor:
         self._config = config
         self._codec = config.codec
         self.is_enabled = config.codec is not Codec.NONE
-        self.encoded_copy_count = 2 if self.is_enabled else 1
-        """How many times memory is reserved for encoded rows. Compression needs memory for a second copy."""
+        self.max_encoded_copy_count = 2 if self.is_enabled else 1
+        """How many copies of encoded rows may exist at once: compression creates a second, compressed one."""
         self._ratios = CompressionRatios()
 
     def compute_max_batch_bytes(self, topic: str) -> int:

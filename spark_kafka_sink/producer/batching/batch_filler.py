@@ -318,7 +318,7 @@ class BatchFiller:
         `slices`: the rows for each batch.
         `open_batches`, `queues`: one item per partition of the row group.
         """
-        deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
+        deadline_ms = stage.oldest_row_arrival_ms + self._config.delivery_timeout_ms
         last_batches = list(open_batches)  # by partition index
         slice_batches: list[ProducerBatch] = []
         for partition_index, first_offset_delta in zip(
@@ -327,7 +327,7 @@ class BatchFiller:
             batch = last_batches[partition_index]
             # A slice with the offset delta 0 begins a new batch.
             if batch is None or first_offset_delta == 0:
-                batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_ms, deadline_ms)
+                batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_arrival_ms, deadline_ms)
                 last_batches[partition_index] = batch
             slice_batches.append(batch)
         return slice_batches
@@ -353,7 +353,7 @@ class BatchFiller:
             lease.add_holder(stage, nbytes=0)
             stage.leases.append(lease)
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
-            encoded_bytes = self._compressor.encoded_copy_count * encoded_slices.data.nbytes
+            encoded_bytes = self._compressor.max_encoded_copy_count * encoded_slices.data.nbytes
             stage_lease.transfer(encoded_bytes + overhead_bytes, lease)
             first_offset_deltas = slices.first_offset_deltas[slice_range]
             encoded_buffers.append(

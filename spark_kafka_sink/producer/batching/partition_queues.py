@@ -379,7 +379,7 @@ class PartitionQueues:
             return head.backoff_until_ms
         if head.state is not OPEN or len(batches) > 1 or self._is_linger_suspended:
             return -INFINITE_MS
-        return head.oldest_row_ms + self._linger_ms
+        return head.oldest_row_arrival_ms + self._linger_ms
 
     def _set_leader(self, queue: PartitionQueue) -> None:
         """Set the leader of a queue from the current metadata, or to None if the leader is unknown."""

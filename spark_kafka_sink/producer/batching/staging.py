@@ -149,7 +149,7 @@ class Stage:
         "entries",
         "largest_partition_bytes",
         "leases",
-        "oldest_row_ms",
+        "oldest_row_arrival_ms",
         "pending_appends",
         "record_assignment_due_ms",
         "reserved_bytes",
@@ -158,15 +158,15 @@ class Stage:
         "unassigned_bytes",
     )
 
-    def __init__(self, topic: str, oldest_row_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
+    def __init__(self, topic: str, oldest_row_arrival_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
         """Create a stage without rows.
 
-        `oldest_row_ms`: arrival time of the first row, from which linger.ms is counted.
+        `oldest_row_arrival_ms`: arrival time of the first row, from which linger.ms is counted.
         `max_bytes`: number of bytes that the encoded rows may fill, a share of buffer.memory.
         `max_reserved_bytes`: number of bytes that may be reserved for the rows, a larger share of buffer.memory.
         """
         self.topic = topic
-        self.oldest_row_ms = oldest_row_ms
+        self.oldest_row_arrival_ms = oldest_row_arrival_ms
         self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
         self._max_reserved_bytes = max_reserved_bytes
         self._split_count = 0  # number of splits after which these rows remained staged
@@ -195,7 +195,7 @@ class Stage:
 
     def __repr__(self) -> str:
         size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
-        return f"Stage({self.topic}, {size}, oldest {self.oldest_row_ms})"
+        return f"Stage({self.topic}, {size}, oldest {self.oldest_row_arrival_ms})"
 
     @property
     def assigned_entries(self) -> list[Rows]:
@@ -308,7 +308,7 @@ class Stage:
             return False
         self._has_decided_record_assignment = True
         due_ms = clock() + ASSIGNMENT_DELAY_MS
-        if due_ms >= self.oldest_row_ms + linger_ms:
+        if due_ms >= self.oldest_row_arrival_ms + linger_ms:
             return False
         self.record_assignment_due_ms = due_ms
         return True
@@ -361,8 +361,8 @@ class Stage:
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """Return two new stages: one with the rows of the partitions selected by the mask, and one with all other rows.
 
-        All entries must already be assigned to partitions. Both stages have the `oldest_row_ms` of this stage, and its
-        reserved memory is divided between them. This stage itself does not change.
+        All entries must already be assigned to partitions. Both stages have the `oldest_row_arrival_ms` of this stage,
+        and its reserved memory is divided between them. This stage itself does not change.
 
         Do not call `is_full` on the first stage. Its partition totals are not computed, because its rows become batches
         at once.
@@ -396,7 +396,7 @@ class Stage:
 
     def _create_empty_copy(self) -> Stage:
         """Create a stage without rows that has the topic, the age and the limits of this stage."""
-        return Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes)
+        return Stage(self.topic, self.oldest_row_arrival_ms, self._max_bytes, self._max_reserved_bytes)
 
     def extend(self, later_stage: Stage) -> None:
         """Append the entries of another stage of the topic, whose rows arrived later."""

@@ -95,11 +95,12 @@ class Deliveries:
         self._metrics = metrics
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
-        """Acknowledged batches whose futures are not completed yet."""
-        self._last_response_ms: float  # when the last response was received; set with the first one
-        self._counts_unobserved_failures = False
+        """Acknowledged batches whose futures have not been completed yet."""
+        self._last_response_ms: float | None = None
+        """When the last response was received; None until the first response arrives."""
+        self._is_counting_failures = False
         self.unobserved_failures: UnobservedFailures | None = None
-        """The failures since `count_unobserved_failures` was called; None if there were none."""
+        """The failures counted since `start_counting_failures` was called; None if there are none."""
 
     # --- responses
 
@@ -121,8 +122,8 @@ class Deliveries:
     def complete_stored_batches(self) -> None:
         """Complete the futures of all batches that `handle_response` found to be stored.
 
-        Call this once for all responses that were received together. The rows of a call with many partitions are spread
-        over the responses of all brokers, so the call gets the results of all these rows at once.
+        Call this once for all responses that were received together. A call's rows may be spread over responses from
+        several brokers. Handling those responses together lets the call receive all its results in one step.
         """
         batches = self._stored_batches
         if not batches:
@@ -132,6 +133,7 @@ class Deliveries:
         stored_rows = collect_stored_rows(batches)
         self._stored_batches = []
         try:
+            assert self._last_response_ms is not None  # set by the response that stored the batches
             # Record the metrics before completing the futures, so that callers see the new counts.
             self._metrics.record_acknowledged_batches(batches, self._last_response_ms)
         finally:
@@ -255,9 +257,9 @@ class Deliveries:
 
     # --- failures
 
-    def count_unobserved_failures(self) -> None:
-        """Count the records that fail from now on, because the producer ends without close()."""
-        self._counts_unobserved_failures = True
+    def start_counting_failures(self) -> None:
+        """Count the records that fail from now on in `unobserved_failures`. Call this if close() is never called."""
+        self._is_counting_failures = True
 
     def may_be_stored(self, batch: ProducerBatch) -> bool:
         """Return whether a broker may have stored a batch that is neither acknowledged nor failed.
@@ -290,7 +292,7 @@ class Deliveries:
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now_ms)
-        if self._counts_unobserved_failures:
+        if self._is_counting_failures:
             failures = self.unobserved_failures or UnobservedFailures(record_count=0, first_error=error)
             self.unobserved_failures = failures._replace(record_count=failures.record_count + batch.record_count)
         fail_futures(batch, error, record_errors)

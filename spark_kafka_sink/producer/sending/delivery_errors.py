@@ -61,16 +61,16 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
     """Build the error for a batch that will not be sent again after its last attempt got this response."""
     error = build_attempt_error(batch, response)
     if failure.timed_out:
-        return build_timeout_error(batch, error, in_doubt=failure.in_doubt)
+        return build_timeout_error(batch, error, possibly_stored=failure.in_doubt)
     if failure.has_used_up_retries or failure.in_doubt:
         message = f"{_to_sentence(error)} Attempts: {batch.failed_attempts + 1}."
         partition = format_partition(*batch.topic_partition)
         delivery_error = DeliveryError(message, destination=partition, possibly_stored=failure.in_doubt)
-        return _set_cause(delivery_error, error)
+        return _with_cause(delivery_error, error)
     record_error = _RECORD_ERRORS.get(response.code) if batch.record_count == 1 else None
     if record_error is None:
         return error
-    return _set_cause(record_error(error.reason, destination=error.destination), error)
+    return _with_cause(record_error(error.reason, destination=error.destination), error)
 
 
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
@@ -105,7 +105,7 @@ def _build_authentication_error(leader: Node | None, client: NetworkClient) -> K
     error = None if leader is None else client.authentication_exception(leader.id)
     if error is None:
         return None
-    return _set_cause(AuthenticationError(f"{leader} rejected the authentication: {error}"), error)
+    return _with_cause(AuthenticationError(f"{leader} rejected the authentication: {error}"), error)
 
 
 def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
@@ -124,25 +124,26 @@ def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
     if not isinstance(error, DisconnectedError):
         return error
     remedy = "Check the log and the load of that broker, or increase delivery.timeout.ms."
-    return _set_cause(DisconnectedError(f"{_to_sentence(error)} {remedy}"), error)
+    return _with_cause(DisconnectedError(f"{_to_sentence(error)} {remedy}"), error)
 
 
-def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
+def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, possibly_stored: bool) -> KafkaSinkError:
     """Build the error for a batch whose delivery.timeout.ms has passed.
 
     `cause`: the reason for the timeout; None if it is unknown.
+    `possibly_stored`: whether a broker may have stored the batch.
     """
     partition = format_partition(*batch.topic_partition)
-    timeout_ms = batch.deadline_ms - batch.oldest_row_ms
+    timeout_ms = batch.deadline_ms - batch.oldest_row_arrival_ms
     cause_text = "" if cause is None else f" {_to_sentence(cause)}"
     if not batch.has_been_sent:
-        details = f" Never sent.{cause_text}"
+        details = f", and never sent.{cause_text}"
     elif cause is not None:
-        details = f" The last attempt:{cause_text}"
+        details = f". The last attempt failed:{cause_text}"
     else:
-        details = ""
-    message = f"not acknowledged within {timeout_ms:.0f} ms.{details}"
-    return _set_cause(DeliveryTimeoutError(message, destination=partition, possibly_stored=in_doubt), cause)
+        details = "."
+    message = f"not acknowledged within {timeout_ms:.0f} ms{details}"
+    return _with_cause(DeliveryTimeoutError(message, destination=partition, possibly_stored=possibly_stored), cause)
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
@@ -153,27 +154,27 @@ def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> Kafk
     partition = format_partition(*batch.topic_partition)
     message = (
         "the response to these records was lost, and records before them were rejected. They are not sent again, "
-        f"because that could store them twice. The last attempt: {_to_sentence(cause)}"
+        f"because that could store them twice. The last attempt failed: {_to_sentence(cause)}"
     )
-    return _set_cause(DeliveryError(message, destination=partition, possibly_stored=True), cause)
+    return _with_cause(DeliveryError(message, destination=partition, possibly_stored=True), cause)
 
 
 def build_encoding_error(batch: ProducerBatch) -> KafkaSinkError:
     topic = format_partition(batch.topic_partition.topic)
-    return _set_cause(DeliveryError(f"the rows could not be encoded: {batch.error!r}", destination=topic), batch.error)
+    return _with_cause(DeliveryError(f"the rows could not be encoded: {batch.error!r}", destination=topic), batch.error)
 
 
 def build_split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
     partition = format_partition(*batch.topic_partition)
     message = f"a batch that was rejected as too large could not be split: {error!r}"
-    return _set_cause(DeliveryError(message, destination=partition), error)
+    return _with_cause(DeliveryError(message, destination=partition), error)
 
 
 def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
     """Return a copy of an error with `possibly_stored` set, for records that a broker may have stored."""
     marked_error = copy(error)
     marked_error.possibly_stored = True
-    return _set_cause(marked_error, error.__cause__)
+    return _with_cause(marked_error, error.__cause__)
 
 
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
@@ -208,6 +209,7 @@ def _to_sentence(error: Exception | None) -> str:
     return message if message.endswith(".") else f"{message}."
 
 
-def _set_cause(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
+def _with_cause(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
+    """Set the cause of an error, as `raise error from cause` does, and return the error."""
     error.__cause__ = cause
     return error

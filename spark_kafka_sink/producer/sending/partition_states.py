@@ -97,18 +97,28 @@ class PartitionState:
         self.in_flight_batches: dict[ProducerBatch, int] = {}
         """Maps the batch of each request in flight to the id of the node that the request was sent to. The batch may
         have failed in the meantime."""
-        self.in_flight_node_id = -1  # the node that all requests in flight were sent to
+        self.in_flight_node_id = -1
+        """The node that all requests in flight were sent to."""
         self.phase = PROBING
         self.confirmed_connection: ConnectionIdentity | None
-        """The connection on which a request has succeeded, set by `confirm_pipelining` and valid while PIPELINED."""
-        self.pending_batches: list[ProducerBatch] = []  # in sequence order
-        self.in_doubt_batches = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
-        self.gap_start: int | None = None  # first sequence that no broker will ever store; None if there is no gap
+        """The connection on which a request has succeeded. Set by `confirm_pipelining`; valid only while PIPELINED."""
+        self.pending_batches: list[ProducerBatch] = []
+        """The pending batches, in sequence order."""
+        self.in_doubt_batches = _NO_BATCHES
+        """Batches that may be stored, but are neither acknowledged nor failed."""
+        self.gap_start: int | None = None
+        """The first sequence that no broker will ever store; None if there is no gap."""
         self.has_unresolved_sequence = False
-        """Whether a batch has failed in doubt since `resolve_sequences` or `start_sequences` was last called."""
-        self.id_and_epoch = NO_PRODUCER_ID  # the identity under which the sequences were assigned
-        self.next_sequence: int  # set by `start_sequences`
-        self.last_acked_sequence: int  # set by `start_sequences`; -1 until a batch is acknowledged
+        """Whether a batch has failed without it being known whether it was stored.
+
+        Reset by `resolve_sequences` and `start_sequences`.
+        """
+        self.id_and_epoch = NO_PRODUCER_ID
+        """The identity under which the sequences were assigned."""
+        self.next_sequence: int
+        """The sequence of the next new batch; set by `start_sequences`."""
+        self.last_acked_sequence: int
+        """The last sequence that is stored; -1 until a batch is acknowledged. Set by `start_sequences`."""
 
     def __repr__(self) -> str:
         return (

@@ -258,7 +258,7 @@ class Sender:
         """Reject further records. If the producer was abandoned, count records that fail from now on. Idempotent."""
         self.accumulator.close()
         if self._is_abandoned:
-            self._deliveries.count_unobserved_failures()
+            self._deliveries.start_counting_failures()
 
     def _fail_unsent_batches_after_fatal_error(self, now_ms: float) -> None:
         """Fail the unsent batches and all blocking calls if the producer or its metadata has a fatal error."""
@@ -391,7 +391,7 @@ class Sender:
         for batch in self.accumulator.take_expired_batches(now_ms):
             in_doubt = self._deliveries.may_be_stored(batch)
             cause = find_timeout_cause(batch, self.metadata, self.client)
-            error = build_timeout_error(batch, cause, in_doubt=in_doubt)
+            error = build_timeout_error(batch, cause, possibly_stored=in_doubt)
             self._deliveries.fail_batch(batch, error, now_ms, in_doubt=in_doubt)
             self.metadata.request_update()
 

@@ -170,14 +170,14 @@ class TransactionManager:
             self._transaction = OpenTransaction(version, number=self._transaction_count)
 
     def commit(self) -> Operation:
-        """Begin the commit of the open transaction, or join the pending commit. Return its operation."""
+        """Start committing the open transaction, or join a commit that is already pending. Return the operation."""
         with self._lock:
             return self._lifecycle.start_or_join(COMMIT, lambda: self._lifecycle.transition_to(_State.COMMITTING))
 
     def abort(self) -> Operation:
-        """Begin to abort the open transaction, or join the pending abort. Return its operation.
+        """Start aborting the open transaction, or join an abort that is already pending. Return the abort's operation.
 
-        A pending commit is replaced if its EndTxn was not sent yet.
+        A pending commit is replaced if its EndTxn request has not been sent yet.
         """
         with self._lock:
             transaction = self._transaction
@@ -400,7 +400,7 @@ class TransactionManager:
         `was_sent`: whether the request was sent, so that the broker may have received it.
         """
         with self._lock:
-            self._has_delayable_request |= was_sent and request.unsafe_when_delayed
+            self._has_delayable_request |= was_sent and request.affects_next_transaction_if_late
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
@@ -411,7 +411,7 @@ class TransactionManager:
                 self._mark_in_doubt(request)
             is_done_or_retried = classification.verdict < Verdict.ABORTABLE
             if is_done_or_retried:
-                request.notify_listener_of_executed_parts(response, self)
+                request.on_parts_executed(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
         """Handle the final response to a request, after which the request is not retried."""
@@ -420,7 +420,7 @@ class TransactionManager:
                 return  # the response is stale
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
-                request.notify_listener(response, self)
+                request.on_executed(response, self)
                 return
             advice = self._build_timeout_advice(now_ms) if classification.code in OWNERSHIP_LOST_ERRORS else None
             error = request.build_rejection_error(self.transactional_id, classification, advice)
@@ -613,9 +613,9 @@ class TransactionManager:
         self._id_and_epoch_to_send = id_and_epoch_to_send
 
     def _mark_in_doubt(self, request: Request) -> None:
-        """Record that the coordinator may have executed a request, if the request adds to the transaction."""
+        """Record that the coordinator may have executed a request, if the request may open the transaction."""
         if self._transaction is not None:
-            self._transaction.is_in_doubt |= request.adds_to_transaction
+            self._transaction.is_in_doubt |= request.may_open_transaction
 
     def _require_transaction(self) -> OpenTransaction:
         assert self._transaction is not None

@@ -1,9 +1,12 @@
-"""ListOffsets: look up the earliest offset, the latest offset or the offset for a timestamp of topic-partitions.
+"""ListOffsets: for each topic-partition, look up the earliest offset, the latest offset or the offset for a timestamp.
 
 v2: adds the isolation level
 v4: adds leader epochs
-v7, v8, v9, v11: add special timestamps
+v7: adds the special timestamp MAX_TIMESTAMP (-3): the record with the highest timestamp
+v8: adds EARLIEST_LOCAL_TIMESTAMP (-4): the earliest offset in local storage
+v9: adds LATEST_TIERED_TIMESTAMP (-5): the latest offset in remote storage
 v10: adds a timeout
+v11: adds EARLIEST_PENDING_UPLOAD_TIMESTAMP (-6): the earliest offset that is not yet in remote storage
 """
 
 from __future__ import annotations

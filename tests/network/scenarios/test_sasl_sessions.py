@@ -104,7 +104,7 @@ def test_does_not_reauthenticate_after_session_becomes_unlimited() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = connect_and_authenticate(peer, sasl_channels(Password))
     (authenticator,) = peer.authenticators.values()
-    authenticator._max_reauth_ms = 0
+    authenticator._max_session_lifetime_ms = 0
     for number in range(3):
         system.advance(950)
         send_number(selector, number)

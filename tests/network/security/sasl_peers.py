@@ -145,7 +145,7 @@ def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.
         channel_id: str, sock: ByteSocket, address: SocketAddress, *, is_connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         authenticator = SaslClientAuthenticator(
-            conversation().name, conversation, "client", random_uniform=lambda low, high: share
+            conversation().name, conversation, "client", choose_reauthentication_fraction=lambda low, high: share
         )
         return KafkaChannel(
             channel_id,

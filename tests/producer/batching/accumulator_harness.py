@@ -126,11 +126,11 @@ class Harness:
             self.pool,
             clock=self.clock,
             wall_clock_ms=lambda: WALL_MS,
-            wakeup=self._wake,
+            wake_sender=self._wake,
             wait_for_event=lambda event, timeout_ms: event.wait(None if timeout_ms is None else timeout_ms / 1000),
             random=Random(0),
             partitioner=Partitioner(self.config, Random(0)),
-            count_rows=self._count_rows,
+            report_assigned_rows=self._count_rows,
         )
 
     def _wake(self) -> None:

@@ -38,7 +38,7 @@ def create_batch(columns: RecordColumns, pool: BufferPool | None = None) -> Prod
     lease = MemoryLease(pool, 1000)
     filling_holder = object()
     lease.add_holder(filling_holder, 0)
-    batch = ProducerBatch(tp(3), oldest_row_ms=10, deadline_ms=110)
+    batch = ProducerBatch(tp(3), oldest_row_arrival_ms=10, deadline_ms=110)
     now_ms = 1_700_000_000_000
     plan = split_into_batches(
         compute_record_size_bounds(columns),
@@ -139,7 +139,7 @@ def test_copied_batch_keeps_no_reference_to_rows_of_its_group(
     first, second = NamedCall("first"), NamedCall("second")
     numbers = np.repeat(np.array([0, 1], np.int32), 500)
     group = RowGroup(np.arange(1_000), [first, second], numbers)
-    batch = ProducerBatch(tp(3), oldest_row_ms=10, deadline_ms=110)
+    batch = ProducerBatch(tp(3), oldest_row_arrival_ms=10, deadline_ms=110)
     append_rows(batch, BatchRows(group, 495, 505, 0))
     before = [(call, row_indices.tolist(), number) for call, row_indices, number in batch.split_rows_by_call()]
     copy_records(batch)

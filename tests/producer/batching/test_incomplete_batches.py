@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
 def create_batch(deadline_ms: float) -> ProducerBatch:
-    return ProducerBatch(TopicPartition("t", 0), oldest_row_ms=0.0, deadline_ms=deadline_ms)
+    return ProducerBatch(TopicPartition("t", 0), oldest_row_arrival_ms=0.0, deadline_ms=deadline_ms)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.producer.batching.accumulator_harness import FOREVER, Gate, cluster, 
 
 
 def create_batch(sequence: int, epoch: int = 0) -> ProducerBatch:
-    batch = ProducerBatch(tp(0), oldest_row_ms=0, deadline_ms=1000)
+    batch = ProducerBatch(tp(0), oldest_row_arrival_ms=0, deadline_ms=1000)
     batch.set_producer_state(1, epoch, sequence)
     batch.record_count = 1
     return batch
@@ -36,7 +36,7 @@ def test_lower_epoch_precedes_higher_epoch_for_any_sequence() -> None:
 def test_reenqueued_batches_are_in_sequence_order_before_unsent_ones(order: tuple[int, ...]) -> None:
     queue = PartitionQueue(tp(0))
     sent = [create_batch(2**31 - 2), create_batch(2**31 - 1), create_batch(0)]
-    never_sent = ProducerBatch(tp(0), oldest_row_ms=0, deadline_ms=1000)
+    never_sent = ProducerBatch(tp(0), oldest_row_arrival_ms=0, deadline_ms=1000)
     queue.batches.append(never_sent)
     for index in order:
         queue.insert_in_sequence_order(sent[index])
@@ -44,7 +44,7 @@ def test_reenqueued_batches_are_in_sequence_order_before_unsent_ones(order: tupl
 
 
 def closed_batch(partition: int) -> ProducerBatch:
-    batch = ProducerBatch(tp(partition), oldest_row_ms=0, deadline_ms=1000)
+    batch = ProducerBatch(tp(partition), oldest_row_arrival_ms=0, deadline_ms=1000)
     batch.record_count = 1
     batch.close()
     return batch
@@ -63,7 +63,7 @@ def test_round_visits_only_partitions_with_events() -> None:
 
     for partition in range(1000):
         queue = queues.get(tp(partition))
-        queue.batches = RecordingList([ProducerBatch(tp(partition), oldest_row_ms=100, deadline_ms=1000)])
+        queue.batches = RecordingList([ProducerBatch(tp(partition), oldest_row_arrival_ms=100, deadline_ms=1000)])
         queues.schedule(queue, 100)
     assert len(visited_partitions) == 1000
     visited_partitions.clear()
@@ -83,7 +83,7 @@ def test_stale_timer_makes_no_node_ready() -> None:
     queues = PartitionQueues(linger_ms=5)
     queues.set_snapshot(cluster([0]), 0)
     queue = queues.get(tp(0))
-    queue.batches.append(ProducerBatch(tp(0), oldest_row_ms=0, deadline_ms=1000))
+    queue.batches.append(ProducerBatch(tp(0), oldest_row_arrival_ms=0, deadline_ms=1000))
     queues.schedule(queue, 0)
     queue.batches.clear()
     queues.schedule(queue, 1)
@@ -151,7 +151,7 @@ def create_queue_with(*batches: ProducerBatch) -> tuple[PartitionQueues, Partiti
 
 
 def test_skips_pinned_batch_until_it_is_unpinned() -> None:
-    first, second = (ProducerBatch(tp(0), oldest_row_ms=0, deadline_ms=1000) for _ in range(2))
+    first, second = (ProducerBatch(tp(0), oldest_row_arrival_ms=0, deadline_ms=1000) for _ in range(2))
     queues, queue = create_queue_with(first, second)
     first.pin()
     second.pin()  # both are being compressed in a queue that was ready
@@ -186,7 +186,7 @@ def test_retry_at_head_of_ready_queue_backs_off() -> None:
 
 
 def test_open_batch_lingers_again_after_linger_suspension() -> None:
-    batch = ProducerBatch(tp(0), oldest_row_ms=0, deadline_ms=1000)
+    batch = ProducerBatch(tp(0), oldest_row_arrival_ms=0, deadline_ms=1000)
     queues, _ = create_queue_with(batch)
     queues.set_linger_suspended(True, 1)
     assert queues.ready_node_ids() == {0}

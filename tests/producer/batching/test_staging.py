@@ -56,7 +56,7 @@ def test_stage_counts_its_rows_bytes_and_reservations() -> None:
     stage.add(build_rows([208, 108, 108], [0, 9, 9]), 900)
     add_record(stage, 2, 1_036, reserved=2_000)
     assert (stage.assigned_bytes, stage.unassigned_bytes) == (424, 3 * 1_036)
-    assert (stage.largest_partition_bytes, stage.oldest_row_ms) == (200, 5)
+    assert (stage.largest_partition_bytes, stage.oldest_row_arrival_ms) == (200, 5)
     assert (len(stage.entries), stage.reserved_bytes) == (3, 4_900)
 
 
@@ -198,7 +198,7 @@ def test_split_separates_full_partition_and_keeps_age_of_sparse_ones() -> None:
     assert [rows.row_indices.tolist() for rows in ready.assigned_entries] == [list(range(20, 29)), list(range(9))]
     assert (ready.reserved_bytes, remaining.reserved_bytes) == (36_000, 4_600)
     assert remaining.entries[1] is stage.entries[2]  # an entry that remains as a whole is not copied
-    assert (remaining.assigned_bytes, remaining.oldest_row_ms) == (2_300, 5)
+    assert (remaining.assigned_bytes, remaining.oldest_row_arrival_ms) == (2_300, 5)
     assert not remaining.is_full(16 * KIB)
     assert len(stage.entries) == 3
 
@@ -292,7 +292,7 @@ def test_later_rows_are_appended_after_remaining_rows() -> None:
     _, remaining = stage.split(ready_partitions)
     remaining.extend(later)
     assert remaining.entries[-1] is added
-    assert (remaining.assigned_bytes, remaining.reserved_bytes, remaining.oldest_row_ms) == (19_300, 38_600, 5)
+    assert (remaining.assigned_bytes, remaining.reserved_bytes, remaining.oldest_row_arrival_ms) == (19_300, 38_600, 5)
     next_ready_partitions = remaining.find_ready_partitions(16 * KIB)
     assert next_ready_partitions is not None
     assert np.flatnonzero(next_ready_partitions).tolist() == [30]

@@ -104,7 +104,7 @@ def test_error_of_unsent_records_says_so_and_names_the_reason(lost: str) -> None
     future = producer.send(ProducerRecord("t", b"1"))
     run_until(producer, future.done, 5100)
     error = str(future.exception(0))
-    assert "Never sent" in error
+    assert "and never sent" in error
     assert ("no leader" if lost == "the leader" else "broker0:9092") in error
     assert "may have been stored" not in error
 

@@ -36,8 +36,8 @@ def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
     sequence = batch.base_sequence
     for child in children:
         assert (child.producer_id, child.base_sequence) == (batch.producer_id, sequence)
-        assert (child.oldest_row_ms, child.deadline_ms, child.failed_attempts) == (
-            batch.oldest_row_ms,
+        assert (child.oldest_row_arrival_ms, child.deadline_ms, child.failed_attempts) == (
+            batch.oldest_row_arrival_ms,
             batch.deadline_ms,
             0,
         )

@@ -42,7 +42,7 @@ TP = TopicPartition("t", 0)
 
 
 def create_batch(records: int = 1) -> ProducerBatch:
-    batch = ProducerBatch(TP, oldest_row_ms=0, deadline_ms=1_000)
+    batch = ProducerBatch(TP, oldest_row_arrival_ms=0, deadline_ms=1_000)
     batch.record_count = records
     return batch
 
@@ -145,7 +145,7 @@ def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersion
 def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """Another partition needs the new epoch. This one has no open batch and no failure."""
     other = TopicPartition("t", 1)
-    rejected_batch = ProducerBatch(other, oldest_row_ms=0, deadline_ms=1_000)
+    rejected_batch = ProducerBatch(other, oldest_row_arrival_ms=0, deadline_ms=1_000)
     rejected_batch.record_count = 1
     assert made.admit(rejected_batch, 0, 0)
     made.handle_failed_attempt(rejected_batch, in_doubt=False)

@@ -50,7 +50,7 @@ def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the epoch although an earlier request may be executed late, during the next transaction."""
     for request in (CommitOffsets, EndTransaction):
-        monkeypatch.setattr(request, "unsafe_when_delayed", False)
+        monkeypatch.setattr(request, "affects_next_transaction_if_late", False)
 
 
 def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_error_of_unsent_records_names_leader_address_and_reason(why: str) -> No
     error = future.exception(0)
     assert isinstance(error, DeliveryTimeoutError)
     for message in (
-        "Never sent",
+        "and never sent",
         "broker 0 (kafka-internal:9092)",
         REASONS[why],
         "The broker advertises kafka-internal:9092",
@@ -94,7 +94,7 @@ def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() ->
     (cause,) = causes
     assert cause.startswith("The partition's leader, broker 0 (broker0:9092), cannot be reached: Connection refused")
     assert "Check that the broker is running." in cause
-    assert ["The last attempt: " in str(error) for error in errors] == [True] * 5 + [False] * 2
+    assert ["The last attempt failed: " in str(error) for error in errors] == [True] * 5 + [False] * 2
 
 
 def test_error_names_unresponsive_leader_timeout_and_remedy() -> None:

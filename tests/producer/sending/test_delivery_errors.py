@@ -43,7 +43,7 @@ from tests.producer.batching.single_slice import append_rows
 
 
 def test_named_records_get_broker_message_and_others_batch_refused_error() -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
     append_rows(batch, build_batch_rows(call, np.array([10, 11])))
     append_rows(batch, build_batch_rows(call, np.array([20, 21]), 2))
@@ -59,7 +59,7 @@ def test_named_records_get_broker_message_and_others_batch_refused_error() -> No
 
 
 def test_ignores_named_records_outside_the_batch() -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     batch.record_count = 4
     message = {-1: "before", 3: "the last", 4: "behind"}
     assert list(
@@ -72,7 +72,7 @@ def test_ignores_named_records_outside_the_batch() -> None:
 
 
 def test_error_contains_broker_message() -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     error = build_attempt_error(
         batch, PartitionResponse(codes.POLICY_VIOLATION, error_message="keys are mandatory here")
     )
@@ -84,7 +84,7 @@ def test_error_contains_broker_message() -> None:
 
 def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:
     """An earlier attempt may have stored the records, even if the last attempt did not."""
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     for code in codes.ERROR_CODES:
         text = str(build_final_error(batch, PartitionResponse(code), Fail(in_doubt=True)))
         assert text.count("may have been stored") == 1
@@ -92,7 +92,7 @@ def test_error_in_doubt_does_not_also_deny_that_records_are_stored() -> None:
 
 
 def final(code: int, records: int, message: str = "") -> KafkaSinkError:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     batch.record_count = records
     return build_final_error(batch, PartitionResponse(code, error_message=message), Fail())
 
@@ -123,7 +123,7 @@ def test_record_that_may_be_stored_gets_marked_copy_of_error() -> None:
 
 
 def test_encoding_error_names_topic_and_cause() -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     batch.error = MemoryError("no memory")
     error = build_encoding_error(batch)
     assert "topic t: the rows could not be encoded: MemoryError('no memory')" in str(error)
@@ -132,7 +132,7 @@ def test_encoding_error_names_topic_and_cause() -> None:
 
 @pytest.mark.parametrize("has_been_sent", [False, True])
 def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     batch.error = build_attempt_error(batch, PartitionResponse(codes.NOT_ENOUGH_REPLICAS))
     batch.last_sent_ms = 0 if has_been_sent else -1
     metadata = Mock(snapshot=ClusterSnapshot(), topic_error=Mock(return_value=None), has_connection_failures=False)
@@ -140,7 +140,7 @@ def test_timeout_is_caused_by_rejection_of_last_attempt(has_been_sent: bool) -> 
 
 
 def test_delivery_error_after_lost_connection_names_partition_once() -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     response = PartitionResponse(codes.NETWORK_EXCEPTION, cause=DisconnectedError("the connection was lost"))
     error = build_final_error(batch, response, Fail(has_used_up_retries=True))
     assert isinstance(error, DeliveryError)
@@ -150,11 +150,11 @@ def test_delivery_error_after_lost_connection_names_partition_once() -> None:
 
 @pytest.mark.parametrize("failure", ["timed out", "abandoned"])
 def test_error_of_failed_batch_names_partition_once(failure: str) -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_ms=0, deadline_ms=1)
+    batch = ProducerBatch(TopicPartition("t", 3), oldest_row_arrival_ms=0, deadline_ms=1)
     batch.last_sent_ms = 0
     cause = build_attempt_error(batch, PartitionResponse(codes.NOT_ENOUGH_REPLICAS))
     if failure == "timed out":
-        error = build_timeout_error(batch, cause, in_doubt=False)
+        error = build_timeout_error(batch, cause, possibly_stored=False)
     else:
         error = build_abandoned_error(batch, cause)
     assert "NOT_ENOUGH_REPLICAS" in str(error)

@@ -27,7 +27,7 @@ def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
 
 
 def create_batch(partition: TopicPartition = T0, records: int = 1) -> ProducerBatch:
-    batch = ProducerBatch(partition, oldest_row_ms=0, deadline_ms=1_000)
+    batch = ProducerBatch(partition, oldest_row_arrival_ms=0, deadline_ms=1_000)
     batch.record_count = records
     return batch
 

@@ -35,7 +35,7 @@ ID = ProducerIdAndEpoch(7, 0)
 
 
 def create_batch(records: int = 1) -> ProducerBatch:
-    batch = ProducerBatch(TP, oldest_row_ms=0, deadline_ms=1_000)
+    batch = ProducerBatch(TP, oldest_row_arrival_ms=0, deadline_ms=1_000)
     batch.record_count = records
     return batch
 

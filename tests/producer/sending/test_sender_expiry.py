@@ -156,5 +156,5 @@ def test_sender_wakes_when_a_batch_expires() -> None:
     future = producer.send(record, lambda metadata, error: reported.append(cluster.system.now() - started))
     wait(producer, future)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
-    assert "Never sent." in str(future.exception(0))
+    assert ", and never sent." in str(future.exception(0))
     assert reported == [1500]
