@@ -7,7 +7,7 @@ KafkaSinkError
 │   ├── SchemaError             columns or types that cannot be written
 │   ├── RecordTooLargeError     a record larger than max.request.size, buffer.memory or the broker's limit
 │   └── InvalidRecordError      a record that no broker accepts: invalid topic, partition, timestamp or headers
-├── DecodeError             bytes that violate the protocol, sent by a faulty peer
+├── DecodeError             bytes that cannot be decoded, usually because a faulty peer violated the protocol
 │   └── UnsupportedFormatError  well-formed bytes in an older or newer format
 ├── NetworkError            the network failed, or no process listens at the address
 │   └── DisconnectedError       the connection closed before the response arrived
@@ -28,7 +28,7 @@ KafkaSinkError
 │   ├── TransactionAbortableError  abort the transaction, then begin a new one
 │   └── TransactionTimeoutError    no response within max.block.ms; repeat the call to learn the outcome
 ├── ExactlyOnceError        the write stopped, because continuing would lose or duplicate rows
-│   └── CommitLostError         a batch was decided, but can no longer be committed in full
+│   └── CommitLostError         the commit of a batch was decided, but can no longer be carried out in full
 ├── PreflightError          a check before the write failed; nothing was written
 ├── BufferExhaustedError    buffer.memory was full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions were unknown for max.block.ms
@@ -254,7 +254,7 @@ class InvalidRecordError(DataError, ValueError):
 
 
 class DecodeError(KafkaSinkError):
-    """Bytes that violate the protocol."""
+    """The bytes cannot be decoded, usually because a faulty peer violated the protocol."""
 
 
 class UnsupportedFormatError(DecodeError):
@@ -346,7 +346,10 @@ class ExactlyOnceError(KafkaSinkError):
 
 
 class CommitLostError(ExactlyOnceError):
-    """A decided batch has transactions that can no longer be committed. The message names them."""
+    """The commit of a batch was decided, but some of its transactions can no longer be committed.
+
+    The message names them.
+    """
 
 
 class PreflightError(KafkaSinkError):

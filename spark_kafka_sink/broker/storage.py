@@ -107,7 +107,7 @@ class ClusterFiles:
     def load(self, cluster: EmbeddedCluster) -> None:
         """Load topics, logs, transactions and offsets into a new cluster, and abort all open transactions.
 
-        Raise ConfigurationError if cluster.json was not written by a broker.
+        Raise ConfigurationError if cluster.json was not written by a broker, or does not belong to the logs.
         """
         path = self._directory / "cluster.json"
         if not path.exists():
@@ -123,13 +123,19 @@ class ClusterFiles:
             self._is_loading = False
 
     def _load(self, cluster: EmbeddedCluster, document: Any) -> None:
-        """Restore the saved state. Load transactions first, because each log adds its partition to the open ones."""
+        """Restore the saved state, and abort all open transactions. Raise ConfigurationError if the files disagree.
+
+        Transactions are restored before logs, because recovering a log adds its partition to every transaction that is
+        still open in it.
+        """
         coordinator = cluster.coordinator
         coordinator.next_producer_id = document["next_producer_id"]
         for transaction_fields in document["transactional_ids"]:
             coordinator.transactions[transaction_fields["id"]] = _transaction_from_json(transaction_fields)
-        for group, topic_name, index, offset, leader_epoch, metadata in document["offsets"]:
-            cluster.offsets.commit(group, {(topic_name, index): CommittedOffset(offset, leader_epoch, metadata)})
+        # Offsets are saved as lists, so unpack them in the order in which `save` writes their items.
+        for group, topic_name, partition_index, offset, leader_epoch, metadata in document["offsets"]:
+            committed_offset = CommittedOffset(offset, leader_epoch, metadata)
+            cluster.offsets.commit(group, {(topic_name, partition_index): committed_offset})
         transactions_by_producer = {
             transaction.producer_id: transaction for transaction in coordinator.transactions.values()
         }
@@ -138,10 +144,16 @@ class ClusterFiles:
                 topic_fields["name"], topic_fields["partitions"], topic_fields["config"], UUID(topic_fields["id"])
             )
             for partition in topic.partitions:
-                partition.log.recover(recover_batches(self._directory / f"{topic.name}-{partition.index}.log"))
+                log_path = self._directory / f"{topic.name}-{partition.index}.log"
+                partition.log.recover(recover_batches(log_path))
                 for producer_id in partition.log.list_open_producer_ids():
+                    if producer_id not in transactions_by_producer:
+                        raise ConfigurationError(
+                            f"{log_path} has an open transaction of producer id {producer_id}, which is not in "
+                            "cluster.json. Restore the cluster.json that belongs to the log, or use another directory."
+                        )
                     transactions_by_producer[producer_id].partitions.add((topic.name, partition.index))
-        # At an infinite time, every open transaction has timed out.
+        # Passing infinity as the current time aborts every open transaction.
         coordinator.abort_timed_out_transactions(math.inf)
 
 
@@ -156,7 +168,7 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._valid_end: int | None = None
-        """End of the last complete batch if the previous append failed. None: the whole file is valid."""
+        """End of the last complete batch if the previous append failed; None if the whole file is valid."""
 
     def append(self, data: Buffer) -> None:
         """Append a batch. If OSError is raised, the batch is not stored, and the next append removes what is left."""

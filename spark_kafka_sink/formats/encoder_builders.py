@@ -1,9 +1,9 @@
 """Build the value and key encoders from the format options and a table's columns.
 
-The columns come from a Spark schema or an Arrow schema. Errors about columns are reported together with errors about
-options. If there are no errors, the schema registry is queried for schema ids.
+The columns come from a Spark schema or an Arrow schema. Column errors and option errors are reported together. If
+there are no errors, the schema registry is queried for schema ids.
 
-A part is one part of a record that is encoded from columns: its value or its key.
+Here, a *part* is a record's value or its key, whichever is being encoded from columns.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     OptionFaults,
     SchemaError,
     SchemaRegistryError,
+    option_placeholder,
 )
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import DESCRIPTOR_FORMATS, SchemaFormat, build_format, build_latest_format
@@ -216,7 +217,7 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
     elif requested_name in names:
         problem = "names the column '{name}', which occurs more than once."
     else:
-        problem = "names a struct column '{name}', which does not exist. {alternatives}"
+        problem = "names the struct column '{name}', which does not exist. {alternatives}"
     alternatives = describe_missing_column(requested_name, struct_names, "struct columns")
     placeholders = {"name": requested_name, "alternatives": alternatives}
     raise ConfigurationError(OptionFault(f"{options.record_part}Columns", problem, placeholders))
@@ -234,14 +235,14 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
         faults.add(
             f"{options.record_part}Format",
             f"has no columns to encode: {', '.join(NON_VALUE_COLUMNS)} are not part of the value by default, and the "
-            f"table has no other columns. Name the columns in {{{option}}}.",
+            f"table has no other columns. Name the columns in {option_placeholder(option)}.",
         )
     for name in dict.fromkeys(selected_names):
         if name not in names:
             alternatives = describe_missing_column(name, names)
             faults.add(
                 option,
-                "names a column '{name}', which does not exist. {alternatives}",
+                "names the column '{name}', which does not exist. {alternatives}",
                 name=name,
                 alternatives=alternatives,
             )

@@ -44,7 +44,7 @@ def format_floats(array: pa.Array) -> pa.Array:
     magnitudes = np.abs(values)
     is_plain = ((magnitudes >= _MIN_PLAIN) & (magnitudes < _PLAIN_LIMIT)) | (magnitudes == 0)
     if is_plain.all():
-        return copy_nulls(_format_plain(values), array)
+        return copy_nulls(_format_plain(values), source=array)
     is_finite = np.isfinite(values)
     is_tiny = (magnitudes > 0) & (magnitudes < _TINY_LIMITS[values.itemsize])
     groups = []
@@ -57,7 +57,7 @@ def format_floats(array: pa.Array) -> pa.Array:
         row_indices = np.flatnonzero(mask)
         if len(row_indices):
             groups.append((row_indices, format_group(values[row_indices])))
-    return copy_nulls(scatter_groups(groups, len(values)), array)
+    return copy_nulls(scatter_groups(groups, len(values)), source=array)
 
 
 def find_non_finite(array: pa.Array) -> NDArray[np.bool_]:
@@ -142,23 +142,35 @@ def _normalize_scientific(arrow_text: pa.Array) -> pa.Array:
 
 
 def _to_scientific(plain_text: pa.Array) -> pa.Array:
-    """Convert plain decimals to scientific notation: `123456789.5` to `1.234567895E8`, `0.000123` to `1.23E-4`."""
-    point_positions = _find_substring(plain_text, b".")
-    integer_digit_counts = np.where(point_positions >= 0, point_positions, _compute_lengths(plain_text))
-    digits = pc.replace_substring(plain_text, b".", b"").view(pa.string())
-    significant_digits = pc.ascii_ltrim(digits, "0").view(pa.binary())
-    leading_zero_counts = _compute_lengths(digits) - _compute_lengths(significant_digits)
-    exponents = integer_digit_counts - 1 - leading_zero_counts
-    trailing_digits = pc.binary_slice(significant_digits, 1, _MAX_DIGITS).view(pa.string())
-    fraction_digits = pc.ascii_rtrim(trailing_digits, "0").view(pa.binary())
-    is_fraction_empty = _compute_lengths(fraction_digits) == 0
-    min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
-    exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
-    exponent_column = choose(exponents - min_exponent, exponent_texts)
+    """Convert plain decimals to scientific notation: `123456789.5` to `1.234567895E8`, `0.000123` to `1.23E-4`.
+
+    The comments show the value of each array for `0.000123`.
+    """
+    digits = pc.replace_substring(plain_text, b".", b"").view(pa.string())  # 0000123
+    significant_digits = pc.ascii_ltrim(digits, "0").view(pa.binary())  # 123
+    leading_zero_counts = _compute_lengths(digits) - _compute_lengths(significant_digits)  # 4
+    exponents = _build_exponents(plain_text, leading_zero_counts)  # E-4
+    first_digit = pc.binary_slice(significant_digits, 0, 1)  # 1
+    other_digits = pc.binary_slice(significant_digits, 1, _MAX_DIGITS).view(pa.string())  # 23
+    fraction_digits = pc.ascii_rtrim(other_digits, "0").view(pa.binary())  # 23
     fraction_pieces = [fraction_digits]
+    is_fraction_empty = _compute_lengths(fraction_digits) == 0
     if is_fraction_empty.any():  # Java writes at least one digit after the point
         fraction_pieces.append(choose(is_fraction_empty, [b"", b"0"]))
-    return join(pc.binary_slice(significant_digits, 0, 1), build_binary_scalar(b"."), *fraction_pieces, exponent_column)
+    return join(first_digit, build_binary_scalar(b"."), *fraction_pieces, exponents)
+
+
+def _build_exponents(plain_text: pa.Array, leading_zero_counts: NDArray[Any]) -> pa.Array:
+    """Return the exponents of plain decimals in scientific notation: `E8` for `123456789.5`, `E-4` for `0.000123`.
+
+    `leading_zero_counts`: the number of zeros before each number's first other digit, ignoring the decimal point.
+    """
+    point_positions = _find_substring(plain_text, b".")
+    integer_digit_counts = np.where(point_positions >= 0, point_positions, _compute_lengths(plain_text))
+    exponents = integer_digit_counts - 1 - leading_zero_counts
+    min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
+    exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
+    return choose(exponents - min_exponent, exponent_texts)
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:

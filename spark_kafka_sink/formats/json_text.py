@@ -119,9 +119,10 @@ def _encode_column(column: pa.Array) -> JsonColumn:
         return JsonColumn(column.cast(pa.binary()))
     if pa.types.is_struct(data_type):
         names = [data_type.field(index).name for index in range(data_type.num_fields)]
-        # field() is used and not flatten(), because flatten() copies the data to apply the struct's nulls.
+        # Use field() rather than flatten(), which would copy the data to apply the struct's nulls.
         fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
-        return JsonColumn(copy_nulls(_encode_objects(names, fields, len(column)), column))
+        objects = _encode_objects(names, fields, len(column))
+        return JsonColumn(copy_nulls(objects, source=column))
     # The type is a map or a list, because check_json_type has rejected unsupported types.
     return JsonColumn(_encode_maps(column) if pa.types.is_map(data_type) else _encode_lists(column))
 
@@ -282,7 +283,8 @@ def _join_elements(
     """
     lists = pa.ListArray.from_arrays(numbers_to_arrow(element_offsets.astype(np.int32)), elements)
     joined_elements = pc.binary_join(lists, build_binary_scalar(b","))
-    return copy_nulls(join(build_binary_scalar(opening), joined_elements, build_binary_scalar(closing)), column)
+    enclosed_elements = join(build_binary_scalar(opening), joined_elements, build_binary_scalar(closing))
+    return copy_nulls(enclosed_elements, source=column)
 
 
 def _encode_keys(keys: pa.Array) -> pa.Array:
@@ -341,7 +343,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
         encoded_bytes[row_ends[padding_bytes >= position] - position] = ord("=")
     buffers = [None, pa.py_buffer(encoded_offsets.astype(np.int32)), pa.py_buffer(encoded_bytes)]
     encoded_column = pa.Array.from_buffers(pa.binary(), len(column), buffers)
-    return copy_nulls(encoded_column, column)
+    return copy_nulls(encoded_column, source=column)
 
 
 _SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], JsonColumn]], ...] = (

@@ -1,8 +1,8 @@
 """Schema registry options: `schema.registry.*`, named as in Confluent's serializers, and the sink's own options.
 
 The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
-as in {keyFormat}, or the names of values. They are replaced when the fault is shown to the user. In f-strings, these
-braces are doubled.
+as in {keyFormat}, or the names of values. They are replaced when the fault is shown to the user. In f-strings, use
+option_placeholder() for an option name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_kafka_sink.client.option_parsing import (
     parse_optional_text,
     parse_text,
 )
-from spark_kafka_sink.errors import ConfigurationError, OptionFaults
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults, option_placeholder
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_transport import OPTION_PREFIX, RegistryConfig, parse_registry_urls
 from spark_kafka_sink.network.security.tls_context import TlsConfig
@@ -178,8 +178,8 @@ def parse_registry_options(
 def _reject_registry_options(parsed_options: ParsedOptions, formats: Sequence[FormatOptions]) -> None:
     """Add a fault for each registry option that the user has set. None of the formats uses a schema registry."""
     remedies = [
-        f" The format '{options.format}' writes no schema id: set {{{options.record_part}Format}} to "
-        f"'{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
+        f" The format '{options.format}' writes no schema id: set {option_placeholder(f'{options.record_part}Format')} "
+        f"to '{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
         for options in formats
     ]
     for option in REGISTRY_OPTIONS:
@@ -221,6 +221,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     if options.subject:
         return
     subject_option = f"{options.record_part}Subject"
+    schema_name_option = f"{options.record_part}SchemaName"
     if topic is None and registry.subject_name_strategy != RECORD_STRATEGY:
         faults.add(
             subject_option,
@@ -233,9 +234,10 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     if needs_record_name and not options.schema.name:
         faults.add(
             "schemaSource",
-            f"cannot be 'latest' while {{subjectNameStrategy}} is '{registry.subject_name_strategy}' and the record "
-            f"name is unknown. Set the name in {{{options.record_part}SchemaName}}, or the subject in "
-            f"{{{subject_option}}}.",
+            "cannot be 'latest' while {subjectNameStrategy} is '{strategy}' and the record name is unknown. "
+            f"Set the name in {option_placeholder(schema_name_option)}, or the subject in "
+            f"{option_placeholder(subject_option)}.",
+            strategy=registry.subject_name_strategy,
         )
 
 

@@ -25,7 +25,7 @@ from uuid import UUID
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import SchemaRegistryError
 from spark_kafka_sink.formats.registry_transport import RETRIABLE_STATUSES, RegistryConfig, RegistryTransport
-from spark_kafka_sink.formats.write_rules import find_write_rules
+from spark_kafka_sink.formats.write_rules import describe_active_write_rules
 
 _MAX_CACHED_SCHEMAS = 1_000
 """The cache is cleared when it has this many schemas."""
@@ -219,7 +219,7 @@ class SchemaRegistryClient:
 
         `version`: the JSON object of the version.
         """
-        rules = find_write_rules(version.get("ruleSet"))
+        rules = describe_active_write_rules(version.get("ruleSet"))
         if rules:
             raise SchemaRegistryError(
                 f"Subject '{subject}' has {format_count(len(rules), 'active write rule')} in the schema registry, "

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_WRITE_RULE_LISTS = ("domainRules", "encodingRules")
-"""The lists of a `ruleSet` that contain rules for writing. `migrationRules` concern only readers."""
+_WRITE_RULE_LIST_KEYS = ("domainRules", "encodingRules")
+"""The keys of a `ruleSet` whose lists contain rules for writing. `migrationRules` concern only readers."""
 _NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
 """Modes of the rules that are not executed when a record is written."""
 
 
-def find_write_rules(rule_set: object) -> list[str]:
+def describe_active_write_rules(rule_set: object) -> list[str]:
     """Return a description of each active rule that applies when a record is written.
 
-    `rule_set`: the `ruleSet` of a version, or None if the version has no rules.
+    `rule_set`: the `ruleSet` of a version, as parsed from JSON, or None if the version has no rules.
     """
     if rule_set is None:
         return []
     if isinstance(rule_set, Mapping):
-        rule_lists = [rule_set.get(name) or [] for name in _WRITE_RULE_LISTS]
+        rule_lists = [rule_set.get(key) or [] for key in _WRITE_RULE_LIST_KEYS]
     else:
         rule_lists = [rule_set]  # report a rule set of unknown form as a rule
     rules: list[object] = []

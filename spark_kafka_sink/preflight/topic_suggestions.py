@@ -1,4 +1,4 @@
-"""Suggests existing topics with similar names for missing topics."""
+"""Suggests a similarly named existing topic when a topic is missing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from spark_kafka_sink.requests.topics import DescribeTopics
 def add_topic_suggestions(
     checks: Sequence[CheckResult], probe: Probe, topics: Sequence[MetadataResponseTopic]
 ) -> list[CheckResult]:
-    """Return the checks, with the most similar existing topic name, if any, in the remedy of each missing topic.
+    """Return the checks. The remedy of each missing topic now also suggests an existing topic with a similar name.
+
+    If several existing topics have similar names, only the most similar one is suggested. If none is similar, the
+    remedy is unchanged.
 
     One request fetches the names of all topics that the user may describe. If the request fails, the checks are
     returned unchanged.
 
     `topics`: the target's topics in the metadata.
     """
-    # The check of a topic that an option names already says which option to correct.
+    # If a topic was named by an option, its check already tells the user which option to correct.
     option_topics = dict(probe.target.topic_option_names)
     missing_topics = [
         topic.name or ""

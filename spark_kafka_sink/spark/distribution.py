@@ -66,40 +66,58 @@ _cached_clients: Leases[BlockingClient] = Leases(close=BlockingClient.close, max
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of a DataFrame. Columns are identified by their positions in the DataFrame.
+    """The distribution of a DataFrame's rows over the tasks that write them.
 
-    The driver builds the distribution. With Spark Connect, the driver sends it to the client as JSON, and the client
-    applies it.
+    Columns are identified by their positions in the DataFrame. The driver builds the distribution. With Spark Connect,
+    the driver sends it to the client as JSON, and the client applies it.
     """
 
-    by: str
+    strategy: str
     """BY_PARTITION or BY_KEY."""
-    partition: int | None
-    """The column `partition`; None if there is no such column, or for BY_KEY."""
-    key: tuple[int, ...]
-    """The key columns; empty if keys do not determine the partition."""
-    content: tuple[int, ...]
-    """The columns to hash for a row without a key; empty for BY_KEY if every row has a key."""
-    order: tuple[tuple[int, bool], ...]
-    """The columns to sort by, each with a flag for descending order."""
+    partition_position: int | None
+    """The position of the column `partition`; None if there is no such column, or for BY_KEY."""
+    key_positions: tuple[int, ...]
+    """The positions of the key columns; empty if keys do not determine the partition."""
+    content_positions: tuple[int, ...]
+    """The positions of the columns to hash for a row without a key; empty for BY_KEY if every row has a key."""
+    sort_order: tuple[tuple[int, bool], ...]
+    """The positions of the columns to sort by, each with a flag for descending order."""
     task_count: int | None
     """The number of tasks after the shuffle; None for Spark's default."""
-    partition_count: int
-    """The topic's partition count; 0 for BY_KEY."""
+    partition_count: int | None
+    """The topic's partition count; None for BY_KEY, which does not need it."""
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        # Keep these keys, because a Spark Connect client and its driver may run different versions of this package.
+        fields = {
+            "by": self.strategy,
+            "partition": self.partition_position,
+            "key": self.key_positions,
+            "content": self.content_positions,
+            "order": self.sort_order,
+            "task_count": self.task_count,
+            "partition_count": self.partition_count,
+        }
+        return json.dumps(fields)
 
     @classmethod
     def from_json(cls, distribution_json: str) -> Distribution:
         fields = json.loads(distribution_json)
-        order = tuple((position, bool(is_descending)) for position, is_descending in fields["order"])
-        return cls(**{**fields, "key": tuple(fields["key"]), "content": tuple(fields["content"]), "order": order})
+        return cls(
+            strategy=fields["by"],
+            partition_position=fields["partition"],
+            key_positions=tuple(fields["key"]),
+            content_positions=tuple(fields["content"]),
+            sort_order=tuple((position, bool(is_descending)) for position, is_descending in fields["order"]),
+            task_count=fields["task_count"],
+            partition_count=fields["partition_count"],
+        )
 
-    def column_positions(self) -> set[int]:
+    def find_used_positions(self) -> set[int]:
         """Return the positions of all columns that the distribution uses."""
-        positions = {*self.key, *self.content, *(position for position, _ in self.order)}
-        return positions if self.partition is None else positions | {self.partition}
+        sort_positions = [position for position, _ in self.sort_order]
+        positions = {*self.key_positions, *self.content_positions, *sort_positions}
+        return positions if self.partition_position is None else positions | {self.partition_position}
 
 
 class WritePlan(NamedTuple):
@@ -118,24 +136,24 @@ def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: Str
         return
     for sort_column in distribution.order_by:
         yield from _find_sort_faults(sort_column.name, schema)
-    if distribution.by == BY_PARTITION and options.topic is None:
+    if distribution.strategy == BY_PARTITION and options.topic is None:
         yield (
             "Option 'distribution' is 'partition', which requires the option topic: topics named in a column, and "
             "their partition counts, are not known until the rows are read. Write one topic at a time, or set "
             "distribution to 'key'."
         )
-    if distribution.by == BY_PARTITION and isinstance(plan.key, ColumnsEncoder):
+    if distribution.strategy == BY_PARTITION and isinstance(plan.key, ColumnsEncoder):
         yield (
             "Option 'distribution' is 'partition', but keyFormat encodes the keys in the tasks that write, after the "
             "rows were distributed. Set distribution to 'key', or create a column 'key' instead of using keyFormat."
         )
-    if distribution.by == BY_KEY and plan.key is None:
+    if distribution.strategy == BY_KEY and plan.key is None:
         yield "Option 'distribution' is 'key', but there is neither a column 'key' nor the option keyFormat."
     names = schema.fieldNames()
     unhashable_columns = [
         names[position] for position in _find_key_positions(plan) if not _can_hash_and_sort(schema[position].dataType)
     ]
-    if distribution.by == BY_KEY and unhashable_columns:
+    if distribution.strategy == BY_KEY and unhashable_columns:
         yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unhashable_columns[0]}'."
 
 
@@ -144,7 +162,7 @@ def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
     names = schema.fieldNames()
     if column not in names:
         alternatives = describe_missing_column(column, names)
-        yield f"Option 'orderBy' names a column '{column}', which does not exist. {alternatives}"
+        yield f"Option 'orderBy' names the column '{column}', which does not exist. {alternatives}"
     elif names.count(column) > 1:
         yield (
             f"Option 'orderBy' names the column '{column}', which occurs more than once. Rename or drop all but one of "
@@ -152,13 +170,18 @@ def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
         )
     elif not _can_hash_and_sort(schema[column].dataType):
         data_type = sanitize(schema[column].dataType.simpleString(), MAX_NAME_CHARACTERS)
-        yield f"Option 'orderBy' names the column '{column}' of type {data_type}, by which Spark cannot sort."
+        yield f"Option 'orderBy' names the column '{column}', but Spark cannot sort by its type, {data_type}."
 
 
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
     """Build the distribution, or return None if the rows are not redistributed between tasks.
 
     For BY_PARTITION, fetch the topic's number of partitions from a broker. Raise PreflightError if this fails.
+
+    A row goes to a task by the first of these that it has:
+
+    BY_PARTITION  the column `partition`, the key (unless the partitioner ignores keys), the content of the row
+    BY_KEY        the key, the content of the row
 
     `schema`: the schema of the DataFrame, for which `find_distribution_faults` has found no fault.
     """
@@ -167,22 +190,20 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
         return None
     config = options.producer_config()
     ignores_keys = config.partitioner_ignore_keys or config.partitioner_class == ROUND_ROBIN_PARTITIONER
-    uses_keys = distribution_options.by == BY_KEY or not ignores_keys
-    names = schema.fieldNames()
-    # The content of a row is hashed only if the row has no key.
-    needs_content = distribution_options.by != BY_KEY or _can_lack_key(plan)
-    content_candidates = plan.column_positions() if needs_content else []
+    is_by_partition = distribution_options.strategy == BY_PARTITION
+    uses_keys = not is_by_partition or not ignores_keys
+    hashes_content = is_by_partition or _can_lack_key(plan)
+    content_candidates = plan.column_positions() if hashes_content else []
     content_positions = [position for position in content_candidates if _can_hash_and_sort(schema[position].dataType)]
-    is_by_partition = distribution_options.by == BY_PARTITION
-    partition_count = _fetch_partition_count(options) if is_by_partition else 0
+    names = schema.fieldNames()
     return Distribution(
-        by=distribution_options.by,
-        partition=plan.partition if is_by_partition else None,
-        key=_find_key_positions(plan) if uses_keys else (),
-        content=tuple(content_positions),
-        order=tuple((names.index(column.name), column.is_descending) for column in distribution_options.order_by),
+        strategy=distribution_options.strategy,
+        partition_position=plan.partition if is_by_partition else None,
+        key_positions=_find_key_positions(plan) if uses_keys else (),
+        content_positions=tuple(content_positions),
+        sort_order=tuple((names.index(column.name), column.is_descending) for column in distribution_options.order_by),
         task_count=distribution_options.task_count,
-        partition_count=partition_count,
+        partition_count=_fetch_partition_count(options) if is_by_partition else None,
     )
 
 
@@ -192,7 +213,7 @@ def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distrib
     A stateful query runs without adaptive execution, which would otherwise coalesce small shuffle partitions. Instead
     of 200 tasks for a few rows, the micro-batch gets as many tasks as can run concurrently, if that number is known.
     """
-    if distribution.by != BY_KEY or distribution.task_count is not None:
+    if distribution.strategy != BY_KEY or distribution.task_count is not None:
         return distribution
     if session.conf.get(_ADAPTIVE_EXECUTION_CONF, "true").lower() == "true":
         return distribution
@@ -220,9 +241,9 @@ def distribute_rows(
     names = frame.schema.fieldNames()
     renamed_frame = rename_by_position(frame)
     sort_expressions = [
-        _build_sort_expression(position, is_descending) for position, is_descending in distribution.order
+        _build_sort_expression(position, is_descending) for position, is_descending in distribution.sort_order
     ]
-    if distribution.by == BY_PARTITION:
+    if distribution.strategy == BY_PARTITION:
         shuffled_frame = _distribute_by_partition(renamed_frame, distribution, sort_expressions, max_tasks)
         extra_columns = [F.col(_TARGET_PARTITION_COLUMN)]
     else:
@@ -239,9 +260,9 @@ def _distribute_by_key(
 
     `frame`: the DataFrame with the names of `rename_by_position`.
     """
-    key_columns = [F.col(build_positional_name(position)) for position in distribution.key]
+    key_columns = [F.col(build_positional_name(position)) for position in distribution.key_positions]
     hash_columns = key_columns
-    if distribution.content:
+    if distribution.content_positions:
         # With the key alone, all rows without a key would go to the same task.
         content_hash = F.xxhash64(*_select_content_columns(distribution))
         hash_columns = [*key_columns, F.when(_build_all_null_condition(key_columns), content_hash)]
@@ -265,12 +286,13 @@ def _distribute_by_partition(
     `frame`: the DataFrame with the names of `rename_by_position`.
     """
     partition_count = distribution.partition_count
-    partition_candidates = (
-        [] if distribution.partition is None else [F.col(build_positional_name(distribution.partition))]
-    )
-    if distribution.key:
+    assert partition_count is not None  # set for BY_PARTITION
+    partition_candidates: list[Any] = []
+    if distribution.partition_position is not None:
+        partition_candidates.append(F.col(build_positional_name(distribution.partition_position)))
+    if distribution.key_positions:
         # The key is a single column, because BY_PARTITION is rejected together with keyFormat.
-        (key_position,) = distribution.key
+        (key_position,) = distribution.key_positions
         key_column = F.col(build_positional_name(key_position)).cast("binary")
         partition_candidates.append(_build_key_partition_udf(partition_count)(key_column))
     partition_candidates.append(
@@ -371,7 +393,7 @@ def _can_hash_and_sort(data_type: DataType) -> bool:
 
 def _select_content_columns(distribution: Distribution) -> list[Any]:
     """Return the columns to hash for a row's content, or a constant if Spark can hash none of them."""
-    return [F.col(build_positional_name(position)) for position in distribution.content] or [F.lit(0)]
+    return [F.col(build_positional_name(position)) for position in distribution.content_positions] or [F.lit(0)]
 
 
 def _build_all_null_condition(columns: Sequence[Any]) -> Any:

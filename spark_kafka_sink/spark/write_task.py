@@ -91,7 +91,7 @@ def write_rows(
     if exactly_once_write is not None:
         exactly_once_write.attach_batch_start(report)
         if exactly_once_write.is_committed(report.task):
-            _skip_rows(plan, batches, report)
+            _count_skipped_rows(plan, batches, report)
             return report  # its duration remains 0, because nothing was written
     with contextlib.ExitStack() as stack:
         writer: TaskWriter | None = None
@@ -121,8 +121,8 @@ def _lease_task_producer(
     return lease_producer(pool, producer_options, find_idle_timeout_seconds(context))
 
 
-def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
-    """Add the rows of a batch that is already committed to the report's counts of skipped rows.
+def _count_skipped_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
+    """Add the rows to the report's counts of skipped rows, because their batch is already committed.
 
     The driver compares the counts with those in the decision log.
     """
@@ -277,20 +277,25 @@ class TaskWriter:
             # become dead letters.
             self._send(_SentRows(TopicRows(topic, failed_records, partition=failure.partition)))
         elif dead_letter_topic is not None and is_record_error(failure.error):
+            self._count_error(failure.error, failed_records.num_rows)
             self._send_dead_letters(dead_letter_topic, sent_rows.rows, failed_records, failure)
         else:
             self._failures.add(topic, failure.partition, failure.error, failed_records)
 
+    def _count_error(self, error: KafkaSinkError, row_count: int) -> None:
+        """Add the rows that failed with this error to the report's counts by error class."""
+        row_counts = self._report.errors
+        error_name = type(error).__name__
+        row_counts[error_name] = row_counts.get(error_name, 0) + row_count
+
     def _send_dead_letters(
         self, dead_letter_topic: str, rows: TopicRows, failed_records: RecordColumns, failure: FailedRows
     ) -> None:
-        """Count the failed rows by error, and send them to the dead-letter topic.
+        """Send the failed rows to the dead-letter topic, with headers that describe the error.
 
         `rows`: all rows of the send call.
         `failed_records`: those of `rows` that failed for the reason in `failure`.
         """
-        error_name = type(failure.error).__name__
-        self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed_records.num_rows
         dead_letters = build_dead_letters(
             failed_records,
             topic=rows.topic,

@@ -11,6 +11,7 @@ from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from tests.broker.wire_client import batch
 from tests.simulated_cluster import stored_records
@@ -90,6 +91,13 @@ def test_restart_aborts_open_transaction_and_keeps_producer_id(tmp_path: Path) -
         new_identity = cluster.coordinator.init_producer_id("x", 1000, None)
         assert new_identity.producer_id == identity.producer_id
         assert new_identity.epoch > identity.epoch
+
+
+def test_rejects_open_transaction_that_is_not_in_cluster_file(tmp_path: Path) -> None:
+    with OpenedCluster(tmp_path, {"t": 1}) as cluster:
+        cluster.log("t", 0).append(batch(b"a", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
+    with pytest.raises(ConfigurationError, match=r"t-0\.log has an open transaction of producer id 7, which is not in"):
+        OpenedCluster(tmp_path).__enter__()
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -29,7 +29,10 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
 @pytest.mark.parametrize(
     ("requested_column", "problem"),
     [
-        ("nowhere.*", "names a struct column 'nowhere', which does not exist. The struct columns are s, twice, twice."),
+        (
+            "nowhere.*",
+            "names the struct column 'nowhere', which does not exist. The struct columns are s, twice, twice.",
+        ),
         ("a.*", "names the column 'a', which is not a struct. The struct columns are s, twice, twice."),
         ("twice.*", "names the column 'twice', which occurs more than once."),
     ],

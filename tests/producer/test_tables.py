@@ -203,7 +203,7 @@ def test_propagates_exception_of_reader(producer: KafkaProducer, topic: str) -> 
         (
             pa.table(PEOPLE),
             {"value_format": "json", "value": ["aeg"]},
-            "Argument 'value' names a column 'aeg', which does not exist.",
+            "Argument 'value' names the column 'aeg', which does not exist.",
         ),
         (pa.table(PEOPLE), {"value_format": "avro-confluent"}, "Argument 'schema_registry_url' is not set"),
         (pa.table(PEOPLE), {"value_format": "json", "value_schema": "{}"}, "Argument 'value_schema' has no effect"),

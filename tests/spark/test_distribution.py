@@ -76,7 +76,7 @@ def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
 
 
 def test_rejects_missing_sort_column_and_lists_columns() -> None:
-    assert "Option 'orderBy' names a column 'sec', which does not exist. The columns are" in faults(
+    assert "Option 'orderBy' names the column 'sec', which does not exist. The columns are" in faults(
         {"distribution": "key", "orderBy": "sec"}
     )
 
@@ -85,7 +85,7 @@ def test_rejects_sort_columns_that_spark_cannot_sort() -> None:
     messages = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
     assert (
         messages
-        == "Option 'orderBy' names the column 'headers' of type map<string,binary>, by which Spark cannot sort."
+        == "Option 'orderBy' names the column 'headers', but Spark cannot sort by its type, map<string,binary>."
     )
 
 
@@ -93,7 +93,7 @@ def test_rejects_sort_columns_that_spark_cannot_sort() -> None:
 def test_rejects_nested_types_without_order(kind: DataType) -> None:
     schema = StructType([*SCHEMA.fields, StructField("at", kind)])
     messages = faults({"distribution": "key", "orderBy": "at"}, schema)
-    assert messages.startswith("Option 'orderBy' names the column 'at' of type ")
+    assert messages.startswith("Option 'orderBy' names the column 'at', but Spark cannot sort by its type, ")
 
 
 def test_rejects_duplicate_sort_column() -> None:
@@ -119,7 +119,7 @@ def test_hashes_content_only_if_rows_may_lack_a_key(formats: dict[str, str], con
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, schema)
     row_distribution = build_distribution(options, plan, schema)
     assert row_distribution is not None
-    assert row_distribution.content == content
+    assert row_distribution.content_positions == content
 
 
 def test_rejects_distribution_by_partition_for_topics_of_a_column() -> None:
@@ -135,7 +135,7 @@ def test_rejects_distribution_by_partition_with_key_format() -> None:
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, SCHEMA)
     row_distribution = build_distribution(options, plan, SCHEMA)
     assert row_distribution is not None
-    assert row_distribution.key == (3,)
+    assert row_distribution.key_positions == (3,)
 
 
 def test_rejects_distribution_by_missing_key() -> None:
@@ -147,7 +147,7 @@ def test_connect_client_gets_distribution_of_driver() -> None:
     options, plan = check_options_and_schema(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
     row_distribution = build_distribution(options, plan, SCHEMA)
     assert row_distribution is not None
-    assert row_distribution.content == (0, 1, 4), "Spark hashes no map"
+    assert row_distribution.content_positions == (0, 1, 4), "Spark hashes no map"
     assert Distribution.from_json(row_distribution.to_json()) == row_distribution
 
 
@@ -168,6 +168,7 @@ def find_partition_count(topic: str, **options: str) -> int:
     options_and_plan = check_options_and_schema(sink_options, SCHEMA)
     row_distribution = build_distribution(*options_and_plan, SCHEMA)
     assert row_distribution is not None
+    assert row_distribution.partition_count is not None
     return row_distribution.partition_count
 
 

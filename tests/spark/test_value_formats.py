@@ -101,11 +101,11 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "xml"}, "Option 'valueFormat' must be one of json"),
         ({"valueColumns": "id"}, "Option 'valueColumns' has no effect unless 'valueFormat' is one of"),
         ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' requires 'keyColumns'"),
-        ({"valueFormat": "json", "valueColumns": "idd"}, "names a column 'idd', which does not exist."),
+        ({"valueFormat": "json", "valueColumns": "idd"}, "names the column 'idd', which does not exist."),
         ({"valueFormat": "json", "valueColumns": "ID"}, "There is 'id', but the names of columns are case-sensitive."),
         (
             {"valueFormat": "json", "valueColumns": "idd"},
-            "names a column 'idd', which does not exist. The columns are ",
+            "names the column 'idd', which does not exist. The columns are ",
         ),
         ({"valueFormat": "json", "valueColumns": "idd"}, " Did you mean 'id'?"),
         (
@@ -143,7 +143,7 @@ def test_rejects_invalid_format_options_on_the_driver(options: dict[str, str], m
 
 def test_missing_struct_is_one_fault() -> None:
     (fault,) = faults(SCHEMA, valueFormat="json", valueColumns="nowhere.*")
-    assert fault.startswith("Option 'valueColumns' names a struct column 'nowhere', which does not exist.")
+    assert fault.startswith("Option 'valueColumns' names the struct column 'nowhere', which does not exist.")
 
 
 @pytest.mark.parametrize("part", ["value", "key"])

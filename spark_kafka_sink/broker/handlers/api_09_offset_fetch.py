@@ -36,6 +36,7 @@ class _PartitionOffset(NamedTuple):
 def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResult:
     """Return the committed offsets, in the layout of the request's version (for one group, or for several)."""
     if context.version >= MIN_VERSION_WITH_SEVERAL_GROUPS:
+        # If a group is listed twice, the last one wins.
         requested_groups = {group.group_id: group for group in request.groups}
         groups = [_fetch_group(context, group, request.require_stable) for group in requested_groups.values()]
         return OffsetFetchResponse(groups=groups)
@@ -46,7 +47,9 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResul
         None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
     )
     topics = [
-        OffsetFetchResponseTopic(name=name, partitions=_build_partitions(OffsetFetchResponsePartition, offsets))
+        OffsetFetchResponseTopic(
+            name=name, partitions=_build_response_partitions(OffsetFetchResponsePartition, offsets)
+        )
         for name, offsets in _find_offsets(context, request.group_id, requested_topics, request.require_stable)
     ]
     return OffsetFetchResponse(topics=topics)
@@ -63,13 +66,15 @@ def _fetch_group(
         None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics]
     )
     topics = [
-        OffsetFetchResponseTopics(name=name, partitions=_build_partitions(OffsetFetchResponsePartitions, offsets))
+        OffsetFetchResponseTopics(
+            name=name, partitions=_build_response_partitions(OffsetFetchResponsePartitions, offsets)
+        )
         for name, offsets in _find_offsets(context, group.group_id, requested_topics, requires_stable)
     ]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
-def _build_partitions(
+def _build_response_partitions(
     response_type: Callable[..., PartitionResponseT], offsets: Iterable[_PartitionOffset]
 ) -> list[PartitionResponseT]:
     """Build response partitions. `response_type` is one of two classes with the same fields, for v7 and v8."""

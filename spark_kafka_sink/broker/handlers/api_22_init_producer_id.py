@@ -29,16 +29,16 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerRe
     if has_producer_id:
         expected_identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
-        identity = cluster.coordinator.init_producer_id(
+        init_result = cluster.coordinator.init_producer_id(
             transactional_id, request.transaction_timeout_ms, expected_identity
         )
         cluster.save_transactions()
     return InitProducerIdResponse(
-        error_code=downgrade_error_code(
-            identity.error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
+        error_code=translate_error_code_for_version(
+            init_result.error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
         ),
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
+        producer_id=init_result.producer_id,
+        producer_epoch=init_result.epoch,
     )
 
 
@@ -46,7 +46,7 @@ def _reject(error_code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error_code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
 
-def downgrade_error_code(error_code: int, version: int, *, min_version: int) -> int:
+def translate_error_code_for_version(error_code: int, version: int, *, min_version: int) -> int:
     """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH for clients that do not know the newer code.
 
     `min_version`: the API's first version whose clients know PRODUCER_FENCED.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import translate_error_code_for_version
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -77,7 +77,7 @@ def _add_partitions(
                 transactional_id, identity, topic_partitions, context.now_ms, cluster.wall_ms()
             )
             cluster.save_transactions()
-    common_error_code = downgrade_error_code(
+    common_error_code = translate_error_code_for_version(
         common_error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
     )
     return _build_topic_results(topics, dict.fromkeys(topic_partitions, common_error_code))

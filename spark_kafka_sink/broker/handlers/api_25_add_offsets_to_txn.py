@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import translate_error_code_for_version
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
@@ -22,5 +22,7 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerR
             )
             cluster.save_transactions()
     return AddOffsetsToTxnResponse(
-        error_code=downgrade_error_code(error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED)
+        error_code=translate_error_code_for_version(
+            error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
+        )
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import downgrade_error_code
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import translate_error_code_for_version
 from spark_kafka_sink.broker.producer_state import NO_EPOCH, NO_PRODUCER_ID
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -24,14 +24,14 @@ def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
         transaction_version = (
             2 if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2 else 1
         )
-        next_identity = coordinator.end_transaction(
+        end_result = coordinator.end_transaction(
             request.transactional_id, identity, commit=request.committed, transaction_version=transaction_version
         )
         cluster.save_transactions()
     return EndTxnResponse(
-        error_code=downgrade_error_code(
-            next_identity.error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
+        error_code=translate_error_code_for_version(
+            end_result.error_code, context.version, min_version=MIN_VERSION_WITH_PRODUCER_FENCED
         ),
-        producer_id=next_identity.producer_id,
-        producer_epoch=next_identity.epoch,
+        producer_id=end_result.producer_id,
+        producer_epoch=end_result.epoch,
     )

@@ -1,6 +1,6 @@
-"""The option `clientRackEnv`, which names the environment variable with a task's rack.
+"""The option `clientRackEnv`, which names the environment variable that holds a task's rack.
 
-This module also checks the conflicts of the option with producer options.
+This module also checks whether the option conflicts with any producer options.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ CLIENT_RACK_ENV_OPTION = Option(
 def parse_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
     """Return the Kafka options that are shared by the producers of the driver and of the tasks.
 
-    If `clientRackEnv` is set, they leave out `partitioner.rack.aware`, which each task adds along with its executor's
-    rack. Add a fault to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.
+    If `clientRackEnv` is set, `partitioner.rack.aware` is omitted, because each task adds it together with its
+    executor's rack. Add a fault to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.
 
     `kafka_options`: the options with the prefix `kafka.`, by their names without the prefix.
     """
@@ -76,7 +76,7 @@ def check_rack_awareness(
     `distribution`: None if the rows are not redistributed between tasks.
     """
     # The producer has a similar check. With `clientRackEnv`, it does not see `partitioner.rack.aware`, because
-    # `parse_shared_kafka_options` has removed that option.
+    # `parse_shared_kafka_options` has removed it.
     if not _is_rack_aware(kafka_options):
         if CLIENT_RACK_OPTION in kafka_options:
             warning = (
@@ -84,7 +84,7 @@ def check_rack_awareness(
             )
             warn_once(_log, warning)
         return
-    if distribution is not None and distribution.by == BY_PARTITION:
+    if distribution is not None and distribution.strategy == BY_PARTITION:
         parsed_options.faults.add(
             "distribution",
             f"is '{BY_PARTITION}', so {KAFKA_PREFIX}{RACK_AWARE_OPTION} has no effect: Spark chooses the partition of "

@@ -61,7 +61,7 @@ _DEPENDENT_OPTIONS = DISTRIBUTION_OPTIONS[1:]
 class DistributionOptions:
     """The parsed options of a distribution."""
 
-    by: str
+    strategy: str
     """BY_PARTITION or BY_KEY."""
     order_by: tuple[SortColumn, ...] = ()
     """The columns by which each task sorts its rows; empty if the rows are not sorted."""
@@ -77,7 +77,7 @@ def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | N
     option_values = parsed_options.values
     if option_values["distribution"] != NONE:
         return DistributionOptions(
-            by=option_values["distribution"],
+            strategy=option_values["distribution"],
             order_by=option_values["orderBy"],
             task_count=option_values["distributionTasks"],
         )

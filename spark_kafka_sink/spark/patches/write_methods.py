@@ -19,7 +19,7 @@ Three kinds of streams run through foreachBatch, with an ordinary batch write fo
 mode `update`; streams with the option distribution, because Spark cannot sort a streaming DataFrame; and streams that
 run through mapInArrow (map_in_arrow.py), because Spark does not allow it as the sink of a streaming DataFrame.
 
-`saveAsTable` and `toTable` run the same checks but keep all columns, because these are the table's columns.
+`saveAsTable` and `toTable` run the same checks but keep all columns, because they become the table's columns.
 
 A wrapper reads and changes the write's settings through the writer's recorded calls (recorded_writer.py). Each call of
 a method such as `option` on the writer is recorded, including the calls that a wrapper itself makes. The original
@@ -104,10 +104,9 @@ _log = logging.getLogger(__name__)
 def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataFrameWriter.save`.
 
-    The wrapper checks the write, selects the columns that the sink needs and appends the rows. The rows are written
-    through mapInArrow if `writeMethod` requests it or Spark has no Python data sources, and otherwise through the data
-    source. Raise a KafkaSinkError if a check or the write fails. A write in a different format goes to the original
-    method.
+    The wrapper validates the mode, the options, the schema and the connection, selects the columns that the sink needs
+    and appends the rows. It raises a KafkaSinkError if a check or the write fails. Writes in any other format are
+    passed to the original method.
     """
 
     @functools.wraps(original)
@@ -128,35 +127,41 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
             self.option("path", path)  # the option checks reject it
-        _check_save_mode(recorded_calls)
-        uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
-        plan = _prepare_write(self, recorded_calls)
-        # From here on, all options have been checked.
-        source_frame = get_writer_dataframe(self)
-        sink_frame, extra_options = _select_and_distribute(source_frame, recorded_calls, plan)
-        extra_options |= _build_micro_batch_options(self)
-        _warn_about_table_layout(recorded_calls)
-        lineage = trace_save(
-            source_frame, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
-        )
-        with lineage as lineage_options:
-            extra_options = _ALREADY_CHECKED_OPTIONS | extra_options | lineage_options
-            if uses_map_in_arrow:
-                write_with_map_in_arrow(sink_frame, recorded_calls.options() | extra_options)
-                return
-            # The mode has been checked. Spark rejects the default mode for a Python data source, so always append.
-            writer = rebuild_writer(self, sink_frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
-            original(writer.format(FORMAT_NAME).mode("append").options(**extra_options))
+        _save_to_kafka(self, recorded_calls, original)
 
     return save
 
 
-def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataFrameWriter.saveAsTable`, so that the write is checked before Spark plans it.
+def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Callable[..., Any]) -> None:
+    """Validate the write that the recorded calls describe, and append its rows.
 
-    Unlike `save`, which drops the columns that the sink does not use, `saveAsTable` keeps every column, because they
-    all become columns of the table.
+    The rows are written through mapInArrow if `writeMethod` requests it or Spark has no Python data sources, and
+    otherwise through the data source. Raise a KafkaSinkError if a check or the write fails.
     """
+    _check_save_mode(recorded_calls)
+    uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
+    plan = _prepare_write(writer, recorded_calls)
+    # All user options have been checked by this point.
+    source_frame = get_writer_dataframe(writer)
+    sink_frame, distribution_options = _select_and_distribute(source_frame, recorded_calls, plan)
+    micro_batch_options = _build_micro_batch_options(writer)
+    _warn_about_table_layout(recorded_calls)
+    lineage = trace_save(
+        source_frame, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
+    )
+    with lineage as lineage_options:
+        # These options have different names, so their order does not matter. They replace user options of these names.
+        internal_options = _ALREADY_CHECKED_OPTIONS | distribution_options | micro_batch_options | lineage_options
+        if uses_map_in_arrow:
+            write_with_map_in_arrow(sink_frame, recorded_calls.options() | internal_options)
+            return
+        # The mode has been checked. Spark rejects the default mode for a Python data source, so always append.
+        new_writer = rebuild_writer(writer, sink_frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
+        original_save(new_writer.format(FORMAT_NAME).mode("append").options(**internal_options))
+
+
+def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `DataFrameWriter.saveAsTable`, so that the write is checked before Spark plans it. All columns are kept."""
 
     @functools.wraps(original)
     def save_as_table(
@@ -177,7 +182,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_save_mode(recorded_calls)
         _prepare_table_write(self, recorded_calls)
         _warn_about_table_layout(recorded_calls)
-        # maxTasks has been checked by now. The table layout has no effect on Kafka, so the new writer does not get it.
+        # maxTasks has been checked. The table layout has no effect on Kafka, so the new writer does not get it.
         frame = coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
         original(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
@@ -188,9 +193,9 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataStreamWriter.start`.
 
-    The wrapper checks the write, selects the columns that the sink needs and starts the query. Each micro-batch is
-    written as a batch job if the output mode is `update`, the option `distribution` is set, or the write goes through
-    mapInArrow. Raise a KafkaSinkError if a check fails. A write in a different format goes to the original method.
+    The wrapper validates the trigger, the options, the schema and the connection, selects the columns that the sink
+    needs and starts the query. It raises a KafkaSinkError if a check fails. Writes in any other format are passed to
+    the original method.
     """
 
     @functools.wraps(original)
@@ -211,38 +216,43 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
-        uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(self))
-        plan = _prepare_write(self, recorded_calls)
-        # From here on, all options have been checked.
-        source_frame = get_writer_dataframe(self)
-        if plan.distribution is None:
-            sink_frame = coalesce_to_max_tasks(_select_columns(source_frame, plan.column_positions), recorded_calls)
-        else:
-            # MicroBatchWriter distributes the rows, so it also needs the columns that rows are hashed and sorted by.
-            required_positions = sorted({*plan.column_positions, *plan.distribution.column_positions()})
-            sink_frame = _select_columns(source_frame, required_positions)
-        _warn_about_table_layout(recorded_calls)
-        is_update_mode = _get_output_mode(recorded_calls) == "update"
-        uses_foreach_batch = is_update_mode or plan.distribution is not None or uses_map_in_arrow
-
-        def start_query(lineage_options: dict[str, str]) -> Any:
-            internal_options = _build_stream_options() | lineage_options
-            if uses_foreach_batch:
-                return original(_build_foreach_batch_writer(self, sink_frame, recorded_calls, internal_options))
-            writer = rebuild_writer(self, sink_frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-            return original(writer.options(**internal_options))
-
-        return trace_query(source_frame, recorded_calls.options(), plan.column_positions, start_query)
+        return _start_kafka_query(self, recorded_calls, original)
 
     return start
 
 
-def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataStreamWriter.toTable`, so that the write is checked before the query starts.
+def _start_kafka_query(writer: Any, recorded_calls: RecordedCalls, original_start: Callable[..., Any]) -> Any:
+    """Validate the write that the recorded calls describe, and start the query. Return the query.
 
-    Unlike `start`, which drops the columns that the sink does not use, `toTable` keeps every column, because they all
-    become columns of the table.
+    Each micro-batch is written as a batch job if the output mode is `update`, the option `distribution` is set, or the
+    write goes through mapInArrow. Raise a KafkaSinkError if a check fails.
     """
+    uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
+    plan = _prepare_write(writer, recorded_calls)
+    # All user options have been checked by this point.
+    source_frame = get_writer_dataframe(writer)
+    if plan.distribution is None:
+        sink_frame = coalesce_to_max_tasks(_select_columns(source_frame, plan.column_positions), recorded_calls)
+    else:
+        # MicroBatchWriter distributes the rows, so it also needs the columns that rows are hashed and sorted by.
+        required_positions = sorted({*plan.column_positions, *plan.distribution.find_used_positions()})
+        sink_frame = _select_columns(source_frame, required_positions)
+    _warn_about_table_layout(recorded_calls)
+    is_update_mode = _get_output_mode(recorded_calls) == "update"
+    uses_foreach_batch = is_update_mode or plan.distribution is not None or uses_map_in_arrow
+
+    def start_query(lineage_options: dict[str, str]) -> Any:
+        internal_options = _build_stream_options() | lineage_options
+        if uses_foreach_batch:
+            return original_start(_build_foreach_batch_writer(writer, sink_frame, recorded_calls, internal_options))
+        new_writer = rebuild_writer(writer, sink_frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+        return original_start(new_writer.options(**internal_options))
+
+    return trace_query(source_frame, recorded_calls.options(), plan.column_positions, start_query)
+
+
+def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `DataStreamWriter.toTable`, so that the write is checked before the query starts. All columns are kept."""
 
     @functools.wraps(original)
     def to_table(
@@ -290,7 +300,7 @@ class MicroBatchWriter:
             if distribution is not None:
                 distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
                 frame = distribute_rows(frame, distribution, plan.column_positions(), parse_max_tasks(options))
-                options = {**options, DISTRIBUTED_BY_OPTION: distribution.by}
+                options = {**options, DISTRIBUTED_BY_OPTION: distribution.strategy}
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
 
@@ -418,7 +428,7 @@ def _select_and_distribute(frame: Any, recorded_calls: RecordedCalls, plan: Writ
         return coalesce_to_max_tasks(_select_columns(frame, plan.column_positions), recorded_calls), {}
     max_tasks = parse_max_tasks(recorded_calls.options())
     distributed_frame = distribute_rows(frame, plan.distribution, plan.column_positions, max_tasks)
-    return distributed_frame, {DISTRIBUTED_BY_OPTION: plan.distribution.by}
+    return distributed_frame, {DISTRIBUTED_BY_OPTION: plan.distribution.strategy}
 
 
 def _build_micro_batch_options(writer: Any) -> dict[str, str]:

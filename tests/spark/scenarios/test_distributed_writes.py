@@ -122,7 +122,7 @@ def test_users_foreach_batch_distributes_each_write(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"orderBy": "sqe"}, "Option 'orderBy' names a column 'sqe', which does not exist. .*Did you mean 'seq'"),
+        ({"orderBy": "sqe"}, "Option 'orderBy' names the column 'sqe', which does not exist. .*Did you mean 'seq'"),
         ({"orderBy": "seq SIDEWAYS"}, "orderBy"),
         ({"distribution": "partitions"}, "distribution.*'partitions'"),
         ({"distribution": "none"}, "orderBy.*distribution"),
