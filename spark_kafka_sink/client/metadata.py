@@ -424,7 +424,7 @@ class Metadata:
     def _build_updated_partition(self, snapshot: ClusterSnapshot, hint: LeaderHint) -> PartitionInfo | None:
         """Return the partition with the hint's leader.
 
-        Return None if the partition is unknown, or if the hint's leader epoch is not newer than the known one.
+        Return None if the partition is unknown, or if the hint has no leader or no newer epoch than the known one.
         """
         known_partition = snapshot.partition(hint.topic, hint.partition)
         if known_partition is None or hint.leader_id < 0 or hint.leader_epoch < 0:

@@ -44,7 +44,7 @@ class TransactionRequest(Request[ResponseT]):
 
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
     may_open_transaction: ClassVar[bool] = False
-    """Whether sending this request may make the transaction known to a broker, whatever the response."""
+    """Whether the coordinator knows of the transaction once it has executed this request, even without a response."""
     affects_next_transaction_if_late: ClassVar[bool] = False
     """Whether a broker that executes this request late would change the next transaction under the same epoch."""
     ends_transaction: ClassVar[bool] = False

@@ -56,7 +56,7 @@ def test_error_has_one_line_per_partition_and_cause() -> None:
         "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. "
         "Check that the broker is running."
     )
-    for number, reason in enumerate([", and never sent.", ". The last attempt failed:", ", and never sent."]):
+    for number, reason in enumerate([", and never sent.", ". The last error was:", ", and never sent."]):
         text = f"not acknowledged within 500 ms{reason} {connection_failure}"
         rows = RecordColumns(pa.array([b"v"] * 10), pa.array([b"k%d" % number] * 10))
         error = DeliveryTimeoutError(text, destination="topic t, partition 3", possibly_stored=number == 1)
@@ -67,7 +67,7 @@ def test_error_has_one_line_per_partition_and_cause() -> None:
     lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
         "The task for Spark partition 0 (stage 0, attempt 0) failed to write 31 records to Kafka. "
-        f"DeliveryTimeoutError: not acknowledged within 500 ms. The last attempt failed: {connection_failure} The "
+        f"DeliveryTimeoutError: not acknowledged within 500 ms. The last error was: {connection_failure} The "
         "records may have been stored.",
         "- topic 't', partition 3: 30 records, for example with key 'k0'.",
         "- topic 't', partition 3: 1 record, for example with no key. DeliveryTimeoutError: not acknowledged.",

@@ -77,7 +77,7 @@ _CHUNK_DIVISOR = 16
 
 
 class ReportAssignedRows(Protocol):
-    """A function that adds rows to the metrics once they are assigned to partitions."""
+    """A function that adds rows to the metrics when they are assigned to partitions."""
 
     def __call__(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float, /) -> None: ...
 

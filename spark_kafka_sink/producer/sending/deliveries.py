@@ -133,7 +133,7 @@ class Deliveries:
         stored_rows = collect_stored_rows(batches)
         self._stored_batches = []
         try:
-            assert self._last_response_ms is not None  # set by the response that stored the batches
+            assert self._last_response_ms is not None  # set by `handle_response`, which has added the batches
             # Record the metrics before completing the futures, so that callers see the new counts.
             self._metrics.record_acknowledged_batches(batches, self._last_response_ms)
         finally:

@@ -139,7 +139,7 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, possib
     if not batch.has_been_sent:
         details = f", and never sent.{cause_text}"
     elif cause is not None:
-        details = f". The last attempt failed:{cause_text}"
+        details = f". The last error was:{cause_text}"
     else:
         details = "."
     message = f"not acknowledged within {timeout_ms:.0f} ms{details}"

@@ -94,7 +94,7 @@ def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() ->
     (cause,) = causes
     assert cause.startswith("The partition's leader, broker 0 (broker0:9092), cannot be reached: Connection refused")
     assert "Check that the broker is running." in cause
-    assert ["The last attempt failed: " in str(error) for error in errors] == [True] * 5 + [False] * 2
+    assert ["The last error was: " in str(error) for error in errors] == [True] * 5 + [False] * 2
 
 
 def test_error_names_unresponsive_leader_timeout_and_remedy() -> None:
