@@ -107,7 +107,8 @@ class ClusterFiles:
     def load(self, cluster: EmbeddedCluster) -> None:
         """Load topics, logs, transactions and offsets into a new cluster, and abort all open transactions.
 
-        Raise ConfigurationError if cluster.json was not written by a broker, or does not belong to the logs.
+        Raise ConfigurationError if cluster.json was not written by a broker, or if a log has an open transaction that
+        is not in cluster.json.
         """
         path = self._directory / "cluster.json"
         if not path.exists():
@@ -123,10 +124,12 @@ class ClusterFiles:
             self._is_loading = False
 
     def _load(self, cluster: EmbeddedCluster, document: Any) -> None:
-        """Restore the saved state, and abort all open transactions. Raise ConfigurationError if the files disagree.
+        """Restore the saved state, and abort all open transactions.
 
-        Transactions are restored before logs, because recovering a log adds its partition to every transaction that is
-        still open in it.
+        Raise ConfigurationError if a log has an open transaction that is not in cluster.json.
+
+        Transactions are restored before logs, because the partition of each recovered log is added to the transactions
+        that are still open in it.
         """
         coordinator = cluster.coordinator
         coordinator.next_producer_id = document["next_producer_id"]

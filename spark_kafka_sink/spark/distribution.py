@@ -88,7 +88,8 @@ class Distribution:
     """The topic's partition count; None for BY_KEY, which does not need it."""
 
     def to_json(self) -> str:
-        # Keep these keys, because a Spark Connect client and its driver may run different versions of this package.
+        # Keep these keys: a Spark Connect client and its driver need the same version of this package, but if only one
+        # of them has been upgraded, they should still understand each other.
         fields = {
             "by": self.strategy,
             "partition": self.partition_position,

@@ -151,6 +151,17 @@ def test_connect_client_gets_distribution_of_driver() -> None:
     assert Distribution.from_json(row_distribution.to_json()) == row_distribution
 
 
+def test_connect_client_and_driver_can_be_upgraded_one_after_the_other() -> None:
+    """Older drivers send the partition count 0 for BY_KEY. Older clients reject JSON with other keys than these."""
+    old_json = (
+        '{"by": "key", "partition": null, "key": [1], "content": [0, 1], "order": [[4, true]], "task_count": null, '
+        '"partition_count": 0}'
+    )
+    row_distribution = Distribution.from_json(old_json)
+    assert row_distribution == Distribution("key", None, (1,), (0, 1), ((4, True),), None, 0)
+    assert row_distribution.to_json() == old_json
+
+
 def test_rejects_distribution_without_register() -> None:
     source = KafkaDataSource(GIVEN | {"distribution": "key", "checkConnection": "false"})
     with pytest.raises(ConfigurationError, match=r"Option 'distribution' requires .*register"):
