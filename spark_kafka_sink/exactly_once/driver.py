@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkErro
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.commit_checks import find_ended_transactions_error, find_too_little_time_error
+from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeout_ms, has_been_idle_since, is_log_lost
@@ -351,8 +351,8 @@ class Driver:
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
         """Return an error if the described transactions of the tasks forbid a decision. Otherwise, return None."""
-        error = find_ended_transactions_error(entry, descriptions)
-        return error or find_too_little_time_error(entry, descriptions.values(), self._client.wall_ms())
+        error = find_transaction_state_error(entry, descriptions)
+        return error or find_transaction_deadline_error(entry, descriptions.values(), self._client.wall_ms())
 
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
