@@ -168,7 +168,7 @@ def _mix_tails_of_equal_length_keys(
     else:
         # The keys are shorter than a word, so reading the four bytes up to a key's end could start before the buffer.
         # The tail is the whole key, and its bytes are mixed one by one.
-        key_bytes = keys.to_matrix(keys.row_count, key_length)
+        key_bytes = keys.to_matrix(key_length)
         for byte_index in range(tail_byte_count):
             tail_words[:] = key_bytes[:, byte_index]
             tail_words <<= _to_uint32_scalar(8 * byte_index)
