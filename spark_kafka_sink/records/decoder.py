@@ -64,8 +64,8 @@ The position after such a varint is beyond the end of the records, which is then
 _KEY_STARTS, _KEY_LENGTHS, _VALUE_STARTS, _VALUE_LENGTHS = range(4)
 """The rows of `_RecordFields.header_ranges`."""
 _HEADER_PARTS = ((_KEY_STARTS, _KEY_LENGTHS, 0), (_VALUE_STARTS, _VALUE_LENGTHS, -1))
-"""The key and the value of a header, in the order in which they are read: the row of the starts, the row of the lengths,
-and the minimum length. Only a value can be null, which is encoded as the length -1."""
+"""For the key and then the value of a header: the row of the starts, the row of the lengths, and the minimum length.
+Only a value can be null, which is encoded as the length -1."""
 # The following numbers are for tuning.
 _MIN_RUN_RECORDS = 16
 """After this many consecutive records of equal size, the following records are compared in one step."""
