@@ -41,7 +41,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
 from spark_kafka_sink.exactly_once.start_checks import check_may_begin, check_not_overtaken
-from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -175,7 +175,7 @@ class Driver:
         if _can_keep_epoch(description, self._client.transaction_version):
             return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, state=description.state)
         # The driver id keeps its marked timeout, and the tasks keep theirs.
-        candidate_timeouts_ms = (mark_claimed(own_entry.timeout_ms),)
+        candidate_timeouts_ms = (compute_claimed_timeout_ms(own_entry.timeout_ms),)
         epoch = self._fence(description, candidate_timeouts_ms)._replace(timeout_ms=own_entry.timeout_ms)
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
