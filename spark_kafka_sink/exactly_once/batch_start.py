@@ -77,7 +77,7 @@ class BatchStart:
         Raise ExactlyOnceError if the commit of a later micro-batch of the same query has been decided, or if the user
         has set the prefix and its last batch belongs to another query.
         """
-        if batch.query_id is None:  # the batch is a job: it has a key, but no number to compare
+        if batch.query_id is None:  # the batch is a job, which has no number to compare
             return self.entry.has_decided(batch)
         if self.entry.state is EntryState.OPEN:
             return False  # no batch has been decided under the prefix
