@@ -268,9 +268,9 @@ class Metadata:
         return max(until_due_ms, until_backoff_ends_ms)
 
     def _restart_backoff_after_expiry(self) -> None:
-        """End the backoff after responses that contained nothing new, because metadata.max.age.ms has passed.
+        """Let responses that contained nothing new no longer delay the update that is due after metadata.max.age.ms.
 
-        The update that is then due is independent of these responses.
+        That update is independent of these responses.
         """
         with self._lock:
             self._backoff = self._backoff.restart()

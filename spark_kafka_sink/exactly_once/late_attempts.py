@@ -45,9 +45,9 @@ def check_and_renumber_attempt(
 
     Raise ExactlyOnceError if the batch has already been decided or aborted, or a newer driver has taken over.
 
-    `spark_attempt_id`: the number of the attempt that is unique within the Spark application.
+    `spark_attempt_id`: Spark's taskAttemptId, which is unique within the Spark application.
     """
-    # Describe both ids with one request, because every task attempt runs this check.
+    # Describe both ids in one call, to save a round trip, because every task attempt runs this check.
     transactional_id = build_task_id(batch_start.prefix, task_attempt)
     descriptions = describe([batch_start.driver_id, transactional_id])
     if not batch_start.is_waiting_for_tasks(descriptions.get(batch_start.driver_id)):

@@ -182,7 +182,7 @@ def _find_transactions_aborted_despite_rejection(
 
     InitProducerId can abort a transaction and still be rejected:
 
-        1. Just before the request arrives, the fenced task begins another transaction under the same epoch.
+        1. Just before the request arrives, the task begins another transaction under the same epoch.
         2. Kafka aborts this transaction, bumps the epoch, and tells the client to retry the request.
         3. The retry names the epoch before the bump, and is rejected.
 

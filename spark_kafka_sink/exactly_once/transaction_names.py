@@ -84,7 +84,7 @@ def compute_rerun_attempt_number(attempt: int, spark_attempt_id: int) -> int:
     Attempts that run at the same time get different numbers.
 
     `attempt`: the attempt's number within its task.
-    `spark_attempt_id`: the number of the attempt that is unique within the Spark application.
+    `spark_attempt_id`: Spark's taskAttemptId, which is unique within the Spark application.
     """
     return attempt + MAX_ATTEMPTS * (1 + spark_attempt_id % _RERUN_NUMBER_COUNT)
 

@@ -205,8 +205,8 @@ class BatchFiller:
         in `_stages_in_use`. With `full_batches_only`, also return None unless the stage is full or its single records
         are scheduled to be assigned to partitions.
 
-        When the caller has filled the batches, it must call `_finish_stage`. If an interrupt prevents that, the stage
-        stays in `_stages_in_use` until `fail_staged_rows` removes it.
+        When the caller has filled the batches, or has failed the rows, it must call `_finish_stage`. If an interrupt
+        prevents that, the stage stays in `_stages_in_use` until `fail_staged_rows` removes it.
         """
         with self._lock:
             stage = self.stages.get(topic)
