@@ -102,7 +102,7 @@ GUARDS = [
         ProducerMetrics,
         "_lock",
         _names(
-            "_windowed_stats _meters _wait_times_ns _network _send_counts _sent_request_count _totals "
+            "_windowed_stats _meters _wait_times_ns _network _pending_send_totals _sent_request_count _totals "
             "_metrics_by_topic _last_send_update_ms"
         ),
     ),

@@ -96,13 +96,13 @@ EXACTLY_ONCE_BRANCHES = (
     ),
     Branch(
         "a batch is not decided because a task's transaction has ended",
-        "exactly_once.commit_checks:find_ended_transactions_error",
+        "exactly_once.commit_checks:find_transaction_state_error",
         "if problems:",
     ),
     Branch(
         "a batch is not decided because too little time is left",
-        "exactly_once.commit_checks:find_too_little_time_error",
-        "return commit_errors.build_too_little_time_error(entry, description, remaining_ms)",
+        "exactly_once.commit_checks:find_transaction_deadline_error",
+        "return commit_errors.build_transaction_deadline_error(entry, description, remaining_ms)",
     ),
     Branch(
         "the outcome of a decision is unknown",
@@ -153,8 +153,8 @@ EXACTLY_ONCE_BRANCHES = (
     # Tasks
     Branch(
         "the transactional id of an attempt is in use",
-        f"{_ATTEMPTS}:choose_task_attempt",
-        "return task_attempt._replace(attempt=compute_rerun_attempt_number(task_attempt.attempt, task_attempt_id))",
+        f"{_ATTEMPTS}:check_and_renumber_attempt",
+        "rerun_number = compute_rerun_attempt_number(task_attempt.attempt, spark_attempt_id)",
     ),
     Branch(
         "an attempt is late when it has its transactional id",

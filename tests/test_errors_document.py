@@ -129,7 +129,7 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "so it is not known",
     ),
     (partial(precommit_errors.build_late_attempt_error, "orders", "It wrote nothing."), "came too late"),
-    (partial(commit_errors.build_too_little_time_error, ENTRY, OPEN, 5_000), "were left for"),
+    (partial(commit_errors.build_transaction_deadline_error, ENTRY, OPEN, 5_000), "were left for"),
     (partial(commit_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are no longer open"),
     (partial(commit_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
     (

@@ -188,7 +188,8 @@ class Metadata:
 
         The update may cover only topics that other callers have requested, so the caller may have to wait again.
 
-        Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the fatal error.
+        Raise MetadataTimeoutError after `timeout_ms`, ProducerClosedError after `close`, or the client's fatal error,
+        if there is one.
         """
         deadline_ms = self._system.now() + timeout_ms
         with self._lock:
@@ -260,14 +261,19 @@ class Metadata:
         """
         until_expiry_ms = max(self._last_full_update_ms + self._max_age_ms - now_ms, 0.0)
         if until_expiry_ms == 0 and self._backoff.unchanged_response_count:
-            # The update is due because of metadata.max.age.ms. It is independent of the last responses, so it does not
-            # wait for the backoff after responses that contained nothing new.
-            with self._lock:
-                self._backoff = self._backoff.restart()
+            self._restart_backoff_after_expiry()
         is_requested = self._is_full_update_requested or self._is_partial_update_requested
         until_due_ms = 0.0 if is_requested else until_expiry_ms
         until_backoff_ends_ms = self._backoff.ends_at_ms - now_ms
         return max(until_due_ms, until_backoff_ends_ms)
+
+    def _restart_backoff_after_expiry(self) -> None:
+        """Let responses that contained nothing new no longer delay the update that is due after metadata.max.age.ms.
+
+        That update is independent of these responses.
+        """
+        with self._lock:
+            self._backoff = self._backoff.restart()
 
     def build_query(self, now_ms: float) -> MetadataQuery:
         """Build a partial query for the new topics, unless a full update has been requested or has become due."""

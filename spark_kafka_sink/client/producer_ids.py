@@ -14,6 +14,10 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
+    def with_next_epoch(self) -> ProducerIdAndEpoch:
+        """Return the identity after brokers have bumped the epoch once."""
+        return self._replace(epoch=self.epoch + 1)
+
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 """The identity in requests of a producer that has none yet."""

@@ -69,18 +69,19 @@ class BatchStart:
         return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is committed, so that the tasks must count its rows but not write them.
+        """Return whether a batch with this name is already committed, or will be because its commit has been decided.
 
-        The rows may still differ: `check_skipped_batch` compares the counts when the tasks have finished.
+        In that case, the tasks count its rows without writing them. The rows may still differ: `check_skipped_batch`
+        compares the counts when the tasks have finished.
 
-        Raise ExactlyOnceError if the batch must neither be written nor skipped. This is so if a later micro-batch of
-        the same query is decided, or if another query decided the last batch under a prefix that the user has set.
+        Raise ExactlyOnceError if the commit of a later micro-batch of the same query has been decided, or if the user
+        has set the prefix and its last batch belongs to another query.
         """
-        if batch.query_id is None:
+        if batch.query_id is None:  # the batch is a job, which has no number to compare
             return self.entry.has_decided(batch)
-        last_batch = self.entry.batch
         if self.entry.state is EntryState.OPEN:
             return False  # no batch has been decided under the prefix
+        last_batch = self.entry.batch
         if last_batch.query_id != batch.query_id:
             if self.has_user_prefix:
                 raise precommit_errors.build_query_mismatch_error(self.entry, batch)

@@ -1,4 +1,4 @@
-"""Checks of the tasks' transactions immediately before the driver decides a batch.
+"""Checks of the tasks' transactions immediately before the driver decides to commit a batch.
 
 A decision is a promise to commit every transaction of the batch, even if another process has to do so. The driver
 therefore decides only if each transaction is still open and cannot time out before it is committed. Each check returns
@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 
 
-def find_ended_transactions_error(
+def find_transaction_state_error(
     entry: Entry, descriptions: Mapping[str, TransactionDescription]
 ) -> ExactlyOnceError | None:
     """Return an error if a transaction of the batch is no longer open. Return None if all of them are open.
@@ -37,18 +37,20 @@ def find_ended_transactions_error(
     return None
 
 
-def find_too_little_time_error(
+def find_transaction_deadline_error(
     entry: Entry, descriptions: Iterable[TransactionDescription], now_ms: float
 ) -> ExactlyOnceError | None:
     """Return an error if a transaction may time out before it is committed. Return None if all have enough time left.
 
-    The brokers' clocks give the start of a transaction, and this machine's clock gives the current time.
+    Clock skew shifts the result: the start of a transaction is a time of the brokers' clocks, and `now_ms` is a time of
+    this machine's clock.
 
     `now_ms`: the current time, in milliseconds since the epoch.
     """
     for description in descriptions:
+        if description.started_ms < 0:
+            continue  # the start is unknown, and so is the deadline
         remaining_ms = description.started_ms + description.timeout_ms - now_ms
-        is_start_known = description.started_ms >= 0
-        if is_start_known and remaining_ms < compute_commit_margin_ms(description.timeout_ms):
-            return commit_errors.build_too_little_time_error(entry, description, remaining_ms)
+        if remaining_ms < compute_commit_margin_ms(description.timeout_ms):
+            return commit_errors.build_transaction_deadline_error(entry, description, remaining_ms)
     return None

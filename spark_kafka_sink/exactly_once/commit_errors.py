@@ -53,7 +53,7 @@ def describe_missing_transaction(transaction: TransactionIdentity, description: 
     )
 
 
-def build_too_little_time_error(
+def build_transaction_deadline_error(
     entry: Entry, transaction: TransactionDescription, remaining_ms: float
 ) -> ExactlyOnceError:
     """Build the error for a batch that is not decided, because a task's transaction may time out before its commit."""

@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkErro
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.commit_checks import find_ended_transactions_error, find_too_little_time_error
+from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeout_ms, has_been_idle_since, is_log_lost
@@ -41,7 +41,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
 from spark_kafka_sink.exactly_once.start_checks import check_may_begin, check_not_overtaken
-from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -175,7 +175,7 @@ class Driver:
         if _can_keep_epoch(description, self._client.transaction_version):
             return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, state=description.state)
         # The driver id keeps its marked timeout, and the tasks keep theirs.
-        candidate_timeouts_ms = (mark_claimed(own_entry.timeout_ms),)
+        candidate_timeouts_ms = (compute_claimed_timeout_ms(own_entry.timeout_ms),)
         epoch = self._fence(description, candidate_timeouts_ms)._replace(timeout_ms=own_entry.timeout_ms)
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
@@ -351,8 +351,8 @@ class Driver:
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
         """Return an error if the described transactions of the tasks forbid a decision. Otherwise, return None."""
-        error = find_ended_transactions_error(entry, descriptions)
-        return error or find_too_little_time_error(entry, descriptions.values(), self._client.wall_ms())
+        error = find_transaction_state_error(entry, descriptions)
+        return error or find_transaction_deadline_error(entry, descriptions.values(), self._client.wall_ms())
 
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False

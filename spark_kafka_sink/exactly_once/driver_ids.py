@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, is_marked_claimed
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, build_driver_id, parse_driver_number
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 
@@ -191,5 +191,5 @@ def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) 
     `description`: the description of the driver id; None if the entry names an id that nobody has used yet.
     """
     if description is None:
-        return mark_claimed(entry.timeout_ms or _FALLBACK_TIMEOUT_MS)
+        return compute_claimed_timeout_ms(entry.timeout_ms or _FALLBACK_TIMEOUT_MS)
     return description.timeout_ms

@@ -1,4 +1,4 @@
-"""Checks for late task attempts, whose batch is decided or aborted before they begin or while they write.
+"""Checks that stop late task attempts: attempts whose batch is decided or aborted before or while they write.
 
 A task attempt is one execution of a Spark task, and writes in a transaction under its own transactional id. The driver
 of the query waits until Spark has accepted one attempt of each task, and then decides or aborts the batch. Spark kills
@@ -6,11 +6,12 @@ the other attempts, but not immediately. An attempt therefore checks twice wheth
 
     1. Before it initializes its transactional id, because a task of the next batch may already own the id.
     2. After it has initialized the id, before it begins its transaction. If the driver is still waiting at this point,
-       the driver lists the open transactions later and finds the id, with or without a transaction. So nothing stays
-       open, whatever happens to the attempt.
+       it has yet to list the transactional ids. It will find this one, whether or not the id has an open transaction.
+       So no transaction is left open, whatever happens to the attempt.
 
-The first check also detects whether another attempt of the same task is using the id. When Spark reruns a stage, both
-attempts have the same number, and InitProducerId would abort what the other attempt has written and perhaps reported.
+The first check also detects whether another attempt of the same task is using the same id. When Spark reruns a stage,
+both attempts have the same number, and InitProducerId would abort what the other attempt has written and perhaps
+reported.
 
 An attempt that is fenced while it writes checks once more, because brokers do not report why it was fenced.
 """
@@ -37,29 +38,33 @@ DescribeTransactions = Callable[[Sequence[str]], Mapping[str, TransactionDescrip
 """Describes transactional ids over the connections of the task's producer. Ids unknown to brokers are omitted."""
 
 
-def choose_task_attempt(
-    describe: DescribeTransactions, batch_start: BatchStart, task_attempt: TaskAttempt, task_attempt_id: int
+def check_and_renumber_attempt(
+    describe: DescribeTransactions, batch_start: BatchStart, task_attempt: TaskAttempt, spark_attempt_id: int
 ) -> TaskAttempt:
-    """Return the task attempt, with another attempt number if another attempt is using its transactional id.
+    """Check that the driver is waiting, and return `task_attempt`, renumbered if its transactional id is in use.
 
-    Raise ExactlyOnceError if the batch is already decided or aborted, or a newer driver has taken over.
+    Raise ExactlyOnceError if the batch has already been decided or aborted, or a newer driver has taken over.
 
-    `task_attempt_id`: the attempt's number within the Spark application.
+    `spark_attempt_id`: Spark's taskAttemptId, which is unique within the Spark application.
     """
+    # Describe both ids in one call, to save a round trip, because every task attempt runs this check.
     transactional_id = build_task_id(batch_start.prefix, task_attempt)
     descriptions = describe([batch_start.driver_id, transactional_id])
     if not batch_start.is_waiting_for_tasks(descriptions.get(batch_start.driver_id)):
         raise precommit_errors.build_late_attempt_error(batch_start.prefix, "It wrote nothing.")
     task_id_description = descriptions.get(transactional_id)
-    if task_id_description is None or not can_write(task_id_description):
+    # The id is in use if its last owner has an open transaction, or may still begin one.
+    is_in_use = task_id_description is not None and can_write(task_id_description)
+    if not is_in_use:
         return task_attempt
-    return task_attempt._replace(attempt=compute_rerun_attempt_number(task_attempt.attempt, task_attempt_id))
+    rerun_number = compute_rerun_attempt_number(task_attempt.attempt, spark_attempt_id)
+    return task_attempt._replace(attempt=rerun_number)
 
 
 def raise_if_late(describe: DescribeTransactions, batch_start: BatchStart) -> None:
     """Raise ExactlyOnceError if the driver is no longer waiting for the batch's tasks.
 
-    In that case, the batch is already decided or aborted, or a newer driver has taken over.
+    In that case, the batch has already been decided or aborted, or a newer driver has taken over.
     """
     if not batch_start.is_waiting_for_tasks(describe([batch_start.driver_id]).get(batch_start.driver_id)):
         raise precommit_errors.build_late_attempt_error(batch_start.prefix, "It wrote nothing.")

@@ -78,7 +78,7 @@ class LogTopic:
             self._client,
             new_topic,
             purpose=f", {_LOG_DESCRIPTION}",
-            required_request=LIST_TRANSACTIONS_PROBE,
+            prerequisite_request=LIST_TRANSACTIONS_PROBE,
             describe_call=describe_call,
         )
 

@@ -58,7 +58,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.epoch_requests import request_epoch
 from spark_kafka_sink.exactly_once.log_records import build_claim_records, build_entry_records, build_tombstones
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
-from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, is_marked_claimed
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
@@ -252,7 +252,7 @@ class QueryTransactions:
 
         `granted_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout derived from it.
         """
-        return self._request_epoch(identity, (mark_claimed(granted_ms),)).identity
+        return self._request_epoch(identity, (compute_claimed_timeout_ms(granted_ms),)).identity
 
     def _request_epoch(
         self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
@@ -330,33 +330,32 @@ class QueryTransactions:
         writer_state: WriterState,
         previous_entry: Entry,
         entry: Entry,
-        write_once: Callable[[WriterState, Entry], WriterState],
+        try_write: Callable[[WriterState, Entry], WriterState],
     ) -> WriterState:
-        """Write `entry` to the log, again if an older driver fences this one. Return the state for the next write.
+        """Write `entry` to the log, and retry if an older driver fences this one. Return the state for the next write.
 
-        When this method returns, `entry` is committed and is the prefix's newest entry. Raise ProducerFencedError if
-        another driver has written an entry, or after MAX_TRIES tries.
+        When this method returns, `entry` is committed and is the newest entry of the query or job. Raise
+        ProducerFencedError if another driver has written an entry, or if MAX_TRIES tries have failed.
 
         `previous_entry`: the newest entry so far, which the caller must have written.
-        `write_once`: writes and commits the entry under the given state, and returns the state for the next write.
+        `try_write`: writes and commits the entry under the given state, and returns the state for the next write.
         """
         # An older driver that is still starting can fence this one without having written anything. So being fenced
         # does not mean that there is a newer driver: only the newest entry shows who the current driver is
         # (test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
-        tries_left = MAX_TRIES
-        while True:
-            tries_left -= 1
+        for tries_left in reversed(range(MAX_TRIES)):
             try:
-                return write_once(writer_state, entry)
+                return try_write(writer_state, entry)
             except ProducerFencedError as error:
                 if not tries_left:
                     raise
-                writer_state, newest_entry = self._reclaim((previous_entry, entry), error)
-            # The new claim repeats one of the two entries, which differ in whether the batch is open, decided or done.
+                writer_state, newest_entry = self._reclaim_prefix((previous_entry, entry), error)
+            # The newest entry is a copy of `previous_entry` or of `entry`. Their states (open, decided, done) differ.
             if newest_entry.state is entry.state:  # `entry` was committed before the driver was fenced
                 return writer_state
+        raise AssertionError("the last try returns or raises")
 
-    def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
+    def _reclaim_prefix(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
         """Make the caller the current driver again, after it was fenced while it was writing an entry.
 
         Return the state for the next write, and the newest entry with the new claim. Raise ProducerFencedError if the

@@ -39,7 +39,7 @@ def remove_timeout_mark(timeout_ms: int) -> int:
     return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED)
 
 
-def mark_claimed(granted_ms: int) -> int:
+def compute_claimed_timeout_ms(granted_ms: int) -> int:
     """Return the transaction timeout for a driver id, with the mark for a driver that has claimed its prefix.
 
     It is about as long as the driver's own transactions may take, which contain its decisions.
@@ -49,7 +49,7 @@ def mark_claimed(granted_ms: int) -> int:
     return _add_mark(compute_decision_timeout_ms(granted_ms), _CLAIMED_MARK, granted_ms)
 
 
-def mark_fenced(granted_ms: int) -> int:
+def compute_fenced_timeout_ms(granted_ms: int) -> int:
     """Return the transaction timeout for a task id, with the mark for an id that a driver has fenced.
 
     `granted_ms`: the task's transaction timeout.

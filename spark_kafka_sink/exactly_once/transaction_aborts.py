@@ -19,7 +19,7 @@ from dataclasses import replace
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
-from spark_kafka_sink.exactly_once.timeout_marks import is_marked_fenced, mark_fenced
+from spark_kafka_sink.exactly_once.timeout_marks import compute_fenced_timeout_ms, is_marked_fenced
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -180,10 +180,10 @@ def _find_transactions_aborted_despite_rejection(
 ) -> list[TransactionDescription]:
     """Return the current descriptions of transactions that were aborted although InitProducerId was rejected.
 
-    A rejected request may have aborted a transaction, in these steps:
+    InitProducerId can abort a transaction and still be rejected:
 
-        1. Just before the request, the task begins another transaction under the same epoch.
-        2. Kafka aborts this transaction, bumps the epoch, and asks for a retry of the request.
+        1. Just before the request arrives, the task begins another transaction under the same epoch.
+        2. Kafka aborts this transaction, bumps the epoch, and tells the client to retry the request.
         3. The retry names the epoch before the bump, and is rejected.
 
     The epoch is then one higher, and the state is CompleteAbort. The state also shows that no transaction has begun
@@ -193,11 +193,11 @@ def _find_transactions_aborted_despite_rejection(
     `responses`: the responses by transactional id.
     """
     expected_identities = {
-        description.transactional_id: description.id_and_epoch._replace(epoch=description.id_and_epoch.epoch + 1)
+        description.transactional_id: description.id_and_epoch.with_next_epoch()
         for description in fenced_descriptions
         if responses[description.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
     }
-    current_descriptions = describe_transactions(client, expected_identities, timeout_ms)
+    current_descriptions = describe_transactions(client, list(expected_identities), timeout_ms)
     return [
         description
         for transactional_id, description in current_descriptions.items()
@@ -210,18 +210,23 @@ def _send_fences(
 ) -> dict[str, InitProducerIdResponse]:
     """Request the next epoch for each transactional id, to fence its producer. Return the responses by id.
 
-    The request's timeout marks the id as fenced, so that the next batch does not fence it again. Rejections are logged.
+    The transaction timeout in each request is a value that marks the id as fenced (timeout_marks.py), so that the next
+    batch does not fence it again. Rejections are logged.
     """
-    # CONCURRENT_TRANSACTIONS is retried, because it may only mean that the task's own first request is in progress.
-    fences = [
+    fence_requests = [
         InitProducerId(
-            description.transactional_id, mark_fenced(description.timeout_ms), choose_expected_identity(description)
+            description.transactional_id,
+            timeout_ms=compute_fenced_timeout_ms(description.timeout_ms),
+            current_id_and_epoch=choose_expected_identity(description),
         )
         for description in descriptions
     ]
-    responses = client.send_all(fences, timeout_ms)
+    # send_all() retries CONCURRENT_TRANSACTIONS. It should, because the error may only mean that the task's own first
+    # request is still in progress.
+    responses = client.send_all(fence_requests, timeout_ms)
     _log_rejections(
-        "Could not fence a task attempt that may still write", collect_rejection_errors(fences, responses).values()
+        "Could not fence a task attempt, which may therefore still write",
+        collect_rejection_errors(fence_requests, responses).values(),
     )
     return responses
 

@@ -78,15 +78,15 @@ class RecordKey(NamedTuple):
     """Whether the record is a claim, which names the query's current driver. Otherwise, it has the key of decisions."""
 
 
-def compute_rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
+def compute_rerun_attempt_number(attempt: int, spark_attempt_id: int) -> int:
     """Return an attempt number for the transactional id of a task, if the id with the attempt's own number is in use.
 
     Attempts that run at the same time get different numbers.
 
     `attempt`: the attempt's number within its task.
-    `task_attempt_id`: the attempt's number within the Spark application.
+    `spark_attempt_id`: Spark's taskAttemptId, which is unique within the Spark application.
     """
-    return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBER_COUNT)
+    return attempt + MAX_ATTEMPTS * (1 + spark_attempt_id % _RERUN_NUMBER_COUNT)
 
 
 def build_driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:

@@ -1,4 +1,4 @@
-"""Convert errors to connection errors, which contain the address of the connection."""
+"""Errors that close a connection, with the address of the connection's peer."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ FATAL_ERRORS = (IllegalStateError, AssertionError)
 """These errors are bugs in this library and not specific to a connection, so `Selector.poll` raises them."""
 
 
-def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """Convert an OSError to a DisconnectedError, or copy any other error, and set the address on the result.
+def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -> KafkaSinkError:
+    """Return a copy of the error that contains the address of the connection's peer.
 
-    The result is chained to `error`, whose traceback is cleared, together with those of its causes.
+    The copy of an OSError is a DisconnectedError. The copy is chained to `error`. The tracebacks of `error` and of its
+    causes are cleared.
     """
     if isinstance(error, OSError):
-        connection_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
+        addressed_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:
-        connection_error = copy(error)
+        addressed_error = copy(error)
     # An error from a token callback may already contain the address of another server. Keep both addresses.
-    connection_error.address = ": ".join(filter(None, [str(address), connection_error.address]))
-    connection_error.__cause__ = error
+    addressed_error.address = ": ".join(filter(None, [str(address), addressed_error.address]))
+    addressed_error.__cause__ = error
     _clear_tracebacks(error)
-    return connection_error
+    return addressed_error
 
 
 def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:

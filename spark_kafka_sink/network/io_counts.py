@@ -48,8 +48,8 @@ class IoCounts(TrafficCounts):
         "failed_authentications",
         "failed_reauthentications",
         "io_ms",
-        "operations",
         "selects",
+        "socket_transfers",
         "successful_authentications",
         "successful_reauthentications",
         "wait_ms",
@@ -63,11 +63,11 @@ class IoCounts(TrafficCounts):
         super().__init__()
         self.channel_counts: dict[str, TrafficCounts] | None = {} if counts_per_channel else None
         """Traffic by channel id. A new channel with the same id adds to the existing counts."""
-        self.operations = 0  # reads and writes that transferred bytes
+        self.socket_transfers = 0  # reads and writes that transferred bytes
         self.connections_opened = self.connections_closed = 0
         self.successful_authentications = self.failed_authentications = 0
         self.successful_reauthentications = self.failed_reauthentications = 0
-        self.selects = 0
+        self.selects = 0  # calls that waited for sockets to become ready
         self.wait_ms = self.io_ms = 0.0  # time spent waiting for sockets, and time spent on I/O
 
     @property
@@ -80,11 +80,11 @@ class IoCounts(TrafficCounts):
         self.io_ms += io_ms
 
     def record_bytes_received(self, size: int) -> None:
-        self.operations += 1
+        self.socket_transfers += 1
         self.bytes_received += size
 
     def record_bytes_sent(self, size: int) -> None:
-        self.operations += 1
+        self.socket_transfers += 1
         self.bytes_sent += size
 
     def get_or_create_channel_counts(self, channel_id: str) -> TrafficCounts | None:

@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
 from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
-from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected_error, to_connection_error
+from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected_error, with_peer_address
 from spark_kafka_sink.network.frame import DEFAULT_MAX_FRAME_BYTES, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.io_counts import IoCounts
@@ -119,7 +119,7 @@ class Selector:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
             self._add_channel(channel_id, sock, address, is_connecting=True)
         except OSError as error:  # TLS and the poller can fail as well, for example if no file descriptor is free
-            raise to_connection_error(address, error) from error
+            raise with_peer_address(error, address) from error
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
         """Add a channel for an accepted socket. Raise IllegalStateError if the id is in use."""
@@ -271,10 +271,10 @@ class Selector:
         try:
             self._process_events(channel, events, now_ms)
         except AuthenticationError as error:
-            channel.fail_authentication(to_connection_error(channel.address, error))
+            channel.fail_authentication(with_peer_address(error, channel.address))
             self._begin_close(channel, now_ms)
         except (OSError, NetworkError, DecodeError) as error:
-            channel.state = ChannelState(channel.state.kind, to_connection_error(channel.address, error))
+            channel.state = ChannelState(channel.state.kind, with_peer_address(error, channel.address))
             self._begin_close(channel, now_ms)
         except FATAL_ERRORS:
             raise
@@ -363,7 +363,7 @@ class Selector:
             receive = channel.read(now_ms)
         except AuthenticationError as error:
             # A TLS 1.3 server's alert that rejects the client's certificate arrives only after the handshake.
-            channel.fail_authentication(to_connection_error(channel.address, error))
+            channel.fail_authentication(with_peer_address(error, channel.address))
             return False
         except (OSError, NetworkError, DecodeError):
             return False  # the error that ended the connection is the one to report

@@ -361,7 +361,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored `row_count` rows, and complete the future if no row is pending.
 
-        `row_indices`, `stored_ranges`: as SendCall documents.
+        `row_indices`, `stored_ranges`: see SendCall.complete_rows.
         """
         with self._lock:
             self._stored_ranges.append(stored_ranges)

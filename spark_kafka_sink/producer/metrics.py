@@ -71,8 +71,8 @@ class _MutableTotals(SimpleNamespace):
             self.latencies.add(now_ms - arrival_ms, record_count)
 
 
-class _SendCounts:
-    """Sums over the batches of one topic that were sent since the last update of the windows."""
+class _SendTotals:
+    """Totals over the batches of one topic that were sent since the last update of the windows."""
 
     __slots__ = (
         "batch_count",
@@ -166,10 +166,10 @@ class ProducerMetrics:
         self._pool = pool
         self._pool_metrics = PoolMetrics(pool, window_ms, window_count)
         self._metrics_by_topic: dict[str, _TopicMetrics] = {}
-        self._send_counts: defaultdict[str, _SendCounts] = defaultdict(_SendCounts)
-        """Counts of the batches that were sent since the last update of the windows, by topic."""
+        self._pending_send_totals: defaultdict[str, _SendTotals] = defaultdict(_SendTotals)
+        """Totals over the batches that were sent since the last update of the windows, by topic."""
         self._last_send_update_ms = 0.0
-        """When `record_request` last updated the windows. The next update adds `_send_counts` with this timestamp."""
+        """When `record_request` last updated the windows. The next update adds the pending totals at this time."""
         self._sent_request_count = 0
         """Number of produce requests that were sent since the last update of the windows."""
         self._totals = _MutableTotals(**vars(Totals()))
@@ -220,7 +220,7 @@ class ProducerMetrics:
                 self._last_send_update_ms = now_ms
             self._sent_request_count += 1
             for topic, batches in batches_by_topic.items():
-                self._send_counts[topic].add(batches.values())
+                self._pending_send_totals[topic].add(batches.values())
 
     def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
         """Record a response to a produce request.
@@ -274,29 +274,32 @@ class ProducerMetrics:
         self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
-        """Move the sums over recently sent batches into the windows, with the timestamp `_last_send_update_ms`."""
-        sent_ms, total_record_count = self._last_send_update_ms, 0
-        for topic, counts in self._send_counts.items():
+        """Add the pending totals of sent batches to the windows at the time `_last_send_update_ms`, and reset them."""
+        recorded_at_ms = self._last_send_update_ms
+        record_count = 0
+        for topic, totals in self._pending_send_totals.items():
             self._windowed_stats["batch-size"].record(
-                counts.total_bytes, sent_ms, count=counts.batch_count, maximum=counts.max_bytes
+                totals.total_bytes, recorded_at_ms, count=totals.batch_count, maximum=totals.max_bytes
             )
             self._windowed_stats["compression-rate"].record(
-                counts.compression_ratio_sum, sent_ms, count=counts.batch_count
+                totals.compression_ratio_sum, recorded_at_ms, count=totals.batch_count
             )
             self._windowed_stats["record-queue-time"].record(
-                counts.total_wait_ms, sent_ms, count=counts.batch_count, maximum=counts.max_wait_ms
+                totals.total_wait_ms, recorded_at_ms, count=totals.batch_count, maximum=totals.max_wait_ms
             )
             topic_metrics = self._get_or_create_topic_metrics(topic)
-            topic_metrics.sent_records.record(counts.record_count, sent_ms)
-            topic_metrics.sent_bytes.record(counts.total_bytes, sent_ms)
-            topic_metrics.compression_ratios.record(counts.compression_ratio_sum, sent_ms, count=counts.batch_count)
-            total_record_count += counts.record_count
+            topic_metrics.sent_records.record(totals.record_count, recorded_at_ms)
+            topic_metrics.sent_bytes.record(totals.total_bytes, recorded_at_ms)
+            topic_metrics.compression_ratios.record(
+                totals.compression_ratio_sum, recorded_at_ms, count=totals.batch_count
+            )
+            record_count += totals.record_count
         if self._sent_request_count:
             self._windowed_stats["records-per-request"].record(
-                total_record_count, sent_ms, count=self._sent_request_count
+                record_count, recorded_at_ms, count=self._sent_request_count
             )
-            self._meters["record-send"].record(total_record_count, sent_ms)
-        self._send_counts.clear()
+            self._meters["record-send"].record(record_count, recorded_at_ms)  # a rate and a total, without an average
+        self._pending_send_totals.clear()
         self._sent_request_count = 0
 
     def _get_or_create_topic_metrics(self, topic: str) -> _TopicMetrics:

@@ -12,13 +12,7 @@ Words have 32 bits. All keys are hashed together, one word at a time: the first 
 of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
 keys. The loop works in place, in a few arrays that fit into the CPU cache.
 
-Keys of equal length form a table with one row per key, in which column i holds word i of every key. Keys of different
-lengths start at arbitrary offsets, so their words must be gathered. They are sorted by length first, so that the keys
-that have a word i come last.
-
-Hashing one word of a single key costs about as much as hashing one word of a hundred keys. When only a few long keys
-remain, each is hashed separately, so that the time stays proportional to the number of bytes. Otherwise one 100 kB key
-among short keys would cost 25,000 passes.
+There are two implementations, which return the same hashes: `_hash_equal_length_keys` and `_hash_mixed_length_keys`.
 """
 
 from __future__ import annotations
@@ -117,7 +111,10 @@ def _should_hash_as_table(key_count: int, key_length: int) -> bool:
 
 
 def _hash_equal_length_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
-    """Return the hashes of keys that all have the same length, before the final mixing step of murmur2."""
+    """Return the hashes of keys that all have the same length, before the final mixing step of murmur2.
+
+    Such keys form a table with one row per key, in which column i holds word i of every key.
+    """
     hashes = np.full(keys.row_count, _SEED ^ key_length, np.uint32)
     word_count, tail_byte_count = divmod(key_length, _WORD_BYTES)
     for word_index in range(0, word_count, _WORDS_PER_PASS):
@@ -168,7 +165,7 @@ def _mix_tails_of_equal_length_keys(
     else:
         # The keys are shorter than a word, so reading the four bytes up to a key's end could start before the buffer.
         # The tail is the whole key, and its bytes are mixed one by one.
-        key_bytes = keys.to_matrix(keys.row_count, key_length)
+        key_bytes = keys.to_matrix(key_length)
         for byte_index in range(tail_byte_count):
             tail_words[:] = key_bytes[:, byte_index]
             tail_words <<= _to_uint32_scalar(8 * byte_index)
@@ -177,7 +174,11 @@ def _mix_tails_of_equal_length_keys(
 
 
 def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
-    """Return the hashes of keys of different lengths, before the final mixing step of murmur2."""
+    """Return the hashes of keys of different lengths, before the final mixing step of murmur2.
+
+    The keys start at arbitrary offsets, so their words must be gathered. The keys are sorted by length, so that in each
+    pass the keys that have another word come last.
+    """
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
     key_order, first_key_indices = _sort_by_length(lengths)
@@ -223,7 +224,9 @@ def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slic
 def _count_passes(first_key_indices: list[int], key_count: int) -> int:
     """Return how many words of each key to hash in passes over all keys that have the word.
 
-    The remaining words belong to a few long keys, for which it is faster to hash one key after the other.
+    The remaining words belong to a few long keys, which are hashed one after the other. Hashing one word of a single
+    key costs about as much as hashing one word of a hundred keys. So if all words were hashed in passes, one 100 kB key
+    among short keys would cost 25,000 passes.
     """
     pass_count = bisect_left(first_key_indices, key_count - _MAX_SEPARATE_KEYS)
     return len(first_key_indices) if len(first_key_indices) - pass_count < _MIN_SEPARATE_WORDS else pass_count

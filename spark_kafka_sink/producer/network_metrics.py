@@ -23,7 +23,7 @@ _TRAFFIC_ATTRIBUTES = {
 }
 """Maps each metric that has a rate and a total to the attribute of TrafficCounts that it is computed from."""
 _COUNTER_ATTRIBUTES = {
-    "network-io": "operations",
+    "network-io": "socket_transfers",
     "connection-creation": "connections_opened",
     "connection-close": "connections_closed",
     "successful-authentication": "successful_authentications",

@@ -412,24 +412,24 @@ def _is_dictionary(schema: pa.Schema, position: int) -> bool:
 
 
 def _find_type_faults(
-    schema: pa.Schema, positions: Mapping[str, int], target_types: Mapping[int, pa.DataType]
+    schema: pa.Schema, field_positions: Mapping[str, int], target_types: Mapping[int, pa.DataType]
 ) -> list[str]:
     """Return a message for each column whose type cannot be used.
 
-    `positions`: the positions of the columns that are read as record fields, keyed by the name of the field.
+    `field_positions`: the positions of the columns that are read as record fields, keyed by the name of the field.
     `target_types`: the types of converted columns, by column position.
     """
     faults: list[str] = []
-    # Convert an empty column of each type. One column at a time, so that each message can name its argument.
+    # Try the conversion on an empty column. Convert one column at a time, so that each message can name its column.
     for position, arrow_field in enumerate(schema):
-        record_fields = [name for name, field_position in positions.items() if field_position == position]
+        record_fields = [name for name, field_position in field_positions.items() if field_position == position]
         if not record_fields and position not in target_types:
             continue
         try:
             empty_column = pa.nulls(0, arrow_field.type)
             column = convert_column(empty_column, target_types.get(position, arrow_field.type), arrow_field.name)
             converted_columns = dict.fromkeys(record_fields, column)
-            if "timestamp" in record_fields:
+            if "timestamp" in record_fields:  # record timestamps are converted on their own (see _build_conversion)
                 timestamp_type = _to_timestamp_type(arrow_field.type)
                 converted_columns["timestamp"] = convert_column(empty_column, timestamp_type, arrow_field.name)
         except SchemaError as error:

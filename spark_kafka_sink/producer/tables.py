@@ -114,19 +114,19 @@ def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
         if isinstance(table, pa.RecordBatchReader):
             return table, None
         if hasattr(table, "__arrow_c_stream__"):
-            reader, row_count = pa.RecordBatchReader.from_stream(table), getattr(table, "num_rows", None)
-            return reader, row_count if isinstance(row_count, int) else _find_length(table)
+            return pa.RecordBatchReader.from_stream(table), _find_row_count(table)
         if hasattr(table, "__arrow_c_array__"):
             batch = pa.record_batch(table)
             return pa.RecordBatchReader.from_batches(batch.schema, [batch]), batch.num_rows
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = sanitize(". ".join(map(str, error.args))).removesuffix(".")
         raise InvalidRecordError(
-            f"send_table() takes a table with named columns, and cannot read {_format_type(table)} as one: {reason}."
+            f"send_table() cannot read {_format_type(table)} as a table with named columns: {reason}."
         ) from error
     raise InvalidRecordError(
-        f"send_table() takes a table that exports Arrow columns (__arrow_c_stream__ or __arrow_c_array__), such as "
-        f"those of pyarrow, polars, DuckDB and pandas, not {_format_type(table)}: {_describe_conversion_remedy(table)}."
+        f"send_table() cannot read {_format_type(table)}: it does not export Arrow columns (__arrow_c_stream__ or "
+        "__arrow_c_array__), as tables of pyarrow, polars, DuckDB and pandas do. To send it, "
+        f"{_describe_conversion_remedy(table)}."
     )
 
 
@@ -145,8 +145,11 @@ def _reject_polars_object_columns(table: Any) -> None:
             )
 
 
-def _find_length(table: Any) -> int | None:
+def _find_row_count(table: Any) -> int | None:
     """Return the number of rows of a table, or None if it is unknown."""
+    row_count = getattr(table, "num_rows", None)
+    if isinstance(row_count, int):
+        return row_count
     try:
         return len(table)
     except Exception:  # len() of a foreign type may raise anything, and only the progress bar uses the result

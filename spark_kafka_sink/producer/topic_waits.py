@@ -109,7 +109,7 @@ class TopicMetadataWaiter:
                 should_continue = self._update_metadata_once(topic, call_started_ms)
                 # Look once more before giving up, because the topic may just have become known.
                 if not should_continue and self._find_snapshot(topic, partition) is None:
-                    self._raise_unknown_error(topic, partition)
+                    self._raise_unknown_topic_or_partition(topic, partition)
                 # Check the topic's error only after an update. An earlier error may be obsolete, for example because
                 # permission has been granted in the meantime.
                 self._metadata.raise_for_topic(topic)
@@ -175,10 +175,11 @@ class TopicMetadataWaiter:
             "wait for newer metadata."
         )
 
-    def _raise_unknown_error(self, topic: str, partition: int | None) -> NoReturn:
+    def _raise_unknown_topic_or_partition(self, topic: str, partition: int | None) -> NoReturn:
         """Raise MetadataTimeoutError if the topic is unknown, and InvalidRecordError if only the partition is unknown.
 
-        A missing partition is recorded, so that later calls do not wait for it (see `_was_partition_missing`).
+        In the second case, the topic's partition count is recorded, so that later calls for a missing partition fail at
+        once instead of waiting (see `_was_partition_missing`).
         """
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is not None:

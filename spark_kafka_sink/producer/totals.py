@@ -69,7 +69,7 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTotals:
-    """Sums over a Spark task, or over all tasks of a write."""
+    """Totals for one Spark task, or for all the tasks of a write."""
 
     rows: int = _define_counter("Rows that brokers have acknowledged", "row")
     bytes: int = _define_counter("Size of the keys, values and headers of acknowledged rows")
@@ -78,7 +78,7 @@ class WriteTotals:
     dead_letters_cut: int = _define_counter("Dead letters that were truncated to fit", "record")
     paced_ms: int = _define_counter("Time that tasks waited because of maxBytesPerSecond")
     producer: Totals = field(default_factory=Totals)
-    """The totals of the tasks' producers. Their `blocked_ms` includes the waits of the tasks themselves."""
+    """The totals of the tasks' producers. Their `blocked_ms` includes the time that the tasks themselves waited."""
 
     def __add__(self, other: WriteTotals) -> WriteTotals:
         return _combine(WriteTotals, operator.add, self, other)

@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.call_executor import BlockingCall, CallExecutor
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Operation, mark_already_aborted
-from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_integer_in_range
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import DescribeTransactions, collect_descriptions
@@ -111,7 +111,7 @@ class ProducerTransactions:
         """
         offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
         for (topic, partition), offset in offsets.items():
-            ensure_number(f"a partition of topic {validate_topic(topic)}", partition, 0, INT_MAX)
+            ensure_integer_in_range(f"a partition of topic {validate_topic(topic)}", partition, 0, INT_MAX)
             if not isinstance(offset, OffsetAndMetadata):
                 offset = OffsetAndMetadata(offset)
             offsets_and_metadata[TopicPartition(topic, partition)] = offset

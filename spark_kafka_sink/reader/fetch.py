@@ -1,4 +1,4 @@
-"""Fetch: a request for records of a topic's partitions, starting at a separate offset for each partition."""
+"""Fetch: a request for a topic's records, from a given offset in each partition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
 
 @dataclass(frozen=True, eq=False)
 class Fetch(Request[FetchResponse]):
-    """Fetch records of one topic. The keys are partition numbers.
+    """Fetch records of one topic. The request's keys are partition numbers, as text.
 
     `isolation`: a value of ISOLATION_LEVELS.
     """

@@ -120,7 +120,7 @@ def iterate_visible_rows(  # noqa: PLR0913 - the range of a partition, and how t
 
 
 class _AbortFilter:
-    """Hides control batches and the batches of aborted transactions. It must see all batches in order."""
+    """Finds control batches and the batches of aborted transactions, which must be hidden from consumers."""
 
     def __init__(self, aborted_transactions: Sequence[AbortedTransaction]) -> None:
         # A heap of (first offset, producer id), so that the transaction that begins next is at index 0.
@@ -131,7 +131,7 @@ class _AbortFilter:
         self._hidden_producer_ids: set[int] = set()
 
     def should_hide(self, batch: DecodedBatch) -> bool:
-        """Return whether a consumer may not see the records of the next batch."""
+        """Return whether the next batch must be hidden from consumers. Call this for every batch, in order."""
         header = batch.header
         while self._pending_aborts and self._pending_aborts[0][0] <= header.last_offset:
             _, producer_id = heapq.heappop(self._pending_aborts)

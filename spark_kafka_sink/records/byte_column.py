@@ -49,7 +49,10 @@ class ByteColumn:
         return lengths
 
     def find_uniform_length(self) -> int | None:
-        """Return the length that all rows have (-1 if all are null), or None if the lengths differ."""
+        """Return the length that all rows have (-1 if all are null), or None if the lengths differ.
+
+        The column must not be empty.
+        """
         if self.nulls is not None:
             return -1 if self.nulls.all() else None
         offsets = self.offsets
@@ -66,11 +69,12 @@ class ByteColumn:
             _BINARY, self.row_count, [None, pa.py_buffer(self.offsets), self.data], null_count=0
         )
 
-    def to_matrix(self, row_count: int, row_bytes: int) -> NDArray[np.uint8]:
+    def to_matrix(self, row_bytes: int) -> NDArray[np.uint8]:
         """Return a matrix with one row per row of the column, and one byte per element.
 
         All rows must have the same length, `row_bytes`.
         """
+        row_count = self.row_count
         if row_bytes == 0:
             return np.empty((row_count, 0), np.uint8)
         data = np.frombuffer(self.data, np.uint8, row_count * row_bytes, int(self.offsets[0]))

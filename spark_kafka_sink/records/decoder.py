@@ -61,12 +61,17 @@ _PADDING_BYTES = 16
 
 The position after such a varint is beyond the end of the records, which is then detected.
 """
+_KEY_STARTS, _KEY_LENGTHS, _VALUE_STARTS, _VALUE_LENGTHS = range(4)
+"""The rows of `_RecordFields.header_ranges`."""
+_HEADER_PARTS = ((_KEY_STARTS, _KEY_LENGTHS, 0), (_VALUE_STARTS, _VALUE_LENGTHS, -1))
+"""For the key and then the value of a header: the row of the starts, the row of the lengths, and the minimum length.
+Only a value can be null, which is encoded as the length -1."""
 # The following numbers are for tuning.
 _MIN_RUN_RECORDS = 16
 """After this many consecutive records of equal size, the following records are compared in one step."""
 _RUN_COMPARISON_RECORDS = 64
 """Number of records in the first comparison. The number doubles whenever all of them have the expected size."""
-_MIN_VECTORIZED_ROWS = 16
+_MIN_VECTORIZED_RECORDS = 16
 """If at most this many records have headers left, reading the headers record by record is faster."""
 
 
@@ -264,7 +269,7 @@ class _RecordFields(NamedTuple):
     header_offsets: Positions
     """The index of each record's first header, followed by the number of all headers."""
     header_ranges: NDArray[np.int64]
-    """One column per header, and four rows: key starts, key lengths, value starts, value lengths."""
+    """One column per header, and the rows _KEY_STARTS, _KEY_LENGTHS, _VALUE_STARTS and _VALUE_LENGTHS."""
 
 
 class _RecordReader:
@@ -287,7 +292,7 @@ class _RecordReader:
         fields = self._read_fields(batch_header)
         key = extract_bytes(self.data, *fields.key_ranges)
         value = extract_bytes(self.data, *fields.value_ranges)
-        header_keys = extract_bytes(self.data, fields.header_ranges[0], fields.header_ranges[1])
+        header_keys = extract_bytes(self.data, fields.header_ranges[_KEY_STARTS], fields.header_ranges[_KEY_LENGTHS])
         header_keys = header_keys.view(pa.string()) if preserve_header_keys else _decode_utf8(header_keys)
         headers = self._build_header_array(fields.header_offsets, header_keys, fields.header_ranges)
         offsets = fields.offset_deltas + batch_header.base_offset
@@ -350,52 +355,51 @@ class _RecordReader:
         np.cumsum(counts, out=header_offsets[1:])
         if header_offsets[-1] > self._max_headers:
             raise DecodeError(f"batch of {header_offsets[-1]} headers, at most {self._max_headers} are allowed")
-        header_ranges = np.zeros((4, int(header_offsets[-1])), np.int64)
+        header_ranges = np.zeros((4, int(header_offsets[-1])), np.int64)  # for the rows, see _RecordFields
         # Read the first header of all records that have one, then the second header of all records that have two, and
         # so on. When few records are left, read all their remaining headers, one record after the other.
-        unfinished_rows = np.nonzero(counts)[0]
+        unfinished_records = np.nonzero(counts)[0]
         headers_read = 0
-        while len(unfinished_rows) > _MIN_VECTORIZED_ROWS:
-            self._read_next_headers(unfinished_rows, header_offsets[unfinished_rows] + headers_read, header_ranges)
+        while len(unfinished_records) > _MIN_VECTORIZED_RECORDS:
+            header_columns = header_offsets[unfinished_records] + headers_read
+            self._read_next_headers(unfinished_records, header_columns, header_ranges)
             headers_read += 1
-            unfinished_rows = unfinished_rows[counts[unfinished_rows] > headers_read]
-        for row_index in unfinished_rows.tolist():
-            next_header = int(header_offsets[row_index]) + headers_read
-            self._read_remaining_headers(row_index, next_header, int(header_offsets[row_index + 1]), header_ranges)
+            unfinished_records = unfinished_records[counts[unfinished_records] > headers_read]
+        for record_index in unfinished_records.tolist():
+            next_header = int(header_offsets[record_index]) + headers_read
+            header_stop = int(header_offsets[record_index + 1])
+            self._read_remaining_headers(record_index, next_header, header_stop, header_ranges)
         return header_offsets, header_ranges
 
     def _read_next_headers(
-        self, row_indices: Positions, header_indices: Positions, header_ranges: NDArray[np.int64]
+        self, record_indices: Positions, header_columns: Positions, header_ranges: NDArray[np.int64]
     ) -> None:
-        """Read the next header of some records into `header_ranges`.
+        """Read the next header of each of the given records into `header_ranges`.
 
-        `row_indices`: the indices of these records.
-        `header_indices`: the columns of `header_ranges` for their next headers.
+        `header_columns`: for each of these records, the column of `header_ranges` to fill.
         """
-        positions, ends = self.positions[row_indices], self.ends[row_indices]
-        # Read the key, then the value. Only the value can be null, which is the length -1. The starts and the lengths
-        # go to these rows of `header_ranges`.
-        for start_row, length_row, min_length in ((0, 1, 0), (2, 3, -1)):
+        positions, ends = self.positions[record_indices], self.ends[record_indices]
+        for start_row, length_row, min_length in _HEADER_PARTS:
             lengths, positions = read_varints(self.data, positions, _MAX_INT32_VARINT_BYTES)
             if ((lengths < min_length) | (lengths > ends - positions)).any():
                 raise DecodeError("a header has a negative length, or extends beyond its record")
-            header_ranges[start_row, header_indices] = positions
-            header_ranges[length_row, header_indices] = lengths
+            header_ranges[start_row, header_columns] = positions
+            header_ranges[length_row, header_columns] = lengths
             positions = positions + np.maximum(lengths, 0)
-        self.positions[row_indices] = positions
+        self.positions[record_indices] = positions
 
     def _read_remaining_headers(
-        self, row_index: int, next_header: int, header_stop: int, header_ranges: NDArray[np.int64]
+        self, record_index: int, next_header: int, header_stop: int, header_ranges: NDArray[np.int64]
     ) -> None:
-        """Read the headers of one record that are left into `header_ranges`, one at a time.
+        """Read the remaining headers of one record into `header_ranges`, one at a time.
 
         This is faster than `_read_next_headers` when only a few records have headers left.
 
         `next_header`, `header_stop`: the range of columns of `header_ranges` for these headers.
         """
         data = self.data.data
-        position, end = int(self.positions[row_index]), int(self.ends[row_index])
-        record_ranges = array("q")  # key start, key length, value start, value length, and so on
+        position, end = int(self.positions[record_index]), int(self.ends[record_index])
+        record_ranges = array("q")  # for each header, the four numbers of its column in `header_ranges`
         for _ in range(next_header, header_stop):
             for min_length in (0, -1):  # the key, then the value; only the value can be null (-1)
                 length, position = _read_varint(data, position)  # type: ignore[arg-type]
@@ -405,14 +409,14 @@ class _RecordReader:
                 record_ranges.append(length)
                 position += max(length, 0)
         header_ranges[:, next_header:header_stop] = np.frombuffer(record_ranges, np.int64).reshape(-1, 4).T
-        self.positions[row_index] = position
+        self.positions[record_index] = position
 
     def _build_header_array(self, offsets: Positions, keys: pa.Array, header_ranges: NDArray[np.int64]) -> pa.Array:
         """Build the column of headers from their keys and the ranges of their values.
 
         `offsets`: the index of each record's first header, followed by the number of all headers.
         """
-        values = extract_bytes(self.data, header_ranges[2], header_ranges[3])
+        values = extract_bytes(self.data, header_ranges[_VALUE_STARTS], header_ranges[_VALUE_LENGTHS])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)
         return pa.ListArray.from_arrays(numbers_to_arrow(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)

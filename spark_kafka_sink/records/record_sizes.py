@@ -50,6 +50,8 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
     row_indices_by_reason: dict[str, NDArray[np.int64]] = {}
     if columns.timestamp is not None:
         times = integers_to_numpy(combine_chunks(columns.timestamp))
+        # Test the minimum first, which is cheap: all invalid timestamps, including OVERFLOW_TIMESTAMP, are below
+        # NO_TIMESTAMP. NO_TIMESTAMP itself is valid: it belongs to a record that has no timestamp.
         if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
             is_after_max_year = times == OVERFLOW_TIMESTAMP
             is_before_1970 = (times < NO_TIMESTAMP) & ~is_after_max_year
@@ -64,6 +66,7 @@ def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
         invalid_rows = _find_rows_by_chunk(columns.headers, find_rows_with_invalid_headers)
         if len(invalid_rows):
             row_indices_by_reason["a header has no key"] = invalid_rows
+    # Test the size of the buffers first, which is cheap and an upper bound of each row's size.
     if columns.memory_nbytes > MAX_JOINED_BYTES:
         too_large_indices = np.nonzero(compute_record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
         if len(too_large_indices):

@@ -23,8 +23,8 @@ class OffsetAndMetadata:
     metadata: str = ""
 
     def __post_init__(self) -> None:
-        ensure_number("an offset", self.offset, minimum=0, maximum=LONG_MAX)
-        ensure_number("a leader epoch", self.leader_epoch, minimum=-1, maximum=INT_MAX)
+        ensure_integer_in_range("an offset", self.offset, minimum=0, maximum=LONG_MAX)
+        ensure_integer_in_range("a leader epoch", self.leader_epoch, minimum=-1, maximum=INT_MAX)
         _ensure_text("the metadata of an offset", self.metadata)
 
 
@@ -39,13 +39,13 @@ class GroupMetadata:
 
     def __post_init__(self) -> None:
         _ensure_text("the id of a consumer group", self.group_id)
-        ensure_number("the generation of a consumer group", self.generation_id, minimum=-1, maximum=INT_MAX)
+        ensure_integer_in_range("the generation of a consumer group", self.generation_id, minimum=-1, maximum=INT_MAX)
         _ensure_text("the id of a group's member", self.member_id)
         if self.group_instance_id is not None:
             _ensure_text("the instance id of a group's member", self.group_instance_id)
 
 
-def ensure_number(subject: str, value: object, minimum: int, maximum: int) -> None:
+def ensure_integer_in_range(subject: str, value: object, minimum: int, maximum: int) -> None:
     """Raise InvalidRecordError unless the value is an integer in this range.
 
     An invalid value would otherwise fail to encode on the sender thread, where every error is fatal.

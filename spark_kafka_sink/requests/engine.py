@@ -131,8 +131,8 @@ class Call(Generic[ResponseT]):
         """
         return True
 
-    def decide_verdict(self, classification: Classification) -> Verdict:
-        """Return what to do about a key's error code. Subclasses may treat some codes differently from the table."""
+    def effective_verdict(self, classification: Classification) -> Verdict:
+        """Return the verdict on a key's error code, or RETRY if this call also retries the code."""
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
@@ -304,7 +304,7 @@ class RequestEngine:
         for key in attempt.keys:
             call.in_flight_keys.discard(key)  # in the loop, so that the call is not done before its last key is
             classification = classifications.get(key, MISSING_IN_RESPONSE)
-            verdict = call.decide_verdict(classification)
+            verdict = call.effective_verdict(classification)
             if verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 self._retry_rejected_key(call, request, key, classification, verdict, now_ms)
             else:
@@ -328,7 +328,7 @@ class RequestEngine:
             call.in_flight_keys.discard(key)
             if isinstance(error, NetworkError):
                 self.routing.forget(request.route(key))  # the key may have moved to a node that is alive
-                self._retry(call, key, now_ms, error)
+                self._retry(call, key, error, now_ms)
             else:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
 
@@ -347,7 +347,8 @@ class RequestEngine:
         # reported with codes of its own (LOOK_UP).
         if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorKey):
             self.routing.forget(route)
-        self._retry(call, key, now_ms, request.build_rejection_error(key, classification), classification.code)
+        error = request.build_rejection_error(key, classification)
+        self._retry(call, key, error, now_ms, code=classification.code)
 
     def _handle_lookup_response(self, call: Call[Any], lookup: FindCoordinator, response: Any, now_ms: float) -> None:
         """Cache the coordinators in the response, and retry or fail each key whose lookup was rejected."""
@@ -355,16 +356,14 @@ class RequestEngine:
         for coordinator_key, node in lookup.parse_coordinators(response).items():
             self.routing.add_coordinator(CoordinatorKey(lookup.key_type, coordinator_key), node)
         classifications = lookup.classify_keys(response)
-        for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
+        for key, route in self._list_looked_up_keys(call, lookup):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
-            verdict = call.decide_verdict(classification)
-            # A key that is not in the lookup became due later, or its coordinator was known. A key whose coordinator
-            # was found stays due.
-            if route.key not in lookup.keys or verdict is Verdict.DONE:
-                continue
+            verdict = call.effective_verdict(classification)
+            if verdict is Verdict.DONE:
+                continue  # the coordinator was found; the key stays due and is sent to it next
             error = lookup.build_rejection_error(route.key, classification)
             if verdict is Verdict.RETRY:
-                self._retry(call, key, now_ms, error)
+                self._retry(call, key, error, now_ms)
             else:
                 self._fail(call, key, error, verdict, now_ms)
 
@@ -373,13 +372,19 @@ class RequestEngine:
     ) -> None:
         """Retry or fail each key whose lookup got no response."""
         call.lookup_attempt = None
-        for key, route in self._list_pending_coordinator_keys(call, lookup.key_type):
-            if route.key not in lookup.keys:
-                continue
+        for key, _ in self._list_looked_up_keys(call, lookup):
             if isinstance(error, NetworkError):
-                self._retry(call, key, now_ms, error)
+                self._retry(call, key, error, now_ms)
             else:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
+
+    def _list_looked_up_keys(self, call: Call[Any], lookup: FindCoordinator) -> list[tuple[str, CoordinatorKey]]:
+        """Return the call's pending keys whose coordinators are in this lookup, each with its route.
+
+        The lookup does not contain keys that became due after it was sent, nor keys whose coordinator was known.
+        """
+        pending_keys = self._list_pending_coordinator_keys(call, lookup.key_type)
+        return [(key, route) for key, route in pending_keys if route.key in lookup.coordinator_keys]
 
     @staticmethod
     def _list_pending_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
@@ -398,12 +403,15 @@ class RequestEngine:
         call.due_ms_by_key.pop(key, None)
         call.handle_failure(key, error, verdict, now_ms)
 
-    def _retry(self, call: Call[Any], key: str, now_ms: float, failure: KafkaSinkError, code: int = codes.NONE) -> None:
-        """Make a key due again after a backoff, or fail it if the call must not be retried."""
+    def _retry(self, call: Call[Any], key: str, error: KafkaSinkError, now_ms: float, code: int = codes.NONE) -> None:
+        """Make a key due again after a backoff, or fail it if the call must not be retried.
+
+        `code`: the error code for which the broker rejected the key, if any.
+        """
         if not call.should_retry:
-            self._fail(call, key, failure, Verdict.RETRY, now_ms)
+            self._fail(call, key, error, Verdict.RETRY, now_ms)
             return
-        call.handle_retry(failure)
+        call.handle_retry(error)
         retry_state = call.retry_states[key]
         call.due_ms_by_key[key] = now_ms + self.compute_backoff_ms(retry_state.failure_count, code)
         retry_state.failure_count += 1

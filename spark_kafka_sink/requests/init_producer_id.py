@@ -35,7 +35,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
     api_key = ApiKey.INIT_PRODUCER_ID
     action = "get a producer id"
-    completes_abort = True
+    completes_abort = True  # after some aborts, the producer needs a new epoch before it can go on
     verdicts = COORDINATOR_VERDICTS | {
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
         codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
@@ -51,6 +51,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
     @property
     def keys(self) -> Sequence[str]:
+        """The transactional id, which is the only key. An idempotent producer has none, so its key is empty."""
         return (self.transactional_id or "",)
 
     def route(self, key: str) -> Route:

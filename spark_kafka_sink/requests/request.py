@@ -30,7 +30,9 @@ class CoordinatorKey(NamedTuple):
     """A route to the coordinator of a consumer group or transactional id."""
 
     key_type: int
+    """GROUP or TRANSACTION."""
     key: str
+    """The group id or transactional id."""
 
 
 class Leader(NamedTuple):

@@ -43,22 +43,22 @@ def create_if_missing(
     new_topic: NewTopic,
     *,
     purpose: str = "",
-    required_request: Request[Any] | None = None,
+    prerequisite_request: Request[Any] | None = None,
     describe_call: Call[MetadataResponse] | None = None,
 ) -> bool:
-    """Create the topic if it does not exist, and return whether it was missing.
+    """Create the topic if it does not exist. Return whether it was missing.
 
     It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
     creation, and MetadataTimeoutError if the topic is still missing at the deadline.
 
     `purpose` and `describe_call`: see `topic_exists`.
-    `required_request`: a request to send before the topic is created, so that no topic is created on brokers that do
-    not support the request.
+    `prerequisite_request`: sent before the topic is created. If the brokers do not support this request, its error is
+    raised and no topic is created.
     """
     if topic_exists(client, new_topic.name, purpose=purpose, describe_call=describe_call):
         return False
-    if required_request is not None:
-        client.send(required_request)
+    if prerequisite_request is not None:
+        client.send(prerequisite_request)
     deadline = client.create_deadline(f"the creation of {format_partition(new_topic.name)}")
     failure_count = 0
     # The topic may have to be created repeatedly, because brokers report that it exists while they are deleting it.

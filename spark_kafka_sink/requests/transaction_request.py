@@ -33,8 +33,8 @@ class TransactionListener(Protocol):
 class TransactionRequest(Request[ResponseT]):
     """A request to the coordinator of a transactional id or a consumer group.
 
-    The class variables describe the effect of the request on the producer's transaction. In each subclass, these are
-    true:
+    The class variables describe the effect of the request on the producer's transaction. Those that are true in each
+    subclass (checked by test_docstring_lists_effects_of_each_request):
 
         AddPartitions, AddOffsets   may_open_transaction
         CommitOffsets               starts_v2_transaction, affects_next_transaction_if_late

@@ -34,7 +34,7 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, build_batch_driver_name
 from spark_kafka_sink.exactly_once.job_names import find_driver_process_id, generate_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import (
-    choose_task_attempt,
+    check_and_renumber_attempt,
     raise_if_late,
     raise_if_late_attempt_was_fenced,
 )
@@ -119,7 +119,7 @@ class ExactlyOnceWrite:
             # The transactional id is derived from the number of the attempt. If the id is in use, for example because
             # Spark has rerun the stage, choose a different number.
             preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
-            task_attempt = choose_task_attempt(
+            task_attempt = check_and_renumber_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
             )
             # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that

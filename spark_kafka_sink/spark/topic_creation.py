@@ -33,8 +33,8 @@ def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
     try:
         with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
             # Do not create the topic if the brokers do not support a request that exactly-once delivery needs.
-            required_request = LIST_TRANSACTIONS_PROBE if options.exactly_once_options is not None else None
-            was_missing = topic_admin.create_if_missing(client, new_topic, required_request=required_request)
+            prerequisite_request = LIST_TRANSACTIONS_PROBE if options.exactly_once_options is not None else None
+            was_missing = topic_admin.create_if_missing(client, new_topic, prerequisite_request=prerequisite_request)
     except KafkaSinkError as error:
         raise PreflightError(f"Nothing was written: {error} {_TOPIC_OPTIONS_MESSAGE}") from error
     if was_missing:

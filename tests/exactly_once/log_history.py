@@ -81,7 +81,7 @@ class HistoryRecorder:
             (QueryTransactions, "read_entry", self._wrap_read),
             (QueryTransactions, "claim", self._wrap_claim),
             (QueryTransactions, "write_next_entry", self._wrap_write_next_entry),
-            (QueryTransactions, "_reclaim", self._wrap_reclaim),
+            (QueryTransactions, "_reclaim_prefix", self._wrap_reclaim),
             (QueryTransactions, "_begin_transaction", self._wrap_begin_transaction),
         ):
             method = getattr(owner, name)

@@ -157,7 +157,7 @@ def skip_reclaim(patch: pytest.MonkeyPatch) -> None:
     def regain(query: QueryTransactions, own: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
         raise error
 
-    patch.setattr(QueryTransactions, "_reclaim", regain)
+    patch.setattr(QueryTransactions, "_reclaim_prefix", regain)
 
 
 def retry_without_reclaim(patch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_fenced_decision_is_not_in_doubt(query: Query) -> None:
     prepared = query.write_tasks(start, 0)
     with (
         failing_commits(build_fenced_error("p-driver")),
-        patch.object(QueryTransactions, "_reclaim", side_effect=build_fenced_error("p-driver")),
+        patch.object(QueryTransactions, "_reclaim_prefix", side_effect=build_fenced_error("p-driver")),
         pytest.raises(ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver") as raised,
     ):
         query.commit(start, 0, prepared)

@@ -17,10 +17,10 @@ from spark_kafka_sink.exactly_once.driver_ids import (
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed, mark_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, is_marked_claimed
 from spark_kafka_sink.requests.transaction_description import COMPLETE_ABORT, COMPLETE_COMMIT, TransactionDescription
 
-CLAIMED_TIMEOUT_MS, UNCLAIMED_TIMEOUT_MS = mark_claimed(60_000), 60_000
+CLAIMED_TIMEOUT_MS, UNCLAIMED_TIMEOUT_MS = compute_claimed_timeout_ms(60_000), 60_000
 
 
 def build_description(producer_id: int, timeout_ms: int = UNCLAIMED_TIMEOUT_MS) -> TransactionDescription:
@@ -110,7 +110,7 @@ def test_driver_id_is_unused_while_it_has_the_epoch_after_the_entry(version: int
 def test_next_epoch_keeps_the_timeout_of_a_used_id_and_marks_a_new_id_as_claimed() -> None:
     entry = Entry("p", timeout_ms=900_000)
     assert choose_timeout_ms(entry, build_description(70, 12_345)) == 12_345
-    assert choose_timeout_ms(entry, None) == mark_claimed(900_000)
+    assert choose_timeout_ms(entry, None) == compute_claimed_timeout_ms(900_000)
     assert is_marked_claimed(choose_timeout_ms(Entry("p"), None)), "the timeout of the tasks is unknown"
 
 

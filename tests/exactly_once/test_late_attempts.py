@@ -22,7 +22,7 @@ from spark_kafka_sink.exactly_once import late_attempts, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.late_attempts import (
     DescribeTransactions,
-    choose_task_attempt,
+    check_and_renumber_attempt,
     raise_if_late,
     raise_if_late_attempt_was_fenced,
 )
@@ -44,7 +44,7 @@ def describe_with(client: BlockingClient) -> DescribeTransactions:
 def choose_id_and_check(query: Query, start: BatchStart) -> Iterator[None]:
     """Choose an id, run the block, which requests it, and check for a late attempt, as a task does."""
     with connect_client(query.broker) as client:
-        assert choose_task_attempt(
+        assert check_and_renumber_attempt(
             describe_with(client), start, start.build_task_attempt(1, 1), 17
         ) == start.build_task_attempt(1, 1)
         yield
@@ -166,7 +166,9 @@ def test_attempt_takes_another_id_if_its_id_has_a_transaction(broker: EmbeddedBr
     start = query.begin()
     reported = query.write_tasks(start, 0)
     with connect_client(broker) as client:
-        name = choose_task_attempt(describe_with(client), start, start.build_task_attempt(1, 0), task_attempt_id=17)
+        name = check_and_renumber_attempt(
+            describe_with(client), start, start.build_task_attempt(1, 0), spark_attempt_id=17
+        )
     assert name.attempt != 0
     other = query.attempt(start, 1, attempt=name.attempt)
     other.begin_transaction()
@@ -183,7 +185,9 @@ def test_id_taken_by_another_attempt_is_in_use(broker: EmbeddedBroker) -> None:
     first = query.attempt(start, 1, attempt=0)
     with connect_client(broker) as client:
         names = {
-            choose_task_attempt(describe_with(client), start, start.build_task_attempt(1, 0), task_attempt_id=number)
+            check_and_renumber_attempt(
+                describe_with(client), start, start.build_task_attempt(1, 0), spark_attempt_id=number
+            )
             for number in (17, 18)
         }
     assert len({build_task_id(PREFIX, name) for name in names} | {start.build_task_id(1, 0)}) == 3
@@ -195,8 +199,8 @@ def test_next_batch_reuses_task_id(broker: EmbeddedBroker) -> None:
     query.run(0)
     start = query.begin()
     with connect_client(broker) as client:
-        assert choose_task_attempt(
-            describe_with(client), start, start.build_task_attempt(1, 0), task_attempt_id=17
+        assert check_and_renumber_attempt(
+            describe_with(client), start, start.build_task_attempt(1, 0), spark_attempt_id=17
         ) == start.build_task_attempt(1, 0)
 
 
@@ -208,8 +212,8 @@ def test_id_without_transaction_is_fenced_once_and_free_again(broker: EmbeddedBr
     start = query.begin()
     with connect_client(broker) as client:
         fenced = describe_transactions(client, [start.build_task_id(1, 0)])
-        assert choose_task_attempt(
-            describe_with(client), start, start.build_task_attempt(1, 0), task_attempt_id=17
+        assert check_and_renumber_attempt(
+            describe_with(client), start, start.build_task_attempt(1, 0), spark_attempt_id=17
         ) == start.build_task_attempt(1, 0)
         query.commit(start, 1, [query.write(start, 0, "1/0")])
         assert describe_transactions(client, [start.build_task_id(1, 0)]) == fenced, "it is not fenced with each batch"
@@ -224,7 +228,7 @@ def test_attempt_of_ended_batch_requests_no_id(
     start = query.begin()
     end(query, start)
     with connect_client(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        choose_task_attempt(describe_with(client), start, start.build_task_attempt(1, 1), 17)
+        check_and_renumber_attempt(describe_with(client), start, start.build_task_attempt(1, 1), 17)
 
 
 def test_concurrent_id_choice_of_two_attempts_fails_batch_and_rerun_succeeds(
@@ -234,7 +238,7 @@ def test_concurrent_id_choice_of_two_attempts_fails_batch_and_rerun_succeeds(
     start = query.begin()
     with connect_client(broker) as client:
         for task_attempt_id in (5, 9):
-            assert choose_task_attempt(
+            assert check_and_renumber_attempt(
                 describe_with(client), start, start.build_task_attempt(0, 0), task_attempt_id
             ) == start.build_task_attempt(0, 0)
     prepared = query.write_tasks(start, 0)

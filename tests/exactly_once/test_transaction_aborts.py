@@ -243,7 +243,7 @@ def test_rejected_fence_is_a_warning(
         init_producer_id(client, "attempt", 60_000)
         broker.cluster.coordinator.max_timeout_ms = 500
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
-    assert "Could not fence a task attempt that may still write" in caplog.text
+    assert "Could not fence a task attempt, which may therefore still write" in caplog.text
     assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
 
 

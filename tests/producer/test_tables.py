@@ -208,9 +208,9 @@ def test_propagates_exception_of_reader(producer: KafkaProducer, topic: str) -> 
         (pa.table(PEOPLE), {"value_format": "avro-confluent"}, "Argument 'schema_registry_url' is not set"),
         (pa.table(PEOPLE), {"value_format": "json", "value_schema": "{}"}, "Argument 'value_schema' has no effect"),
         (pa.table({"x": pa.array([1], pa.duration("s"))}), {"value_format": "json"}, "column x of type duration"),
-        (pl.LazyFrame(PEOPLE), {}, "polars.LazyFrame: write table.collect()"),
-        (pl.Series([1]), {}, "cannot read polars.Series as one: Cannot import schema"),
-        ([{"value": "1"}], {}, "not list: write pa.Table.from_pylist(table)"),
+        (pl.LazyFrame(PEOPLE), {}, "DuckDB and pandas do. To send it, write table.collect()."),
+        (pl.Series([1]), {}, "cannot read polars.Series as a table with named columns: Cannot import schema"),
+        ([{"value": "1"}], {}, "To send it, write pa.Table.from_pylist(table)."),
         (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "there are 2 columns named 'a'. Rename or drop"),
     ],
 )

@@ -55,12 +55,12 @@ def test_error_names_purpose_when_description_is_rejected(cluster: SimulatedClus
         topic_exists(client, "t", purpose=", the log")
 
 
-def test_creates_no_topic_on_brokers_without_the_required_request() -> None:
+def test_creates_no_topic_on_brokers_without_the_prerequisite_request() -> None:
     version_limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(1, 0)}
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}, version_limits=version_limits)
     with BlockingClient(ClientConfig((cluster.bootstrap_servers,)), system=cluster.system) as client:
         with pytest.raises(UnsupportedVersionError):
-            create_if_missing(client, NewTopic("new", 3, 1), required_request=LIST_TRANSACTIONS_PROBE)
+            create_if_missing(client, NewTopic("new", 3, 1), prerequisite_request=LIST_TRANSACTIONS_PROBE)
         assert not topic_exists(client, "new")
 
 

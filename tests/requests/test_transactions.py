@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -30,6 +31,19 @@ from spark_kafka_sink.requests.transactions import (
     ListTransactions,
 )
 from spark_kafka_sink.requests.verdicts import Verdict
+
+
+def test_docstring_lists_effects_of_each_request() -> None:
+    flags = [name for name, value in vars(TransactionRequest).items() if value is False]
+    documented_effects = {
+        name: effects.split(", ")
+        for names, effects in re.findall(r"^ {8}(\S.*?)  +(\S.*)$", TransactionRequest.__doc__ or "", re.MULTILINE)
+        for name in names.split(", ")
+    }
+    for request_type in (AddPartitions, AddOffsets, CommitOffsets, EndTransaction, InitProducerId):
+        effects = [flag for flag in flags if getattr(request_type, flag)]
+        assert sorted(documented_effects.pop(request_type.__name__)) == sorted(effects)
+    assert not documented_effects
 
 
 def test_reads_coordinator_from_both_response_layouts() -> None:

@@ -105,15 +105,15 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
     if mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
     # GSSAPI is the default, so it may not be what the user intends.
-    if "sasl.mechanism" not in options and not _confirm_default_mechanism(options, token_callback, faults):
+    if "sasl.mechanism" not in options and not _require_gssapi_intended(options, token_callback, faults):
         return Login()
     return _parse_kerberos_login(options, faults)
 
 
-def _confirm_default_mechanism(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
+def _require_gssapi_intended(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
     """Return whether other options show that the default mechanism, GSSAPI, is intended.
 
-    If they do not, add a fault that suggests a mechanism.
+    If they do not, add a fault that suggests a mechanism, and the faults of sasl.jaas.config.
     """
     jaas_faults = OptionFaults()
     login_module = _parse_login_module(options, jaas_faults)
@@ -123,14 +123,16 @@ def _confirm_default_mechanism(options: Mapping[str, str], token_callback: objec
     if login_module is not None:
         is_gssapi_intended = "GSSAPI" in login_module.mechanisms
     else:
-        # Only GSSAPI has a service name. (If sasl.jaas.config is invalid, it may be meant for another mechanism.)
+        # Only GSSAPI has a service name. An invalid sasl.jaas.config rules GSSAPI out, because it may have been meant
+        # for another mechanism.
         has_service_name = bool(options.get("sasl.kerberos.service.name"))
         is_gssapi_intended = has_service_name and not token_options and not jaas_faults
     if is_gssapi_intended:
-        return True  # sasl.jaas.config has no faults then
+        assert not jaas_faults, "sasl.jaas.config either names GSSAPI's login module or is not set"
+        return True
     suggestion = _suggest_mechanism(login_module, token_options)
     faults.add("sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {suggestion}.")
-    faults += jaas_faults
+    faults.extend(jaas_faults)
     return False
 
 
@@ -152,7 +154,7 @@ def _parse_login_module(options: Mapping[str, str], faults: OptionFaults) -> Log
     try:
         return parse_jaas_config(text)
     except ConfigurationError as error:
-        faults += error.unrendered_faults
+        faults.extend(error.unrendered_faults)
     return None
 
 
@@ -361,8 +363,8 @@ def _parse_oidc_config(
         "clientSecret", ""
     )
     assertion = _parse_assertion_config(options, url, client_id, faults)
-    uses_jwt_bearer_grant = retriever_class == "JwtBearerJwtRetriever"
-    if assertion is None and uses_jwt_bearer_grant:
+    use_jwt_bearer_grant = retriever_class == "JwtBearerJwtRetriever"
+    if assertion is None and use_jwt_bearer_grant:
         faults.add(_RETRIEVER_OPTION, f"{retriever_class} requires {_ASSERTION_SOURCES_TEXT}.")
     elif assertion is None and not (client_id and client_secret):
         faults.add(
@@ -376,14 +378,14 @@ def _parse_oidc_config(
         client_id=client_id,
         client_secret="" if assertion is not None else client_secret,  # an assertion replaces the secret
         scope=options.get("sasl.oauthbearer.scope") or jaas_options.get("scope"),
-        urlencodes_credentials=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
+        urlencode_credentials=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
         connect_timeout_ms=int(_parse_number(options, "sasl.login.connect.timeout.ms", faults)),
         read_timeout_ms=int(_parse_number(options, "sasl.login.read.timeout.ms", faults)),
         retry_backoff_ms=int(_parse_number(options, "sasl.login.retry.backoff.ms", faults)),
         retry_backoff_max_ms=int(_parse_number(options, "sasl.login.retry.backoff.max.ms", faults)),
         refresh_window_factor=min(1.0, _parse_number(options, "sasl.login.refresh.window.factor", faults)),
         assertion=assertion,
-        uses_jwt_bearer_grant=uses_jwt_bearer_grant,
+        use_jwt_bearer_grant=use_jwt_bearer_grant,
     )
 
 

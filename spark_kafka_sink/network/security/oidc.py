@@ -64,7 +64,8 @@ class OidcConfig:
     client_id: str
     client_secret: str = field(repr=False)
     scope: str | None = None
-    urlencodes_credentials: bool = False
+    urlencode_credentials: bool = False
+    """Whether to URL-encode the client id and secret in the Authorization header, as RFC 6749 requires."""
     connect_timeout_ms: int = int(get_default("sasl.login.connect.timeout.ms"))
     read_timeout_ms: int = int(get_default("sasl.login.read.timeout.ms"))
     retry_backoff_ms: int = int(get_default("sasl.login.retry.backoff.ms"))
@@ -72,7 +73,7 @@ class OidcConfig:
     refresh_window_factor: float = float(get_default("sasl.login.refresh.window.factor"))
     assertion: AssertionConfig | None = None
     """The assertion that the client sends instead of its secret, or None if it sends the secret."""
-    uses_jwt_bearer_grant: bool = False
+    use_jwt_bearer_grant: bool = False
     """Whether the assertion itself is exchanged for a token (grant jwt-bearer) instead of authenticating the client."""
 
 
@@ -253,7 +254,7 @@ def _send_token_request(config: OidcConfig, context: ssl.SSLContext | None, now_
 def _build_form(config: OidcConfig, now_s: float) -> bytes:
     """Build the body of a token request, with a new assertion if the client uses assertions."""
     fields = {"grant_type": "client_credentials"}
-    if config.assertion is not None and config.uses_jwt_bearer_grant:
+    if config.assertion is not None and config.use_jwt_bearer_grant:
         fields = {"grant_type": _JWT_BEARER_GRANT, "assertion": create_assertion(config.assertion, now_s)}
     elif config.assertion is not None:
         fields["client_assertion_type"] = _JWT_ASSERTION_TYPE
@@ -271,7 +272,7 @@ def _build_headers(config: OidcConfig) -> dict[str, str]:
     if config.assertion is not None:
         return headers
     client_id, secret = config.client_id, config.client_secret
-    if config.urlencodes_credentials:
+    if config.urlencode_credentials:
         client_id, secret = urllib.parse.quote_plus(client_id), urllib.parse.quote_plus(secret)
     credentials = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
     return {"Authorization": f"Basic {credentials}", **headers}

@@ -61,10 +61,11 @@ from spark_kafka_sink.producer.batching.batch import AWAITING_CLOSE, IN_FLIGHT, 
 from spark_kafka_sink.producer.batching.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, WaitForEvent
+from spark_kafka_sink.producer.batching.chunks import split_into_chunks
 from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.node_availability import NodeAvailability
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, AdmitBatch, PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, SingleRecord, Stage, split_into_chunks
+from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, SingleRecord, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads

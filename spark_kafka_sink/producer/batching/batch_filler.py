@@ -205,7 +205,8 @@ class BatchFiller:
         in `_stages_in_use`. With `full_batches_only`, also return None unless the stage is full or its single records
         are scheduled to be assigned to partitions.
 
-        The caller must finally call `_finish_stage`, unless it is interrupted.
+        When the caller has filled the batches, or has failed the rows, it must call `_finish_stage`. If an interrupt
+        prevents that, the stage stays in `_stages_in_use` until `fail_staged_rows` removes it.
         """
         with self._lock:
             stage = self.stages.get(topic)
@@ -216,7 +217,8 @@ class BatchFiller:
                 max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
                 if not stage.is_full(max_body_bytes):
                     return None
-            # Keep this order: an interrupt between the statements leaves the stage in both mappings, not in none.
+            # Keep this order: an interrupt between the statements leaves the stage in both mappings rather than in
+            # neither. `fail_staged_rows` can handle the former, whereas the latter would lose the stage's rows.
             self._stages_in_use[topic] = stage
             del self.stages[topic]
             return stage
@@ -300,7 +302,7 @@ class BatchFiller:
             self._compressor.compute_max_batch_bytes(stage.topic),
             find_timestamp_range(grouped_rows.columns, timestamp_ms),
         )
-        encoded_slices_by_buffer = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.order)
+        encoded_slices_by_buffer = encode_records(grouped_rows.columns, slices, timestamp_ms, grouped_rows.row_order)
         encoded_buffers = self._build_encoded_buffers(stage, slices, encoded_slices_by_buffer, grouped_rows.row_group)
         batches = self._choose_batches(stage, slices, open_batches, queues)
         batch_queues = [queues[partition_index] for partition_index in slices.partition_indices]

@@ -46,21 +46,22 @@ class AssignPartitions(Protocol):
 class GroupedRows(NamedTuple):
     """Rows that are encoded together, grouped by partition.
 
-    The rows [starts[i], starts[i + 1]) of `sizes` and `row_group` belong to partitions[i].
+    The rows have two orders: the staged order, in which they arrived, and the grouped order, in which they are encoded.
+    In grouped order, the rows [partition_starts[i], partition_starts[i + 1]) belong to partitions[i].
     """
 
     columns: RecordColumns
-    """The rows in the order in which they were staged."""
-    order: NDArray[np.int32] | None
-    """Each row's index in the columns; None if the columns are already grouped by partition."""
+    """The rows in staged order."""
+    row_order: NDArray[np.int32] | None
+    """For each row in grouped order, its index in `columns`; None if both orders are the same."""
     sizes: NDArray[np.int64]
-    """Upper bound of each row's encoded size."""
+    """For each row in grouped order, the upper bound of its encoded size."""
     partitions: list[int]
     """The partitions that have rows, in ascending order."""
-    starts: list[int]
-    """The index of each partition's first row, and the number of all rows."""
+    partition_starts: list[int]
+    """The index in grouped order of each partition's first row, followed by the number of all rows."""
     row_group: RowGroup
-    """The call, and the index in the call, of each row."""
+    """For each row in grouped order, the call that it came from and its index in that call."""
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
         """Return each partition's row range, with the size of the open batch to which its rows can be appended.
@@ -70,7 +71,9 @@ class GroupedRows(NamedTuple):
         record_counts = [0 if batch is None else batch.record_count for batch in open_batches]
         batch_sizes = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in open_batches]
         base_timestamps = [None if batch is None else batch.base_timestamp for batch in open_batches]
-        return PartitionSlices(self.starts[:-1], self.starts[1:], record_counts, batch_sizes, base_timestamps)
+        return PartitionSlices(
+            self.partition_starts[:-1], self.partition_starts[1:], record_counts, batch_sizes, base_timestamps
+        )
 
 
 def split_into_row_groups(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
@@ -108,18 +111,18 @@ def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
     partitions = _concatenate([rows.partitions for rows in entries])
     row_counts = entries[0].row_counts if len(entries) == 1 else np.bincount(partitions)
     nonempty_partitions = row_counts.nonzero()[0]
-    order = _find_order(partitions, len(row_counts)) if len(nonempty_partitions) > 1 else None
+    row_order = _find_row_order(partitions, len(row_counts)) if len(nonempty_partitions) > 1 else None
     return GroupedRows(
         columns=columns,
-        order=None if order is None else order.astype(np.int32),
-        sizes=_reorder(_concatenate([rows.sizes for rows in entries]), order),
+        row_order=None if row_order is None else row_order.astype(np.int32),
+        sizes=_reorder(_concatenate([rows.sizes for rows in entries]), row_order),
         partitions=nonempty_partitions.tolist(),
-        starts=[0, *row_counts[nonempty_partitions].cumsum().tolist()],
-        row_group=_build_row_group(entries, order),
+        partition_starts=[0, *row_counts[nonempty_partitions].cumsum().tolist()],
+        row_group=_build_row_group(entries, row_order),
     )
 
 
-def _find_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[np.intp] | None:
+def _find_row_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[np.intp] | None:
     """Return the row indices that sort the rows by partition, or None if the rows are already sorted.
 
     `partition_count`: a number above all partitions.
@@ -129,24 +132,21 @@ def _find_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[
     return to_narrowest_dtype(partitions, partition_count - 1).argsort(kind="stable")
 
 
-def _reorder(row_values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
-    """Return one value per row in the given order of the rows, or unchanged if it is None."""
-    return row_values if order is None else row_values.take(order)
+def _reorder(row_values: NDArray[Any], row_order: NDArray[np.intp] | None) -> NDArray[Any]:
+    """Convert values from staged to grouped order (see GroupedRows). There is one value per row."""
+    return row_values if row_order is None else row_values.take(row_order)
 
 
-def _build_row_group(entries: Sequence[Rows], order: NDArray[np.intp] | None) -> RowGroup:
-    """Return the call, and the index in the call, of each row of the entries, in the order of encoding.
-
-    `order`: the row indices in this order; None if the rows keep their order.
-    """
-    row_indices = _reorder(_concatenate([rows.row_indices for rows in entries]), order)
+def _build_row_group(entries: Sequence[Rows], row_order: NDArray[np.intp] | None) -> RowGroup:
+    """Return the call of each row of the entries, and the row's index in that call, in grouped order."""
+    row_indices = _reorder(_concatenate([rows.row_indices for rows in entries]), row_order)
     calls = list(dict.fromkeys([rows.call for rows in entries]))  # several entries may have the same call
     if len(calls) == 1:
         return RowGroup(row_indices, calls)
     index_by_call = {call: index for index, call in enumerate(calls)}
     entry_call_indices = np.array([index_by_call[rows.call] for rows in entries], np.int32)
     call_indices = entry_call_indices.repeat([len(rows) for rows in entries])
-    return RowGroup(row_indices, calls, _reorder(call_indices, order))
+    return RowGroup(row_indices, calls, _reorder(call_indices, row_order))
 
 
 def convert_and_assign_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:

@@ -149,7 +149,7 @@ class RowGroup:
         return self._split_one_by_one(stored_ranges)
 
     def _split_one_by_one(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Do the work of `split_stored_ranges` range by range."""
+        """Split the ranges one after the other, for `split_stored_ranges`."""
         ranges_by_call: defaultdict[SendCall, list[StoredRange]] = defaultdict(list)
         for start, stop, partition, base_offset, log_append_time in stored_ranges:
             for call, run_start, run_stop in self.split_by_call(start, stop):
@@ -162,23 +162,37 @@ class RowGroup:
                 yield StoredRows(call, self.row_indices, call_ranges, _count_rows(call_ranges))
 
     def _split_as_array(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Do the work of `split_stored_ranges` with one array that holds all ranges, which is faster for many."""
-        flat_ranges = np.fromiter(
+        """Split all ranges at once, for `split_stored_ranges`. This is faster when there are many ranges.
+
+        The ranges are one array, with a row per range and a column per field of StoredRange (start, stop, ...).
+
+        Example: in a row group with the rows [0, 4) and [6, 9) of call 0 and the rows [4, 6) of call 1, the ranges
+        [2, 5) and [5, 8) become
+
+            split at call boundaries    [2, 4)    [4, 5)    [5, 6)    [6, 8)
+            call indices                0         1         1         0
+            sorted by call              [2, 4)    [6, 8)    [4, 5)    [5, 6)
+        """
+        range_fields = np.fromiter(
             chain.from_iterable(stored_ranges), np.int64, _STORED_RANGE_FIELD_COUNT * len(stored_ranges)
         )
-        call_indices, split_ranges = self._split_at_runs(flat_ranges.reshape(-1, _STORED_RANGE_FIELD_COUNT))
-        starts, stops = split_ranges.T[:2]
-        row_counts = np.bincount(call_indices, stops - starts).astype(np.int64).tolist()
-        # Once the array is sorted by call, the ranges of each call are a view of it.
-        split_ranges = split_ranges.take(call_indices.argsort(kind="stable"), axis=0)
+        call_indices, run_ranges = self._split_at_call_boundaries(range_fields.reshape(-1, _STORED_RANGE_FIELD_COUNT))
+        starts, stops = run_ranges.T[:2]  # the first two fields of StoredRange
+        # bincount() adds up the weights, here the lengths of the ranges, of each call. It returns floats.
+        row_counts_by_call = np.bincount(call_indices, weights=stops - starts).astype(np.int64).tolist()
+        # Sort the ranges by call. The sort must be stable, to keep the order of the ranges within a call. The ranges of
+        # each call are then consecutive, and a view of the array.
+        sorted_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
         call_start = 0
         for call_index, call_stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
             if call_start < call_stop:
-                call_ranges = split_ranges[call_start:call_stop]
-                yield StoredRows(self._calls[call_index], self.row_indices, call_ranges, row_counts[call_index])
+                call_ranges = sorted_ranges[call_start:call_stop]
+                yield StoredRows(self._calls[call_index], self.row_indices, call_ranges, row_counts_by_call[call_index])
             call_start = call_stop
 
-    def _split_at_runs(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _split_at_call_boundaries(
+        self, stored_ranges: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split each range at the boundaries between runs, so that every resulting range lies within one run.
 
         `stored_ranges`: one row per range, and one column per field of StoredRange.
@@ -195,17 +209,17 @@ class RowGroup:
         run_counts = self._run_starts.searchsorted(stops, "left") - first_run_indices
         # Repeat each range once for each run that it overlaps. Copy i belongs to run `first_run_index + (i -
         # first_copy_index)`, where `first_copy_index` is the index of the range's first copy.
-        split_ranges = stored_ranges.repeat(run_counts, axis=0)
+        run_ranges = stored_ranges.repeat(run_counts, axis=0)
         first_copy_indices = run_counts.cumsum() - run_counts
-        run_indices = np.arange(len(split_ranges)) + (first_run_indices - first_copy_indices).repeat(run_counts)
-        # Shrink each copy to the rows of its run, in place: the columns below are views of `split_ranges`.
-        split_starts, split_stops, _partitions, base_offsets, _log_append_times = split_ranges.T
-        new_starts = np.maximum(split_starts, self._run_starts[run_indices])
+        run_indices = np.arange(len(run_ranges)) + (first_run_indices - first_copy_indices).repeat(run_counts)
+        # Shrink each copy to the rows of its run, in place: the columns below are views of `run_ranges`.
+        starts_view, stops_view, _partitions, base_offsets_view, _log_append_times = run_ranges.T
+        new_starts = np.maximum(starts_view, self._run_starts[run_indices])
         # A base offset grows by as much as the start of its range. An unknown base offset remains -1.
-        base_offsets += (new_starts - split_starts) * (base_offsets >= 0)
-        split_starts[:] = new_starts
-        np.minimum(split_stops, self._run_starts[run_indices + 1], out=split_stops)
-        return self._call_indices_by_run[run_indices], split_ranges
+        base_offsets_view += (new_starts - starts_view) * (base_offsets_view >= 0)
+        starts_view[:] = new_starts
+        np.minimum(stops_view, self._run_starts[run_indices + 1], out=stops_view)
+        return self._call_indices_by_run[run_indices], run_ranges
 
 
 def _find_run_starts(call_indices: NDArray[np.int32]) -> NDArray[np.int64]:

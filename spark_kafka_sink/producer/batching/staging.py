@@ -140,7 +140,7 @@ class Stage:
     __slots__ = (
         "_bytes_by_partition",
         "_cached_sparse_remainder",
-        "_has_decided_record_assignment",
+        "_is_record_assignment_decided",
         "_max_bytes",
         "_max_reserved_bytes",
         "_nonempty_partition_count",
@@ -169,27 +169,39 @@ class Stage:
         self.oldest_row_arrival_ms = oldest_row_arrival_ms
         self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
         self._max_reserved_bytes = max_reserved_bytes
-        self._split_count = 0  # number of splits after which these rows remained staged
-        self.entries: list[StageEntry] = []  # rows that are not encoded yet, oldest first
-        self.pending_appends = BatchAppends()  # the latest rows that were moved from `entries`, encoded
-        self.reserved_bytes = 0  # number of bytes reserved in the buffer pool for all entries
-        self.assigned_bytes = 0  # upper bound of the total encoded size of all Rows
-        self.unassigned_bytes = 0  # upper bound of the total encoded size of all StagedRecords
-        self.largest_partition_bytes = 0  # the maximum of _bytes_by_partition
-        self._bytes_by_partition = np.zeros(0, np.int64)  # lower bound of the encoded size of each partition's Rows
+        self.entries: list[StageEntry] = []
+        """The rows that are not encoded yet, oldest first."""
+        self.pending_appends = BatchAppends()
+        """The latest rows that were moved from `entries`, encoded."""
+        self._split_count = 0
+        """Number of times that a stage was split and these rows remained staged."""
+        # Sizes. The first three are totals over `entries`. `_update_partition_totals` updates the last three, which
+        # depend on _bytes_by_partition.
+        self.reserved_bytes = 0
+        """Number of bytes that are reserved in the buffer pool."""
+        self.assigned_bytes = 0
+        """Upper bound of the encoded size of all Rows, which are assigned to partitions."""
+        self.unassigned_bytes = 0
+        """Upper bound of the encoded size of all StagedRecords, which are not."""
+        self._bytes_by_partition = np.zeros(0, np.int64)
+        """Lower bound of the encoded size of each partition's Rows, by partition number."""
+        self.largest_partition_bytes = 0
+        """The maximum of _bytes_by_partition."""
         self._nonempty_partition_count = 0
+        """Number of partitions that have Rows."""
         self._cached_sparse_remainder: tuple[int, bool] | None = None
         """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
         then."""
-        self._has_decided_record_assignment = False
-        """Whether `schedule_record_assignment` has decided whether to set `record_assignment_due_ms`. It decides only
-        once for each stage."""
+        # The schedule of the sender thread.
         self.record_assignment_due_ms = math.inf
         """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
         assignment is scheduled."""
+        self._is_record_assignment_decided = False
+        """Whether `schedule_record_assignment` has decided whether to set `record_assignment_due_ms`. It decides only
+        once for each stage."""
         self.should_recheck = False
-        """Whether the sender must check the topic again: it found the stage due while another thread was filling
-        batches from it, or rows that were returned to the stage are due earlier than the sender knows."""
+        """Set when the sender must check this topic again: another thread was filling batches from the stage when the
+        sender found it due, or rows that were returned to the stage are due earlier than the sender knows."""
         self.leases: list[MemoryLease] = []
         """Leases that own the reserved memory while batches are being filled from the stage."""
 
@@ -302,11 +314,11 @@ class Stage:
 
         Return whether this call has set `record_assignment_due_ms`. The sender must then be woken.
         """
-        if self._has_decided_record_assignment or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
+        if self._is_record_assignment_decided or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
             return False
         if not self.unassigned_bytes or not self._should_release_full_batch(max_body_bytes):
             return False
-        self._has_decided_record_assignment = True
+        self._is_record_assignment_decided = True
         due_ms = clock() + ASSIGNMENT_DELAY_MS
         if due_ms >= self.oldest_row_arrival_ms + linger_ms:
             return False
@@ -445,34 +457,3 @@ def _contains_slice(batch: ProducerBatch, slice_rows: BatchRows) -> bool:
     """
     first_record_index = slice_rows.first_offset_delta
     return len(select_rows(batch.rows, first_record_index, first_record_index + 1)) > 0
-
-
-class Chunk(NamedTuple):
-    """Rows [start, stop) of a call that are staged together. `nbytes` is an upper bound of their encoded size."""
-
-    start: int
-    stop: int
-    nbytes: int
-
-
-def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[Chunk]:
-    """Split a call's rows into chunks, which are staged one at a time.
-
-    `sizes`: upper bound of each row's encoded size.
-    `max_rows`, `max_bytes`: limits of a chunk. A row of more than `max_bytes` gets a chunk of its own.
-    """
-    row_count = len(sizes)
-    total_bytes = int(np.add.reduce(sizes))
-    max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
-    if total_bytes <= max_bytes and row_count <= max_rows:
-        yield Chunk(0, row_count, total_bytes)
-        return
-    cumulative_bytes = np.cumsum(sizes)
-    start = bytes_before_start = 0
-    while start < row_count:
-        stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + max_bytes, "right"))
-        stop = max(stop, start + 1)  # a chunk has at least one row, even if that row is larger than max_bytes
-        stop = min(stop, start + max_rows, row_count)
-        bytes_before_stop = int(cumulative_bytes[stop - 1])
-        yield Chunk(start, stop, bytes_before_stop - bytes_before_start)
-        start, bytes_before_start = stop, bytes_before_stop

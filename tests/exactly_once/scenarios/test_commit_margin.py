@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.timeout_marks import mark_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -179,4 +179,4 @@ def test_retries_commit_of_decision_only_within_the_decision_timeout(
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
 def test_driver_transaction_times_out_within_the_commit_margin(granted_ms: int) -> None:
-    assert mark_claimed(granted_ms) <= max(999, compute_commit_margin_ms(granted_ms) / 3)
+    assert compute_claimed_timeout_ms(granted_ms) <= max(999, compute_commit_margin_ms(granted_ms) / 3)

@@ -96,7 +96,7 @@ def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> Non
 
 def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "t"})
-    source(endpoint, urlencodes_credentials=True, scope=None).get_token()
+    source(endpoint, urlencode_credentials=True, scope=None).get_token()
     ((_, headers, body),) = endpoint.requests
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush%3A1"
     assert body == "grant_type=client_credentials"

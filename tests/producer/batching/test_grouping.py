@@ -37,7 +37,7 @@ def staged_rows(values: list[bytes], partitions: list[int], call: object, header
 
 def list_grouped_values(grouped: GroupedRows) -> list[bytes]:
     values = grouped.columns.value.to_pylist()
-    return values if grouped.order is None else [values[row_index] for row_index in grouped.order]
+    return values if grouped.row_order is None else [values[row_index] for row_index in grouped.row_order]
 
 
 def convert(*records: SingleRecord) -> Rows:
@@ -71,7 +71,7 @@ def test_grouping_equals_stable_sort_of_rows(calls: list[list[int]], spread: int
     assert grouped.partitions == sorted(expected)
     values = list_grouped_values(grouped)
     for index, partition in enumerate(grouped.partitions):
-        start, stop = grouped.starts[index], grouped.starts[index + 1]
+        start, stop = grouped.partition_starts[index], grouped.partition_starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in expected[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in expected[partition]]
         runs = BatchRows(grouped.row_group, start, stop, 7).split_by_call()

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.batching import grouping, staging
+from spark_kafka_sink.producer.batching import chunks, grouping, staging
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.chunks import split_into_chunks
 from spark_kafka_sink.producer.batching.encoded_buffer import EncodedBuffer
 from spark_kafka_sink.producer.batching.grouping import group_by_partition
 from spark_kafka_sink.producer.batching.row_groups import RowGroup
-from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords, split_into_chunks
+from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import MAX_RECORD_OVERHEAD_BYTES, compute_max_headers_bytes
@@ -92,7 +93,7 @@ def test_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     cuts = split_into_batches(
         grouped.sizes, grouped.build_partition_slices([None]), batch_bytes, find_timestamp_range(grouped.columns, 0)
     )
-    first, *_ = encode_records(grouped.columns, cuts, 0, grouped.order)
+    first, *_ = encode_records(grouped.columns, cuts, 0, grouped.row_order)
     assert 0.94 * batch_bytes < HEADER_BYTES + first.sizes[0] <= batch_bytes
 
 
@@ -117,6 +118,7 @@ def test_grouped_rows_fit_one_array_with_any_amount_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(staging, "MAX_GROUPED_BYTES", 300)
+    monkeypatch.setattr(chunks, "MAX_GROUPED_BYTES", 300)
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(build_rows([150], [0]), 1)
     assert not stage.is_full(16 * KIB)
@@ -341,10 +343,10 @@ def test_split_divides_reservation_by_bytes_and_futures_by_count() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 120))
 def test_splits_call_into_chunks_of_bounded_rows_and_bytes(sizes: list[int], max_rows: int, max_bytes: int) -> None:
-    chunks = list(split_into_chunks(np.array(sizes, np.int64), max_rows, max_bytes))
-    assert [start for start, _, _ in chunks] == [0, *(stop for _, stop, _ in chunks[:-1])]
-    assert chunks[-1][1] == len(sizes)
-    for start, stop, size in chunks:
+    call_chunks = list(split_into_chunks(np.array(sizes, np.int64), max_rows, max_bytes))
+    assert [start for start, _, _ in call_chunks] == [0, *(stop for _, stop, _ in call_chunks[:-1])]
+    assert call_chunks[-1][1] == len(sizes)
+    for start, stop, size in call_chunks:
         assert size == sum(sizes[start:stop])
         assert stop - start == 1 or (stop - start <= max_rows and size <= max_bytes)
         # The next row would not have fit into the chunk.
