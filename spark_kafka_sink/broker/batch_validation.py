@@ -37,6 +37,7 @@ class RecordValidator:
 
     def __init__(self) -> None:
         self._decode_lock = threading.Lock()
+        """Held while a batch is decoded, so that only one batch at a time expands to up to MAX_DECODED_BYTES."""
 
     def validate(self, header: BatchHeader, batch: memoryview, *, requires_keys: bool = False) -> None:
         """Raise ApiError unless the records agree with the header and, if required, all have keys."""
@@ -52,7 +53,7 @@ class RecordValidator:
             record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
-    def find_record_by_timestamp(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
+    def find_first_record_at_or_after(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
         """Find a batch's first record with this timestamp or a later one.
 
         Return the record's timestamp and offset, or None if there is no such record or the batch cannot be decoded.

@@ -353,7 +353,7 @@ class PartitionLog:
 
         If the batch cannot be decoded, return its largest timestamp and its base offset.
         """
-        record = self._record_validator.find_record_by_timestamp(batch.data, timestamp)
+        record = self._record_validator.find_first_record_at_or_after(batch.data, timestamp)
         return (batch.max_timestamp, batch.base_offset) if record is None else record
 
     # --- retention and administration
