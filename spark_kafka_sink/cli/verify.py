@@ -96,7 +96,7 @@ def _verify_topic(
             if partition in existing_partitions and _is_comparable(written_range)
         }
         if readable_ranges:
-            end_offsets = reader.end_offsets(topic, readable_ranges)
+            end_offsets = reader.end_offsets(topic, partitions=list(readable_ranges))
             # These ranges extend beyond the last readable record: the records are gone, or a transaction hides them.
             truncated_partitions = [
                 partition
@@ -124,7 +124,7 @@ def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: d
     from spark_kafka_sink.reader.reader import TopicReader
 
     with TopicReader(config, isolation=READ_UNCOMMITTED) as reader:
-        end_offsets = reader.end_offsets(topic, stable_offsets)
+        end_offsets = reader.end_offsets(topic, partitions=list(stable_offsets))
     for partition, stable_offset in sorted(stable_offsets.items()):
         if stable_offset < end_offsets[partition]:
             raise ConfigurationError(
@@ -144,7 +144,7 @@ def _read_ranges(
 
     Each range is limited to the part that its partition still contains.
     """
-    beginning_offsets = reader.beginning_offsets(topic, ranges)
+    beginning_offsets = reader.beginning_offsets(topic, partitions=list(ranges))
     for partition, written_range in sorted(ranges.items()):
         partition_records = found_records[partition]
         partition_records.log_start_offset = beginning_offsets[partition]
