@@ -8,7 +8,11 @@ different processes:
     task                ExactlyOnceWrite.is_committed       before it reads a row
                         ExactlyOnceWrite.transaction        around its rows; leaves the transaction open
     committing worker   restore_from_reports                streams only, because another process planned the batch
-                        ExactlyOnceWrite.commit, abort
+                        ExactlyOnceWrite.commit, abort      after all tasks have ended
+
+Only the two workers act as a driver (exactly_once/driver.py) and write to the decision log. The begin functions claim
+the prefix, unless the claim of the same driver is still valid. `commit` records the decision and then that the batch is
+done. `abort` claims the prefix again, so that the batch can no longer be decided.
 
 This module is imported only if a write uses exactly-once delivery.
 """
