@@ -12,6 +12,7 @@ a cluster decompresses only one batch at a time.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,17 @@ MAX_RECORD_ERRORS = 100_000
 
 _MAX_CODEC = 4
 """The highest compression codec of record format v2 (zstd)."""
+
+
+class TimestampAndOffset(NamedTuple):
+    """The timestamp and the offset of a record."""
+
+    timestamp: int
+    offset: int
+
+
+NO_RECORD = TimestampAndOffset(timestamp=-1, offset=-1)
+"""The response to ListOffsets if no record has the requested timestamp or a later one."""
 
 
 class RecordValidator:
@@ -53,10 +65,10 @@ class RecordValidator:
             record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
-    def find_first_record_at_or_after(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
+    def find_first_record_at_or_after(self, batch: memoryview, timestamp: int) -> TimestampAndOffset | None:
         """Find a batch's first record with this timestamp or a later one.
 
-        Return the record's timestamp and offset, or None if there is no such record or the batch cannot be decoded.
+        Return None if there is no such record, or if the batch cannot be decoded.
         """
         header = parse_header(batch)
         try:
@@ -69,7 +81,7 @@ class RecordValidator:
         if not len(matching_indices):
             return None
         first_index = matching_indices[0]
-        return int(timestamps[first_index]), int(offsets[first_index])
+        return TimestampAndOffset(int(timestamps[first_index]), int(offsets[first_index]))
 
 
 def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memoryview]:

@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
-from spark_kafka_sink.broker.batch_validation import RecordValidator, parse_batch_header, validate_batch
+from spark_kafka_sink.broker.batch_validation import (
+    NO_RECORD,
+    RecordValidator,
+    TimestampAndOffset,
+    parse_batch_header,
+    validate_batch,
+)
 from spark_kafka_sink.broker.producer_state import NO_APPEND_TIME_MS, NO_EPOCH, ProducerStateEntry
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.header import (
@@ -331,30 +337,27 @@ class PartitionLog:
             size_bytes += batch.size_bytes
         return batches
 
-    def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
-        """Return the timestamp and offset of the first record with this timestamp or a later one.
-
-        Return (-1, -1) if there is no such record.
-        """
+    def find_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset:
+        """Find the first record with this timestamp or a later one. Return NO_RECORD if there is none."""
         with self._lock:
             for batch in self._batches:
                 if batch.max_timestamp >= timestamp:
                     return self._find_in_batch(batch, timestamp)
-            return -1, -1
+            return NO_RECORD
 
-    def find_max_timestamp(self) -> tuple[int, int]:
-        """Return the largest timestamp and the offset of the first record with it, or (-1, -1) if the log is empty."""
+    def find_max_timestamp(self) -> TimestampAndOffset:
+        """Find the first record with the largest timestamp. Return NO_RECORD if the log is empty."""
         with self._lock:
             latest_batch = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
-            return (-1, -1) if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
+            return NO_RECORD if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
 
-    def _find_in_batch(self, batch: LogBatch, timestamp: int) -> tuple[int, int]:
-        """Return the timestamp and offset of a batch's first record with this timestamp or a later one.
+    def _find_in_batch(self, batch: LogBatch, timestamp: int) -> TimestampAndOffset:
+        """Find a batch's first record with this timestamp or a later one.
 
         If the batch cannot be decoded, return its largest timestamp and its base offset.
         """
         record = self._record_validator.find_first_record_at_or_after(batch.data, timestamp)
-        return (batch.max_timestamp, batch.base_offset) if record is None else record
+        return TimestampAndOffset(batch.max_timestamp, batch.base_offset) if record is None else record
 
     # --- retention and administration
 
