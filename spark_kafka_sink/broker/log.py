@@ -155,7 +155,7 @@ class PartitionLog:
         `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
         """
         if self.config.discard:
-            return self._count_discarded(parse_batch_header(data))
+            return self._discard_batch(parse_batch_header(data))
         # Validate the batch without holding `_lock`: decoding can be slow and does not touch the log's state.
         header, received_batch = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.is_compacted:
@@ -264,7 +264,7 @@ class PartitionLog:
         if first_offset is not None and not _is_commit_marker(marker):
             self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
 
-    def _count_discarded(self, header: BatchHeader) -> AppendResult:
+    def _discard_batch(self, header: BatchHeader) -> AppendResult:
         """Advance the offsets and the counters as if the batch had been appended and then deleted."""
         with self._lock:
             base_offset = self.log_end_offset
