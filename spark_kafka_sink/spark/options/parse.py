@@ -120,7 +120,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     check_rack_awareness(parsed_options, kafka.parsed_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, kafka.parsed_options)
     _check_producer_options(parsed_options, kafka.parsed_options)
-    bytes_per_second = _compute_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
+    bytes_per_second = _parse_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
     topics = {"topic": topic, "deadLetterTopic": dead_letter_topic, "reportTopic": report_topic}
     if delivery is not None:
         topics["decisionLogTopic"] = delivery.topic
@@ -236,7 +236,7 @@ def _suggest_option(name: str) -> str:
     )
 
 
-def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
+def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
     """Return one task's share of maxBytesPerSecond, or None if there is no limit.
 
     Add a fault to `parsed_options` for maxTasks and for maxBytesPerSecond if the option is set but cannot be applied.
