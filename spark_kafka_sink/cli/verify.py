@@ -106,7 +106,7 @@ def _verify_topic(
             if truncated_partitions and isolation != READ_UNCOMMITTED:
                 stable_offsets = {partition: end_offsets[partition] for partition in truncated_partitions}
                 _check_open_transactions(config, topic, stable_offsets)
-            _read_ranges(reader, topic, readable_ranges, end_offsets, found_records)
+            _add_records(found_records, reader, topic, readable_ranges, end_offsets)
     return compare_topic(written_ranges, found_records)
 
 
@@ -133,14 +133,14 @@ def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: d
             )
 
 
-def _read_ranges(
+def _add_records(
+    found_records: dict[int, FoundRecords],
     reader: TopicReader,
     topic: str,
     ranges: dict[int, OffsetRange],
     end_offsets: dict[int, int],
-    found_records: dict[int, FoundRecords],
 ) -> None:
-    """Read the ranges one after another and add their records to `found_records`.
+    """Read the ranges one after another, and add the records and each partition's offsets to `found_records`.
 
     Each range is limited to the part that its partition still contains.
     """

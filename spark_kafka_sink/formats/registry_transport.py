@@ -86,18 +86,20 @@ class RegistryConfig:
 
 
 class _Authorization(NamedTuple):
-    """`header`: the value of the Authorization header, or None if there are no credentials.
-
-    `secrets`: strings to mask in errors and logs.
-    """
+    """The credentials in the form in which they are sent."""
 
     header: str | None
+    """The value of the Authorization header, or None if there are no credentials."""
     secrets: tuple[str, ...]
+    """Strings to mask in errors and logs."""
 
 
 class _Request(NamedTuple):
+    """A request that can be sent to any of the URLs."""
+
     method: str
     path: str
+    """The path and the query string."""
     body: bytes | None
     retriable_statuses: Sequence[int]
     """Statuses of responses after which the request is sent to the next URL."""
