@@ -69,15 +69,19 @@ class _Operation(Enum):
 
 
 class _CacheKey(NamedTuple):
-    """`stream_start`: identifies one start of a Spark stream; empty for schemas that all writes share."""
+    """The request for which a schema is cached."""
 
     operation: _Operation
     subject: str
     schema: Schema | None
+    """The schema that was registered or looked up; None for the other operations."""
     stream_start: str
+    """Identifies one start of a Spark stream; empty for schemas that all writes share."""
 
 
 class _CacheEntry(NamedTuple):
+    """A cached schema."""
+
     schema: RegisteredSchema
     expires_at_s: float
     """Time on the client's monotonic clock."""
