@@ -41,7 +41,7 @@ class TimestampAndOffset(NamedTuple):
 
 
 NO_RECORD = TimestampAndOffset(timestamp=-1, offset=-1)
-"""The response to ListOffsets if no record has the requested timestamp or a later one."""
+"""The values that ListOffsets returns if no record matches the requested timestamp."""
 
 
 class RecordValidator:

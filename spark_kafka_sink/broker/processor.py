@@ -178,7 +178,8 @@ class Processor:
                 for channel_id in channel_ids:
                     self._close(channel_id)
             finally:
-                # An error ends the processor's thread, which closes all connections. So the wait ends in any case.
+                # An error ends the processor's thread, which then closes all connections. The thread that waits for the
+                # node's connections must not wait in vain.
                 closed_event.set()
 
     def _process_new_responses(self) -> None:
