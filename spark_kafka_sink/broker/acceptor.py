@@ -143,15 +143,19 @@ class Acceptor:
         if self._is_paused:  # a pause lasts for one wait
             self._resume()
         for key, _ in ready_keys:
-            if key.data is None:  # the wakeup socket, which belongs to no node
+            node_id: int | None = key.data
+            if node_id is None:  # the wakeup socket, which belongs to no node
                 with contextlib.suppress(BlockingIOError):
                     self._wake_reader.recv(_MAX_WAKEUP_BYTES)
-            elif key.data in self._listeners and not self._is_paused:  # a previous connection may have caused a pause
-                self._accept(key.data)
+            elif node_id in self._listeners and not self._is_paused:  # a previous connection may have caused a pause
+                self._accept(node_id)
         while self._tasks:
             task, done_event = self._tasks.popleft()
-            task()
-            done_event.set()
+            try:
+                task()
+            finally:
+                # An error ends the acceptor's thread. The thread that waits for the task must not wait in vain.
+                done_event.set()
 
     def _accept(self, node_id: int) -> None:
         """Accept one connection from the node's listener. Pause if there are no resources for it."""

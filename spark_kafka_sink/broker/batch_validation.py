@@ -12,6 +12,7 @@ a cluster decompresses only one batch at a time.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,11 +33,23 @@ _MAX_CODEC = 4
 """The highest compression codec of record format v2 (zstd)."""
 
 
+class TimestampAndOffset(NamedTuple):
+    """The timestamp and the offset of a record."""
+
+    timestamp: int
+    offset: int
+
+
+NO_RECORD = TimestampAndOffset(timestamp=-1, offset=-1)
+"""The values that ListOffsets returns if no record matches the requested timestamp."""
+
+
 class RecordValidator:
     """Decodes and checks the records of one batch at a time. All logs of a cluster share one validator. Thread-safe."""
 
     def __init__(self) -> None:
         self._decode_lock = threading.Lock()
+        """Held while a batch is decoded, so that only one batch at a time expands to up to MAX_DECODED_BYTES."""
 
     def validate(self, header: BatchHeader, batch: memoryview, *, requires_keys: bool = False) -> None:
         """Raise ApiError unless the records agree with the header and, if required, all have keys."""
@@ -52,10 +65,10 @@ class RecordValidator:
             record_errors = dict.fromkeys(keyless_indices[:MAX_RECORD_ERRORS].tolist(), message)
             raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
-    def find_record_by_timestamp(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
+    def find_first_record_at_or_after(self, batch: memoryview, timestamp: int) -> TimestampAndOffset | None:
         """Find a batch's first record with this timestamp or a later one.
 
-        Return the record's timestamp and offset, or None if there is no such record or the batch cannot be decoded.
+        Return None if there is no such record, or if the batch cannot be decoded.
         """
         header = parse_header(batch)
         try:
@@ -68,7 +81,7 @@ class RecordValidator:
         if not len(matching_indices):
             return None
         first_index = matching_indices[0]
-        return int(timestamps[first_index]), int(offsets[first_index])
+        return TimestampAndOffset(int(timestamps[first_index]), int(offsets[first_index]))
 
 
 def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memoryview]:

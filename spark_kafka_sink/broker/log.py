@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_kafka_sink.broker.api_error import ApiError, build_storage_error
-from spark_kafka_sink.broker.batch_validation import RecordValidator, parse_batch_header, validate_batch
+from spark_kafka_sink.broker.batch_validation import (
+    NO_RECORD,
+    RecordValidator,
+    TimestampAndOffset,
+    parse_batch_header,
+    validate_batch,
+)
 from spark_kafka_sink.broker.producer_state import NO_APPEND_TIME_MS, NO_EPOCH, ProducerStateEntry
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.header import (
@@ -149,7 +155,7 @@ class PartitionLog:
         `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
         """
         if self.config.discard:
-            return self._count_discarded(parse_batch_header(data))
+            return self._discard_batch(parse_batch_header(data))
         # Validate the batch without holding `_lock`: decoding can be slow and does not touch the log's state.
         header, received_batch = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.is_compacted:
@@ -258,7 +264,7 @@ class PartitionLog:
         if first_offset is not None and not _is_commit_marker(marker):
             self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
 
-    def _count_discarded(self, header: BatchHeader) -> AppendResult:
+    def _discard_batch(self, header: BatchHeader) -> AppendResult:
         """Advance the offsets and the counters as if the batch had been appended and then deleted."""
         with self._lock:
             base_offset = self.log_end_offset
@@ -331,30 +337,27 @@ class PartitionLog:
             size_bytes += batch.size_bytes
         return batches
 
-    def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
-        """Return the timestamp and offset of the first record with this timestamp or a later one.
-
-        Return (-1, -1) if there is no such record.
-        """
+    def find_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset:
+        """Find the first record with this timestamp or a later one. Return NO_RECORD if there is none."""
         with self._lock:
             for batch in self._batches:
                 if batch.max_timestamp >= timestamp:
                     return self._find_in_batch(batch, timestamp)
-            return -1, -1
+            return NO_RECORD
 
-    def find_max_timestamp(self) -> tuple[int, int]:
-        """Return the largest timestamp and the offset of the first record with it, or (-1, -1) if the log is empty."""
+    def find_max_timestamp(self) -> TimestampAndOffset:
+        """Find the first record with the largest timestamp. Return NO_RECORD if the log is empty."""
         with self._lock:
             latest_batch = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
-            return (-1, -1) if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
+            return NO_RECORD if latest_batch is None else self._find_in_batch(latest_batch, latest_batch.max_timestamp)
 
-    def _find_in_batch(self, batch: LogBatch, timestamp: int) -> tuple[int, int]:
-        """Return the timestamp and offset of a batch's first record with this timestamp or a later one.
+    def _find_in_batch(self, batch: LogBatch, timestamp: int) -> TimestampAndOffset:
+        """Find a batch's first record with this timestamp or a later one.
 
         If the batch cannot be decoded, return its largest timestamp and its base offset.
         """
-        record = self._record_validator.find_record_by_timestamp(batch.data, timestamp)
-        return (batch.max_timestamp, batch.base_offset) if record is None else record
+        record = self._record_validator.find_first_record_at_or_after(batch.data, timestamp)
+        return TimestampAndOffset(batch.max_timestamp, batch.base_offset) if record is None else record
 
     # --- retention and administration
 

@@ -174,9 +174,13 @@ class Processor:
                 for channel_id, channel_node_id in self._node_ids_by_channel_id.items()
                 if channel_node_id == node_id
             ]
-            for channel_id in channel_ids:
-                self._close(channel_id)
-            closed_event.set()
+            try:
+                for channel_id in channel_ids:
+                    self._close(channel_id)
+            finally:
+                # An error ends the processor's thread, which then closes all connections. The thread that waits for the
+                # node's connections must not wait in vain.
+                closed_event.set()
 
     def _process_new_responses(self) -> None:
         """Release the memory of each answered request, and start its response unless the connection has ended."""

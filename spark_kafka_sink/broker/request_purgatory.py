@@ -21,6 +21,8 @@ class _DelayedTask(NamedTuple):
     deadline_ms: float
     number: int
     task: Task
+    change_count: int | None
+    """The task is also due once the cluster's change count differs from this one. None: it waits for its deadline."""
 
 
 class RequestPurgatory:
@@ -34,8 +36,8 @@ class RequestPurgatory:
         self._task_condition = threading.Condition(self._lock)
         self._due_tasks: deque[Task] = deque()
         self._delayed_tasks: list[_DelayedTask] = []  # a heap
-        self._tasks_awaiting_change: dict[int, tuple[int, Task]] = {}
-        """Entries of `_delayed_tasks` that also wait for a change: entry number -> (change count, task)."""
+        self._tasks_awaiting_change: dict[int, _DelayedTask] = {}
+        """The entries of `_delayed_tasks` that also wait for a change, by their numbers."""
         self._last_number = 0
         self._is_closed = False
 
@@ -46,9 +48,10 @@ class RequestPurgatory:
         """
         with self._lock:
             self._last_number += 1
-            heapq.heappush(self._delayed_tasks, _DelayedTask(deadline_ms, self._last_number, task))
+            entry = _DelayedTask(deadline_ms, self._last_number, task, change_count)
+            heapq.heappush(self._delayed_tasks, entry)
             if change_count is not None:
-                self._tasks_awaiting_change[self._last_number] = (change_count, task)
+                self._tasks_awaiting_change[entry.number] = entry
                 # The cluster may have changed since the caller read its change count.
                 self._release_changed()
             self._task_condition.notify()
@@ -103,12 +106,11 @@ class RequestPurgatory:
         """Release the tasks whose change counts are outdated, oldest first. The caller holds `_lock`."""
         current_count = self._get_change_count()
         due_numbers = {
-            number for number, (change_count, _) in self._tasks_awaiting_change.items() if change_count != current_count
+            entry.number for entry in self._tasks_awaiting_change.values() if entry.change_count != current_count
         }
         if due_numbers:
             for number in sorted(due_numbers):
-                _, task = self._tasks_awaiting_change.pop(number)
-                self._due_tasks.append(task)
+                self._due_tasks.append(self._tasks_awaiting_change.pop(number).task)
             self._delayed_tasks = [entry for entry in self._delayed_tasks if entry.number not in due_numbers]
             heapq.heapify(self._delayed_tasks)
             self._task_condition.notify()

@@ -170,28 +170,31 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._valid_end: int | None = None
-        """End of the last complete batch if the previous append failed; None if the whole file is valid."""
+        self._rollback_position: int | None = None
+        """End of the last complete batch. The file is truncated to it before the next append.
+
+        Set at the beginning of each append, and reset to None if the append succeeds. Thus a position that is already
+        set when an append begins means that the previous append failed.
+        """
 
     def append(self, data: Buffer) -> None:
-        """Append a batch. If OSError is raised, the batch is not stored, and the next append removes what is left."""
+        """Append a batch. If this raises OSError, the batch is not stored. The next append removes any partial data."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if self._valid_end is not None:
-                os.ftruncate(descriptor, self._valid_end)
-            # Until the append has succeeded, the next one truncates the file to this position.
-            self._valid_end = os.lseek(descriptor, 0, os.SEEK_END)
+            if self._rollback_position is not None:  # the previous append failed
+                os.ftruncate(descriptor, self._rollback_position)
+            self._rollback_position = os.lseek(descriptor, 0, os.SEEK_END)
             view = memoryview(data)
             try:
                 # os.write may write only some of the bytes.
                 while view:
                     view = view[os.write(descriptor, view) :]
             except OSError:
-                os.ftruncate(descriptor, self._valid_end)
+                os.ftruncate(descriptor, self._rollback_position)
                 raise
         finally:
             os.close(descriptor)
-        self._valid_end = None
+        self._rollback_position = None
 
     def delete(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -293,10 +293,12 @@ class TransactionCoordinator:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error_code=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        error_code = _find_end_error_code(transaction, identity, commit=commit, transaction_version=transaction_version)
+        error_code = _find_end_txn_error_code(
+            transaction, identity, commit=commit, transaction_version=transaction_version
+        )
         if error_code != error_codes.NONE:
             return ProducerIdentity(error_code=error_code)
-        has_already_ended = _is_end_retry(transaction, identity)
+        has_already_ended = _is_end_txn_retry(transaction, identity)
         if not has_already_ended:
             self._commit_or_abort(transaction, commit=commit, transaction_version=transaction_version)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
@@ -407,15 +409,15 @@ def _can_request_next_epoch(transaction: TransactionMetadata, identity: Producer
     )
 
 
-def _find_end_error_code(
+def _find_end_txn_error_code(
     transaction: TransactionMetadata, identity: ProducerIdentity, *, commit: bool, transaction_version: int
 ) -> int:
     """Return the error code with which to reject EndTxn; NONE if the transaction can end, or has ended, as requested.
 
-    The transaction may have ended already if the request is a retry (see `_is_end_retry`).
+    If the request is a retry (see `_is_end_txn_retry`), the transaction may have ended already.
     """
     state = transaction.state
-    is_retry = _is_end_retry(transaction, identity)
+    is_retry = _is_end_txn_retry(transaction, identity)
     if transaction.producer_id != identity.producer_id and not is_retry:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     if identity.epoch != transaction.epoch and not is_retry:
@@ -433,7 +435,7 @@ def _find_end_error_code(
     return error_codes.NONE if transaction_version >= 2 and not commit else error_codes.INVALID_TXN_STATE
 
 
-def _is_end_retry(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
+def _is_end_txn_retry(transaction: TransactionMetadata, identity: ProducerIdentity) -> bool:
     """Return whether EndTxn with this identity repeats the request that ended the transaction.
 
     A retry contains the identity that the producer had before the transaction ended.

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.cli.client_options import (
     add_connection_arguments,
@@ -45,6 +45,14 @@ class _PartitionDescription:
     in_sync: Sequence[int]
     first_offset: int | None
     end_offset: int | None
+
+
+class _TopicOffsets(NamedTuple):
+    """The offsets of a topic, by partition."""
+
+    first_offsets: Mapping[int, int]
+    end_offsets: Mapping[int, int]
+    """The end offsets include the records of open transactions."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +130,7 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
     partitions_with_leader = [
         partition.partition_index for partition in topic.partitions if partition.leader_id != _NO_LEADER
     ]
-    first_offsets, end_offsets = _fetch_offsets(config, name, partitions_with_leader)
+    offsets = _fetch_offsets(config, name, partitions_with_leader)
     return [
         _PartitionDescription(
             topic=name,
@@ -130,20 +138,20 @@ def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> 
             leader=None if partition.leader_id == _NO_LEADER else partition.leader_id,
             replicas=partition.replica_nodes,
             in_sync=partition.isr_nodes,
-            first_offset=first_offsets.get(partition.partition_index),
-            end_offset=end_offsets.get(partition.partition_index),
+            first_offset=offsets.first_offsets.get(partition.partition_index),
+            end_offset=offsets.end_offsets.get(partition.partition_index),
         )
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     ]
 
 
-def _fetch_offsets(
-    config: ClientConfig, topic: str, partitions: Sequence[int]
-) -> tuple[Mapping[int, int], Mapping[int, int]]:
-    """Return each partition's first offset and end offset. The end offset includes records of open transactions."""
+def _fetch_offsets(config: ClientConfig, topic: str, partitions: Sequence[int]) -> _TopicOffsets:
+    """Fetch the first offset and the end offset of each of these partitions."""
     from spark_kafka_sink.reader.reader import TopicReader
 
     if not partitions:
-        return {}, {}
+        return _TopicOffsets({}, {})
     with TopicReader(config, isolation="read_uncommitted") as reader:
-        return reader.beginning_offsets(topic, partitions), reader.end_offsets(topic, partitions)
+        first_offsets = reader.beginning_offsets(topic, partitions)
+        end_offsets = reader.end_offsets(topic, partitions)
+        return _TopicOffsets(first_offsets, end_offsets)

@@ -33,16 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=(LIST, FINISH, ABORT, GIVE_UP),
         default=LIST,
-        help="finish: commit the decided transactions; abort: abort the undecided transactions; give-up: commit the "
-        "decided transactions that can still be committed, and mark the decision as done (default: %(default)s)",
+        help="list: show open transactions and last decisions; finish: commit the transactions of a batch that was "
+        "decided (recorded in the decision log to be committed); abort: abort the open transactions of undecided "
+        "batches; give-up: commit the decided transactions that still can be, and record the batch as done although "
+        "the rows of the others are lost (default: %(default)s)",
     )
     parser.add_argument(
         "--prefix",
         metavar="PREFIX",
-        help="prefix of the transactional ids of one query or job; required except for list",
+        help="prefix of the transactional ids of one query or job; required unless the action is list",
     )
     parser.add_argument(
-        "--log-topic", metavar="TOPIC", help="the decision log, if the write sets the option decisionLogTopic"
+        "--log-topic", metavar="TOPIC", help="topic of the decision log; needed if the write set decisionLogTopic"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument("--json", action="store_true", help="print the list as one JSON document")

@@ -96,7 +96,7 @@ def _verify_topic(
             if partition in existing_partitions and _is_comparable(written_range)
         }
         if readable_ranges:
-            end_offsets = reader.end_offsets(topic, readable_ranges)
+            end_offsets = reader.end_offsets(topic, partitions=list(readable_ranges))
             # These ranges extend beyond the last readable record: the records are gone, or a transaction hides them.
             truncated_partitions = [
                 partition
@@ -106,7 +106,7 @@ def _verify_topic(
             if truncated_partitions and isolation != READ_UNCOMMITTED:
                 stable_offsets = {partition: end_offsets[partition] for partition in truncated_partitions}
                 _check_open_transactions(config, topic, stable_offsets)
-            _read_ranges(reader, topic, readable_ranges, end_offsets, found_records)
+            _add_records(found_records, reader, topic, readable_ranges, end_offsets)
     return compare_topic(written_ranges, found_records)
 
 
@@ -124,7 +124,7 @@ def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: d
     from spark_kafka_sink.reader.reader import TopicReader
 
     with TopicReader(config, isolation=READ_UNCOMMITTED) as reader:
-        end_offsets = reader.end_offsets(topic, stable_offsets)
+        end_offsets = reader.end_offsets(topic, partitions=list(stable_offsets))
     for partition, stable_offset in sorted(stable_offsets.items()):
         if stable_offset < end_offsets[partition]:
             raise ConfigurationError(
@@ -133,18 +133,18 @@ def _check_open_transactions(config: ClientConfig, topic: str, stable_offsets: d
             )
 
 
-def _read_ranges(
+def _add_records(
+    found_records: dict[int, FoundRecords],
     reader: TopicReader,
     topic: str,
     ranges: dict[int, OffsetRange],
     end_offsets: dict[int, int],
-    found_records: dict[int, FoundRecords],
 ) -> None:
-    """Read the ranges one after another and add their records to `found_records`.
+    """Read the ranges one after another, and add the records and each partition's offsets to `found_records`.
 
     Each range is limited to the part that its partition still contains.
     """
-    beginning_offsets = reader.beginning_offsets(topic, ranges)
+    beginning_offsets = reader.beginning_offsets(topic, partitions=list(ranges))
     for partition, written_range in sorted(ranges.items()):
         partition_records = found_records[partition]
         partition_records.log_start_offset = beginning_offsets[partition]

@@ -21,18 +21,16 @@ _UNSIGNED = ("uint32", "fixed32", "uint64", "fixed64")
 
 @dataclass(frozen=True)
 class MessageField:
-    """A field of a message.
-
-    The objects are pickled to the tasks.
-    """
+    """A field of a message. Pickled and sent to the tasks."""
 
     name: str
     number: int
     type_name: str
-    """The name of a Protobuf type, or a special name.
+    """The name of a Protobuf scalar type, `message`, `enum`, or one of the following.
 
-    The special names are `map`; `timestamp`, for the message google.protobuf.Timestamp; and `null`, for a column of
-    Arrow's null type, whose field is never written.
+    `map`: a map, whose entries have the two `inner_fields`.
+    `timestamp`: the message google.protobuf.Timestamp, for a column of timestamps.
+    `null`: a column of Arrow's null type, whose field is never written.
     """
     is_repeated: bool = False
     is_packed: bool = False

@@ -39,6 +39,14 @@ class DerivedMessage(NamedTuple):
     """The message's full name, including its package."""
 
 
+class _MessageDeclaration(NamedTuple):
+    """A message, as the fields that are encoded and as text."""
+
+    fields: tuple[MessageField, ...]
+    lines: list[str]
+    """The lines that declare the message, in .proto syntax."""
+
+
 class _FieldDeclaration(NamedTuple):
     """The declaration of a field that has no name or number yet."""
 
@@ -61,21 +69,17 @@ def derive_message(columns: Sequence[pa.Field], name: str | None) -> DerivedMess
             f"{full_name!r} is not a valid message name; use letters, digits and '_', and dots as separators"
         )
     package, _, name_in_package = full_name.rpartition(".")
-    message_fields, lines = _declare_message(columns, name_in_package, path_prefix="")
+    declaration = _declare_message(columns, name_in_package, path_prefix="")
     file_header = ['syntax = "proto3";']
     if package:
         file_header.append(f"package {package};")
-    if any(TIMESTAMP in line for line in lines):
+    if any(TIMESTAMP in line for line in declaration.lines):
         file_header.append('import "google/protobuf/timestamp.proto";')
-    return DerivedMessage(message_fields, "\n".join([*file_header, "", *lines, ""]), full_name)
+    return DerivedMessage(declaration.fields, "\n".join([*file_header, "", *declaration.lines, ""]), full_name)
 
 
-def _declare_message(
-    columns: Iterable[pa.Field], name: str, path_prefix: str
-) -> tuple[tuple[MessageField, ...], list[str]]:
-    """Return the fields of a message, and the lines of its declaration in .proto syntax.
-
-    Raise SchemaError if Protobuf does not support a column's name or type.
+def _declare_message(columns: Iterable[pa.Field], name: str, path_prefix: str) -> _MessageDeclaration:
+    """Declare a message with one field per column. Raise SchemaError if Protobuf does not support a name or type.
 
     `path_prefix`: text before each column's name in its path, such as `address.`; empty for the outermost message.
     """
@@ -85,11 +89,12 @@ def _declare_message(
     for number, column in enumerate(columns, 1):
         if not _NAME_PATTERN.fullmatch(column.name):
             raise SchemaError(
-                f"column {path_prefix}{column.name} is not a valid Protobuf name; rename it so that it contains only "
-                "letters, digits and '_'"
+                f"the name of column {path_prefix}{column.name} is not valid in Protobuf; use only letters, digits and "
+                "'_', and no digit at the beginning"
             )
-        # Reserve a name for each column, even if the column needs no message.
-        nested_message_name = _build_nested_message_name(column.name, used_names)
+        # Also reserve a name for a column that needs no message. Otherwise the message names of later columns would
+        # change if this column became a struct.
+        nested_message_name = _reserve_nested_message_name(column.name, used_names)
         declaration = _declare_field(column, nested_message_name, f"{path_prefix}{column.name}")
         message_field = replace(declaration.proto_field, name=column.name, number=number)
         is_scalar = not message_field.is_repeated and message_field.type_name not in ("map", *_MESSAGE_TYPES)
@@ -97,13 +102,14 @@ def _declare_message(
         declaration_lines.append(f"  {label}{declaration.type_name} {column.name} = {number};")
         message_fields.append(message_field)
         nested_message_lines += [f"  {line}" for line in declaration.nested_message_lines]
-    return tuple(message_fields), [f"message {name} {{", *declaration_lines, *nested_message_lines, "}"]
+    lines = [f"message {name} {{", *declaration_lines, *nested_message_lines, "}"]
+    return _MessageDeclaration(tuple(message_fields), lines)
 
 
-def _build_nested_message_name(column_name: str, used_names: set[str]) -> str:
-    """Return a name for the message of a struct, for example ShippingAddressRecord for `shippingAddress`.
+def _reserve_nested_message_name(column_name: str, used_names: set[str]) -> str:
+    """Return an unused name for the message of a struct, and add the name to `used_names`.
 
-    The name is not in `used_names`, and is added to it.
+    For example, the name for the column `shippingAddress` is ShippingAddressRecord.
     """
     name = "".join(part[:1].upper() + part[1:] for part in column_name.split("_")) + "Record"
     while name in used_names:
@@ -155,11 +161,10 @@ def _declare_element(data_type: pa.DataType, message_name: str, path: str) -> _F
     Raise SchemaError if Protobuf has no type for it.
     """
     if pa.types.is_struct(data_type):
-        fields, lines = _declare_message(
-            (data_type.field(index) for index in range(data_type.num_fields)), message_name, path_prefix=f"{path}."
-        )
-        struct_field = MessageField(name="", number=0, type_name="message", inner_fields=fields)
-        return _FieldDeclaration(message_name, struct_field, nested_message_lines=tuple(lines))
+        struct_columns = (data_type.field(index) for index in range(data_type.num_fields))
+        message = _declare_message(struct_columns, message_name, path_prefix=f"{path}.")
+        struct_field = MessageField(name="", number=0, type_name="message", inner_fields=message.fields)
+        return _FieldDeclaration(message_name, struct_field, nested_message_lines=tuple(message.lines))
     if pa.types.is_timestamp(data_type) and data_type.tz is not None:
         return _FieldDeclaration(TIMESTAMP, MessageField(name="", number=0, type_name="timestamp"))
     type_name = next((type_name for is_type, type_name in _SCALAR_TYPES if is_type(data_type)), None)

@@ -1,8 +1,12 @@
-"""Schema registry options: `schema.registry.*`, named as in Confluent's serializers, and the sink's own options.
+"""Options for the schema registry, and for the choice of schemas and subjects, such as `schemaSource`.
 
-The texts of faults are predicates, because OptionFault prepends the option's name. Braces in them enclose option names,
-as in {keyFormat}, or the names of values. They are replaced when the fault is shown to the user. In f-strings, use
-option_placeholder() for an option name.
+The options for the registry, `schema.registry.*`, are named as in Confluent's serializers.
+
+Write the text of a fault as a predicate, such as "must be positive.", because OptionFault puts the option's name before
+it. Braces enclose the name of an option or of a value, and are replaced when the fault is shown to the user:
+
+    faults.add("keySubject", "requires {keyFormat}, which is {format}.", format=key_format)   # an option and a value
+    faults.add("keySubject", f"requires {option_placeholder(format_option)}.")                # an option in a variable
 """
 
 from __future__ import annotations
@@ -21,14 +25,12 @@ from spark_kafka_sink.client.option_parsing import (
 )
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, option_placeholder
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.registry_transport import OPTION_PREFIX, RegistryConfig, parse_registry_urls
+from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX, RegistryConfig, parse_registry_urls
 from spark_kafka_sink.network.security.tls_context import TlsConfig
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import HiddenValueError, Option
 
-REGISTRY_PREFIX = OPTION_PREFIX
-"""The prefix of the options that are named as in Confluent's serializers."""
 # Values of the options that select schemas and subjects. Users type them.
 SCHEMA_SOURCES = ("register", "lookup", "latest")
 SCHEMA_ID_LOCATIONS = ("prefix", "header")

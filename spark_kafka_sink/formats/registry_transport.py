@@ -38,8 +38,8 @@ MAX_RESPONSE_BYTES = 16 << 20
 """Maximum size of a response. A larger one is an error, so that a wrong URL cannot exhaust the driver's memory."""
 MAX_RETRIES = 3
 """Maximum number of attempts after the first one. Each attempt tries all URLs."""
-OPTION_PREFIX = "schema.registry."
-"""Prefix of the options of the registry, as in Confluent's serializers."""
+REGISTRY_PREFIX = "schema.registry."
+"""Prefix of the registry options that are named as in Confluent's serializers."""
 _BACKOFF_S = 0.1
 """Backoff before the first retry. It doubles with each further retry."""
 RETRIABLE_STATUSES = (
@@ -86,18 +86,20 @@ class RegistryConfig:
 
 
 class _Authorization(NamedTuple):
-    """`header`: the value of the Authorization header, or None if there are no credentials.
-
-    `secrets`: strings to mask in errors and logs.
-    """
+    """The credentials in the form in which they are sent."""
 
     header: str | None
+    """The value of the Authorization header, or None if there are no credentials."""
     secrets: tuple[str, ...]
+    """Strings to mask in errors and logs."""
 
 
 class _Request(NamedTuple):
+    """A request that can be sent to any of the URLs."""
+
     method: str
     path: str
+    """The path and the query string."""
     body: bytes | None
     retriable_statuses: Sequence[int]
     """Statuses of responses after which the request is sent to the next URL."""
@@ -128,7 +130,7 @@ class RegistryTransport:
             try:
                 self._ssl_context = build_client_ssl_context(config.tls)
             except ConfigurationError as error:
-                raise error.with_prefix(OPTION_PREFIX) from error
+                raise error.with_prefix(REGISTRY_PREFIX) from error
         self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
         authorization = _build_authorization(config)
         if authorization.header is not None:

@@ -28,7 +28,7 @@ from spark_kafka_sink.formats.registry_transport import RETRIABLE_STATUSES, Regi
 from spark_kafka_sink.formats.write_rules import describe_active_write_rules
 
 _MAX_CACHED_SCHEMAS = 1_000
-"""The cache is cleared when it has this many schemas."""
+"""The cache is cleared when it has this many schemas. Running streams then request theirs again."""
 _MAX_CACHE_AGE_S = 60.0
 """Maximum age of a cached schema. Without a limit, a program that runs for days would miss new rules of a subject."""
 
@@ -69,15 +69,19 @@ class _Operation(Enum):
 
 
 class _CacheKey(NamedTuple):
-    """`stream_start`: identifies one start of a Spark stream; empty for schemas that all writes share."""
+    """The request for which a schema is cached."""
 
     operation: _Operation
     subject: str
     schema: Schema | None
+    """The schema that was registered or looked up; None for the other operations."""
     stream_start: str
+    """Identifies one start of a Spark stream; empty for schemas that all writes share."""
 
 
 class _CacheEntry(NamedTuple):
+    """A cached schema."""
+
     schema: RegisteredSchema
     expires_at_s: float
     """Time on the client's monotonic clock."""

@@ -173,15 +173,17 @@ def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -
 def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> CheckResult:
     """Pass if the broker granted the first epoch, now or in a previous run of this check."""
     error = lookup_error_code(exchange.response.error_code)
-    # Apache Kafka fences this request if the transactional id already has an epoch, from a previous run of this check.
-    # Requests before v4 receive INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
+    # If a previous run of this check already gave the transactional id an epoch, Apache Kafka fences this request.
+    # Requests before v4 then receive INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
     is_granted_or_fenced = error.code in (
         error_codes.NONE,
         error_codes.PRODUCER_FENCED,
         error_codes.INVALID_PRODUCER_EPOCH,
     )
     if is_granted_or_fenced:
-        return CheckResult(FIRST_EPOCH, Outcome.PASSED, "the brokers grant a first epoch, as Apache Kafka does")
+        return CheckResult(
+            FIRST_EPOCH, Outcome.PASSED, "the brokers grant the first epoch to a new id, as Apache Kafka does"
+        )
     if error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
         detail = (
             f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id "
@@ -192,7 +194,7 @@ def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> CheckRe
         )
         return CheckResult(FIRST_EPOCH, Outcome.FAILED, detail, remedy)
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return CheckResult(FIRST_EPOCH, Outcome.SKIPPED, f"{error.name}: see {TRANSACTIONS}")
+        return CheckResult(FIRST_EPOCH, Outcome.SKIPPED, f"{error.name}: see the check {TRANSACTIONS}")
     return CheckResult(FIRST_EPOCH, Outcome.WARNING, error.name, error.advice)
 
 

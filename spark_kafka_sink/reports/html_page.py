@@ -154,7 +154,7 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
     headings = "".join(f'<th scope="col"{_build_class_attribute(name)}>{name}</th>' for name in _COLUMNS)
     has_several_queries = len({get_query_id(report) for report in reports}) > 1
     rows = "".join(
-        f"<tr>{_render_row(report, shows_query_id=has_several_queries)}</tr>"
+        f"<tr>{_render_cells(report, show_query_id=has_several_queries)}</tr>"
         for report in reversed(reports[-_MAX_WRITES:])
     )
     limit = f", the latest {_MAX_WRITES} of {len(reports):,}" if len(reports) > _MAX_WRITES else ""
@@ -164,16 +164,16 @@ def _render_table(reports: Sequence[WriteReport]) -> str:
     )
 
 
-def _render_row(report: WriteReport, *, shows_query_id: bool) -> str:
-    """Return the cells of a write.
+def _render_cells(report: WriteReport, *, show_query_id: bool) -> str:
+    """Return the HTML table cells that describe one write.
 
-    `shows_query_id`: whether the batch includes the query id, which is the same in all rows if there is only one query.
+    `show_query_id`: whether the batch's cell includes the query id. Pass False if all rows belong to the same query.
     """
     cells = (
         *format_cells(report),
         f"{report.tasks:,}",
         f"✗ {report.status}" if report.status == FAILED else report.status,
-        report.batch if shows_query_id else report.batch.partition("/")[2],
+        report.batch if show_query_id else report.batch.partition("/")[2],
     )
     elements: list[str] = []
     for column, cell in zip(_COLUMNS, cells, strict=True):

@@ -80,6 +80,7 @@ class FoundRecords:
         self.log_end_offset: int | None = None
         """Offset after the partition's last record; None if unknown."""
         self._chunks: list[tuple[NDArray[np.int64], UInt64Array]] = []
+        """The records' offsets and hashes; empty if there are more than MAX_LOCATED_RECORDS records."""
 
     def add(self, table: pa.Table) -> None:
         """Add records in offset order. `table` has the columns of Spark's Kafka source."""

@@ -35,7 +35,7 @@ def render_report_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     has_several_queries = len(query_ids) > 1
     if not has_several_queries:
         yield sanitize(get_query_id(reports[0]))
-    rows = [_format_write(report, shows_query_id=has_several_queries) for report in reports]
+    rows = [_format_write(report, show_query_id=has_several_queries) for report in reports]
     totals = ReportTotals.from_reports(reports)
     yield from align_columns([_COLUMNS, *rows, _format_totals(totals)], left_aligned=(0, len(_COLUMNS) - 1))
     yield ""
@@ -45,8 +45,8 @@ def render_report_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _render_dead_letters(reports)
 
 
-def _format_write(report: WriteReport, *, shows_query_id: bool) -> tuple[str, ...]:
-    batch = sanitize(report.batch if shows_query_id else report.batch.partition("/")[2], _MAX_BATCH_LENGTH)
+def _format_write(report: WriteReport, *, show_query_id: bool) -> tuple[str, ...]:
+    batch = sanitize(report.batch if show_query_id else report.batch.partition("/")[2], _MAX_BATCH_LENGTH)
     return (*format_cells(report), f"{batch} FAILED" if report.status == FAILED else batch)
 
 

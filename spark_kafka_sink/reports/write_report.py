@@ -165,15 +165,14 @@ class WriteReport(WriteFigures):
         if len(topics) > _MAX_NAMED_TOPICS:
             topics[_MAX_NAMED_TOPICS:] = [format_count(len(topics) - _MAX_NAMED_TOPICS, "other topic")]
         destination = f" to {', '.join(topics)}" if topics else ""
-        verb = "wrote" if self.is_acknowledged else "sent, not acknowledged (acks=0):"
-        text = (
-            f"{verb} {format_count(self.rows, 'row')} ({format_bytes(self.bytes)}){destination}; "
-            f"{format_count(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
-            f"{format_count(self.retries, 'record')} retried; {format_count(self.dead_letters, 'dead letter')}"
-        )
+        rows = f"{format_count(self.rows, 'row')} ({format_bytes(self.bytes)}){destination}"
+        result = f"wrote {rows}" if self.is_acknowledged else f"sent, not acknowledged (acks=0): {rows}"
+        tasks = f"{format_count(self.tasks, 'task')}, the longest {self.longest_task_ms} ms"
+        retries = f"{format_count(self.retries, 'record')} retried"
+        dead_letters = format_count(self.dead_letters, "dead letter")
         if self.dead_letters_cut:
-            text += f", {self.dead_letters_cut} of them truncated"
-        return f"{text} [{self.batch}]"
+            dead_letters += f", {self.dead_letters_cut} of them truncated"
+        return f"{result}; {tasks}; {retries}; {dead_letters} [{self.batch}]"
 
     def to_json(self) -> str:
         """Return the report as a JSON object on one line. `parse_report` is the inverse."""

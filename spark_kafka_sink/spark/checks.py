@@ -95,7 +95,8 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
             raise
         # plan_columns writes one line per fault.
         faults += str(error).splitlines()
-    # The distribution can be checked only with valid options and a valid schema.
+    # The distribution can be checked only with valid options and a valid schema. `sink_options` and `plan` are set if
+    # there are no faults.
     if not faults:
         faults += find_distribution_faults(sink_options, plan, schema)
     if faults:

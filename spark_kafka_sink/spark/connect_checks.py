@@ -53,14 +53,14 @@ def run_checks_on_driver(session: Any, options: Mapping[str, str], schema: Struc
 def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
     """Run all checks on the driver for a Spark Connect client, and encode their result as a schema.
 
-    Until a job runs, a schema is all that the driver can send to the client. The result is therefore the name of the
-    schema's only field: a JSON object, which `run_checks_on_driver` parses in the client. It contains the column
-    positions and the distribution or, if a check fails, the error's class and message.
+    Before a job runs, the driver can return nothing except a schema to the client. The result is therefore the name of
+    the schema's only field: a JSON object, which the client decodes in `run_checks_on_driver`. The object contains the
+    column positions and the distribution or, if a check fails, the error's class and message.
 
     `options`: the options of the read, which include the options of the write and CHECK_OPTION.
     """
-    write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
-    schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
+    write_options = dict(options)
+    schema_json = write_options.pop(CHECK_OPTION)  # Spark passes all option names in lowercase
     try:
         schema = StructType.fromJson(json.loads(schema_json))
         sink_options, plan = check_and_plan_write(write_options, schema, write_options.get(STREAM_START_OPTION))

@@ -64,6 +64,13 @@ _cached_clients: Leases[BlockingClient] = Leases(close=BlockingClient.close, max
 """Clients that look up partition counts, cached across micro-batches."""
 
 
+class SortPosition(NamedTuple):
+    """A column to sort by, identified by its position in the DataFrame."""
+
+    position: int
+    is_descending: bool
+
+
 @dataclass(frozen=True)
 class Distribution:
     """The distribution of a DataFrame's rows over the tasks that write them.
@@ -80,8 +87,8 @@ class Distribution:
     """The positions of the key columns; empty if keys do not determine the partition."""
     content_positions: tuple[int, ...]
     """The positions of the columns to hash for a row without a key; empty for BY_KEY if every row has a key."""
-    sort_order: tuple[tuple[int, bool], ...]
-    """The positions of the columns to sort by, each with a flag for descending order."""
+    sort_order: tuple[SortPosition, ...]
+    """The columns to sort by: first by the first one, then by the others in turn."""
     task_count: int | None
     """The number of tasks after the shuffle; None for Spark's default."""
     partition_count: int | None
@@ -109,14 +116,16 @@ class Distribution:
             partition_position=fields["partition"],
             key_positions=tuple(fields["key"]),
             content_positions=tuple(fields["content"]),
-            sort_order=tuple((position, bool(is_descending)) for position, is_descending in fields["order"]),
+            sort_order=tuple(
+                SortPosition(position, bool(is_descending)) for position, is_descending in fields["order"]
+            ),
             task_count=fields["task_count"],
             partition_count=fields["partition_count"],
         )
 
     def find_used_positions(self) -> set[int]:
         """Return the positions of all columns that the distribution uses."""
-        sort_positions = [position for position, _ in self.sort_order]
+        sort_positions = [sort_position.position for sort_position in self.sort_order]
         positions = {*self.key_positions, *self.content_positions, *sort_positions}
         return positions if self.partition_position is None else positions | {self.partition_position}
 
@@ -202,7 +211,9 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
         partition_position=plan.partition if is_by_partition else None,
         key_positions=_find_key_positions(plan) if uses_keys else (),
         content_positions=tuple(content_positions),
-        sort_order=tuple((names.index(column.name), column.is_descending) for column in distribution_options.order_by),
+        sort_order=tuple(
+            SortPosition(names.index(column.name), column.is_descending) for column in distribution_options.order_by
+        ),
         task_count=distribution_options.task_count,
         partition_count=_fetch_partition_count(options) if is_by_partition else None,
     )
@@ -241,9 +252,7 @@ def distribute_rows(
         os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
     renamed_frame = rename_by_position(frame)
-    sort_expressions = [
-        _build_sort_expression(position, is_descending) for position, is_descending in distribution.sort_order
-    ]
+    sort_expressions = [_build_sort_expression(sort_position) for sort_position in distribution.sort_order]
     if distribution.strategy == BY_PARTITION:
         shuffled_frame = _distribute_by_partition(renamed_frame, distribution, sort_expressions, max_tasks)
         extra_columns = [F.col(_TARGET_PARTITION_COLUMN)]
@@ -405,9 +414,9 @@ def _build_all_null_condition(columns: Sequence[Any]) -> Any:
     return condition
 
 
-def _build_sort_expression(position: int, is_descending: bool) -> Any:
-    column = F.col(build_positional_name(position))
-    return column.desc() if is_descending else column.asc()
+def _build_sort_expression(sort_position: SortPosition) -> Any:
+    column = F.col(build_positional_name(sort_position.position))
+    return column.desc() if sort_position.is_descending else column.asc()
 
 
 def _limit_task_count(task_count: int | None, max_tasks: int | None) -> int | None:

@@ -8,7 +8,12 @@ different processes:
     task                ExactlyOnceWrite.is_committed       before it reads a row
                         ExactlyOnceWrite.transaction        around its rows; leaves the transaction open
     committing worker   restore_from_reports                streams only, because another process planned the batch
-                        ExactlyOnceWrite.commit, abort
+                        ExactlyOnceWrite.commit, abort      after the job has succeeded or failed
+
+Only the two workers act as a driver (exactly_once/driver.py) and write to the decision log. In a write through
+mapInArrow, the user's program does the work of both. The begin functions claim the prefix, unless the claim of the same
+driver is still valid. `commit` records the decision and then that the batch is done. `abort` claims the prefix again,
+so that the batch can no longer be decided. A job without a name deletes its entry at the end of `commit` or `abort`.
 
 This module is imported only if a write uses exactly-once delivery.
 """
@@ -145,7 +150,7 @@ class ExactlyOnceWrite:
         """Add the batch's start to the report if this is a stream, because another process commits its batches."""
         report.start = self.start if self.is_stream else None
 
-    # --- methods for the driver, after all tasks have ended
+    # --- methods for the driver. Task attempts that Spark has not accepted may still be running.
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports.

@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from openlineage.client.uuid import generate_new_uuid
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -107,7 +107,7 @@ class LineageWrite:
         watcher = threading.Thread(target=self.watch, args=(query,), name="pykafka-lineage-query", daemon=True)
         # Add the entry before the thread starts, because the thread removes it when the query ends. If the thread
         # cannot start, the entry stays, and `finish_at_exit` ends the run.
-        _queries[self] = query, watcher
+        _queries[self] = _WatchedQuery(query, watcher)
         try:
             watcher.start()
         except RuntimeError as error:  # no more threads can be started
@@ -132,12 +132,12 @@ class LineageWrite:
         self.end(error)
         _queries.pop(self, None)
 
-    def end_at_exit(self, query: Any, watcher: threading.Thread, timeout_s: float) -> None:
+    def end_at_exit(self, watched_query: _WatchedQuery, timeout_s: float) -> None:
         """End a query's run because the program is about to exit, which also stops Spark.
 
-        `watcher`: the thread that runs `watch`, if it could be started.
         `timeout_s`: how long to wait for the watcher if the query has ended.
         """
+        query, watcher = watched_query
         try:
             is_active = query.isActive
         except (Py4JError, OSError):
@@ -219,8 +219,15 @@ class LineageWrite:
         return sanitize(mask_secrets(message, self._secrets), _MAX_MESSAGE_CHARACTERS)
 
 
-_queries: dict[LineageWrite, tuple[Any, threading.Thread]] = {}
-"""Running queries, each with the thread that watches it."""
+class _WatchedQuery(NamedTuple):
+    """A streaming query and the thread that runs `LineageWrite.watch` for it. The thread may have failed to start."""
+
+    query: Any
+    watcher: threading.Thread
+
+
+_queries: dict[LineageWrite, _WatchedQuery] = {}
+"""The queries whose run has not ended yet."""
 _senders: dict[tuple[tuple[str, str], ...], EventSender | None] = {}
 """The sender of each distinct set of transport settings; None if the settings are invalid."""
 
@@ -270,8 +277,9 @@ def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
 def finish_at_exit() -> None:
     """End the runs of all queries that are still running, and wait a few seconds for unsent events."""
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS
-    for write, (query, watcher) in list(_queries.items()):
-        write.end_at_exit(query, watcher, max(0.0, deadline - time.monotonic()))
+    # Copy the entries, because the watchers remove those of queries that end in the meantime.
+    for write, watched_query in list(_queries.items()):
+        write.end_at_exit(watched_query, max(0.0, deadline - time.monotonic()))
     flush_events(deadline - time.monotonic())
 
 

@@ -74,7 +74,7 @@ class ParentRun:
 
 @dataclass(frozen=True)
 class LineageRun:
-    """A run of a job: a batch write, or a streaming query from its start to its end. It contains no credentials."""
+    """A run of a job: a batch write, or a streaming query from its start to its end. No field contains credentials."""
 
     run_id: str
     job_namespace: str
@@ -82,14 +82,16 @@ class LineageRun:
     is_stream: bool
     kafka_namespace: str
     topic: str | None
-    """The topic of all rows; None if each row names its topic."""
+    """The topic of all rows; None if each row names its own topic."""
     columns: tuple[tuple[str, str], ...]
     """Name and type of each column that the sink uses."""
     spark_version: str
     parent: ParentRun | None
     root: ParentRun | None
     job_tags: tuple[tuple[str, str], ...]
+    """Key and value of each tag of the job."""
     run_tags: tuple[tuple[str, str], ...]
+    """Key and value of each tag of the run."""
     owners: tuple[tuple[str, str], ...]
     """Type and name of each owner."""
     disabled_facets: frozenset[str]
@@ -152,15 +154,22 @@ def normalize_name(name: str) -> str:
 
 
 def _build_listener_command_name(write: SparkWrite, *, appends_table_name: bool) -> str:
-    """Return the name under which the listener reports the write's command. It is derived from a node of Spark's plan.
+    """Return the command name that the listener will report for this write.
 
-    Spark 4.0 renamed the node MapInArrow. Since 4.2, Spark appends the table's name to the node AppendData. The table's
-    name is that of our format.
+    The listener derives the name from a node of Spark's plan. For a stream, that is write_to_data_source_v2 in every
+    version of Spark. For a batch write, it depends on the version:
 
-    Limitation: if rows are shuffled before mapInArrow, the listener uses a different name. Its events and our events
-    then belong to different jobs.
+        write          Spark 3.5              4.0 and 4.1     4.2 and later
+        mapInArrow     python_map_in_arrow    map_in_arrow    map_in_arrow
+        data source    -                      append_data     append_data_pykafka
 
-    `appends_table_name`: whether the listener appends the table's name once more.
+    Spark 3.5 has no Python data sources. Spark 4.2 appends the table's name, which is FORMAT_NAME, to the node's name.
+
+    Limitation: if rows are shuffled before mapInArrow, the listener uses a different name. Its events and ours are then
+    attributed to different jobs.
+
+    `appends_table_name`: whether the listener itself also appends the table's name, after a dot. It does so only for
+    writes through the data source.
     """
     version = tuple(int(number) for number in write.spark_version.split(".")[:2])
     if write.is_stream:

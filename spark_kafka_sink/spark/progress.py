@@ -30,10 +30,9 @@ ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
 class ReportListener(StreamingQueryListener):
     """Calls `handle(report, progress)` for each micro-batch that has a report under `report_path`.
 
-    Progress events for which nothing was committed, and events of queries that write their reports elsewhere, are
-    ignored.
+    Ignores progress events for which nothing was committed, and events of queries that write their reports elsewhere.
 
-    `report_path`: the option `reportPath` of the query. This program must be able to read the path.
+    `report_path`: the query's option `reportPath`. The path must be readable by this program.
     """
 
     def __init__(self, report_path: str, handle: ReportHandler) -> None:

@@ -170,7 +170,7 @@ class TaskWriter:
         self._offset_collector = OffsetRangeCollector()
         self._digests = _create_digest_collector() if options.include_digests else None
         self._failures = Failures(report.task)
-        # WriteTotals is frozen, so the task counts in a mutable copy.
+        # WriteTotals is frozen, so the task counts in a mutable copy of its fields. WriteTotals declares all counters.
         self._counts = SimpleNamespace(**vars(WriteTotals()))
         self._initial_producer_totals = producer.totals()
 

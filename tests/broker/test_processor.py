@@ -111,6 +111,19 @@ def test_closes_connections_of_one_node_only() -> None:
     assert harness.processor.connection_count == 2
 
 
+def test_failed_close_request_releases_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = ProcessorHarness(clients=1)
+
+    def fail_to_close(channel_id: str) -> None:
+        raise RuntimeError(f"cannot close {channel_id}")
+
+    monkeypatch.setattr(harness.processor, "_close", fail_to_close)
+    pending_close = harness.processor.close_connections(0)
+    with pytest.raises(RuntimeError, match="cannot close"):
+        harness.run_once()
+    assert pending_close.is_set()
+
+
 def test_stop_closes_all_sockets_and_completes_pending_close_requests() -> None:
     threads = set(threading.enumerate())
     harness = ProcessorHarness(clients=2)

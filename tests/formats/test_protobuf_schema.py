@@ -39,7 +39,7 @@ def test_derived_message_has_proto_text() -> None:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (pa.field("a b", pa.int32()), "column a b is not a valid Protobuf name"),
+        (pa.field("a b", pa.int32()), "the name of column a b is not valid in Protobuf"),
         (pa.field("a", pa.list_(pa.list_(pa.int32()))), "wrap the inner list or map in a struct"),
         (pa.field("a", pa.map_(pa.float64(), pa.int32())), "a Protobuf map cannot have keys"),
     ],

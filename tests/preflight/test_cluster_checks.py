@@ -193,7 +193,7 @@ def test_doctor_passes_first_epoch_also_when_it_runs_again() -> None:
     ("code", "outcome", "message"),
     [
         (error_codes.INVALID_PRODUCER_ID_MAPPING, Outcome.FAILED, "Exactly-once delivery is not possible"),
-        (error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Outcome.SKIPPED, "see transactions"),
+        (error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Outcome.SKIPPED, "see the check transactions"),
         (error_codes.INVALID_TRANSACTION_TIMEOUT, Outcome.WARNING, "transaction.max.timeout.ms"),
     ],
 )

@@ -34,7 +34,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.spark import distribution
 from spark_kafka_sink.spark.checks import check_options_and_schema
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.distribution import Distribution, build_distribution, distribute_rows
+from spark_kafka_sink.spark.distribution import Distribution, SortPosition, build_distribution, distribute_rows
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 from tests.spark_session import SMALL
 
@@ -215,7 +215,7 @@ def build_frame_distribution(frame: DataFrame, by: str) -> Distribution:
     names = frame.columns
     own = names.index("partition") if by == "partition" else None
     content = (names.index("key"), names.index("value"))
-    order = ((names.index("seq"), False),)
+    order = (SortPosition(names.index("seq"), is_descending=False),)
     return Distribution(by, own, (names.index("key"),), content, order, task_count=4, partition_count=PARTITIONS)
 
 

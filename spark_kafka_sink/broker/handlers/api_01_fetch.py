@@ -46,11 +46,13 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
 
 
 class _FetchReader:
-    """Reads the partitions of one request, up to its byte limit."""
+    """Reads the partitions of one request, up to its byte limit. Call `read_topic` for each topic of the request."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self.size_bytes = 0
+        """Size of all batches read so far."""
         self.has_errors = False
+        """Whether any partition so far has an error code."""
         self._context = context
         self._remaining_bytes = min(request.max_bytes, MAX_RESPONSE_BYTES)
         self._partitions_read: set[tuple[str, UUID, int]] = set()
@@ -89,7 +91,7 @@ class _FetchReader:
         return self._read_log(partition, requested_partition)
 
     def _read_log(self, partition: Partition, requested_partition: FetchPartition) -> FetchResponsePartitionData:
-        """Read batches from the requested offset on, and subtract their size from the request's limit."""
+        """Read batches from the requested offset on, and count their size toward the request's limit."""
         log = partition.log
         result = FetchResponsePartitionData(
             partition_index=requested_partition.partition,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from spark_kafka_sink.broker.batch_validation import NO_RECORD, TimestampAndOffset
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.protocol import error_codes
@@ -20,7 +21,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4  # special values of a requested timestamp
 READ_COMMITTED = 1
-UNKNOWN_TIMESTAMP = UNKNOWN_OFFSET = -1
+UNKNOWN_TIMESTAMP = -1
 MIN_VERSION_WITH_LEADER_EPOCH = 4
 
 
@@ -59,15 +60,15 @@ def _list_partition(
     return result
 
 
-def _find_offset(log: PartitionLog, timestamp: int, is_read_committed: bool) -> tuple[int, int]:
+def _find_offset(log: PartitionLog, timestamp: int, is_read_committed: bool) -> TimestampAndOffset:
     """Return the timestamp and offset for a requested timestamp or special value."""
     if timestamp == LATEST:
         end_offset = log.last_stable_offset if is_read_committed else log.log_end_offset
-        return UNKNOWN_TIMESTAMP, end_offset
+        return TimestampAndOffset(UNKNOWN_TIMESTAMP, end_offset)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return UNKNOWN_TIMESTAMP, log.log_start_offset
+        return TimestampAndOffset(UNKNOWN_TIMESTAMP, log.log_start_offset)
     if timestamp == MAX_TIMESTAMP:
         return log.find_max_timestamp()
     if timestamp < 0:  # a special value that this broker does not support
-        return UNKNOWN_TIMESTAMP, UNKNOWN_OFFSET
+        return NO_RECORD
     return log.find_offset_by_timestamp(timestamp)

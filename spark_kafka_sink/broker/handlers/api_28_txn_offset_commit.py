@@ -22,7 +22,7 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
     with cluster.lock:
         error_code = (
             context.find_coordinator_error_code(request.group_id)
-            or _find_transaction_error_code(context, request)
+            or _ensure_group_in_transaction(context, request)
             or _find_commit_error_code(context, request)
         )
         if not error_code:
@@ -60,8 +60,11 @@ def _find_commit_error_code(context: RequestContext, request: TxnOffsetCommitReq
     return next((error_code for error_code in found_error_codes if error_code), 0)
 
 
-def _find_transaction_error_code(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
-    """Return 0 if the transaction contains the group, else the error code. In version 2, first add the group."""
+def _ensure_group_in_transaction(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+    """Return 0 if the transaction contains the group, else the error code.
+
+    If the request and the cluster use version 2 of transactions (KIP-890), add the group first, and save the change.
+    """
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= MIN_VERSION_WITH_TRANSACTIONS_V2 and coordinator.version >= 2:
@@ -76,5 +79,5 @@ def _find_transaction_error_code(context: RequestContext, request: TxnOffsetComm
         context.cluster.save_transactions()
     else:
         error_code = coordinator.verify_group(request.transactional_id, identity, request.group_id)
-    # As in a Produce response, a fenced producer is reported with the older code.
+    # As in a Produce response, a fenced producer gets the older code, which the clients of this API expect.
     return error_codes.INVALID_PRODUCER_EPOCH if error_code == error_codes.PRODUCER_FENCED else error_code

@@ -5,7 +5,7 @@ Jobs often keep them in the same dictionary as the sink's options. Spark's own s
 
 from __future__ import annotations
 
-from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX
+from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX
 
 SOURCE_OPTIONS = (
     "assign",

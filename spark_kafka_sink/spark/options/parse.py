@@ -30,7 +30,8 @@ from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import find_encoded_parts, parse_format_options
-from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
+from spark_kafka_sink.formats.registry_options import parse_registry_options
+from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER, UNSUPPORTED_PARTITIONER_MESSAGE
 from spark_kafka_sink.spark.constants import (
@@ -119,7 +120,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     check_rack_awareness(parsed_options, kafka.parsed_options, kafka_options, distribution)
     delivery = parse_delivery(parsed_options, kafka.parsed_options)
     _check_producer_options(parsed_options, kafka.parsed_options)
-    bytes_per_second = _compute_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
+    bytes_per_second = _parse_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
     topics = {"topic": topic, "deadLetterTopic": dead_letter_topic, "reportTopic": report_topic}
     if delivery is not None:
         topics["decisionLogTopic"] = delivery.topic
@@ -205,11 +206,11 @@ def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
 
 
 def _describe_unknown_option(name: str) -> str:
-    """Return an error message for an option that the sink does not know. Name the most likely mistake."""
+    """Return the error message for an unknown option. It names the most likely mistake."""
     if name == "path":
-        return "Option 'path', from save(path), has no meaning for Kafka. Use the topic option for setting a topic."
+        return "Option 'path', from save(path), has no meaning for Kafka. To set the topic, use the topic option."
     if name in PRODUCER_OPTION_NAMES:
-        return f"Unknown option '{name}'. Options of the producer have a prefix: 'kafka.{name}'."
+        return f"Unknown option '{name}'. Options of the producer need the prefix 'kafka.': use 'kafka.{name}'."
     if name in TABLE_AND_FILE_OPTIONS:
         return f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
     if name in _ASYNC_PROGRESS_NAMES_BY_LOWERCASE:
@@ -235,7 +236,7 @@ def _suggest_option(name: str) -> str:
     )
 
 
-def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
+def _parse_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
     """Return one task's share of maxBytesPerSecond, or None if there is no limit.
 
     Add a fault to `parsed_options` for maxTasks and for maxBytesPerSecond if the option is set but cannot be applied.

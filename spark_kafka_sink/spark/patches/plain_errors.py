@@ -34,7 +34,7 @@ _TASK_ERROR_PATTERN = re.compile(
 def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a write method so that it raises this package's errors without the text that Spark puts around them.
 
-    Errors of other code are raised unchanged.
+    Errors from other code propagate unchanged.
     """
 
     @functools.wraps(original)
@@ -42,7 +42,8 @@ def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(*arguments, **options)
         except KafkaSinkError as error:
-            # Drop the frames below this one from the traceback. `from` also hides errors that were handled earlier.
+            # Drop the frames below this one from the traceback. `from` keeps the error's own cause, and hides errors
+            # that were handled before it was raised.
             raise _add_notebook_traceback(error).with_traceback(None) from error.__cause__
         except PySparkException as error:
             task_error = parse_task_error(str(error))

@@ -118,7 +118,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        recorded_calls = _get_pykafka_calls(self, format)
+        recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
             original(self, path, format, mode, partitionBy, **options)
             return
@@ -126,7 +126,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
-            self.option("path", path)  # the option checks reject it
+            self.option("path", path)  # make it an option, so that the option checks report it as an error
         _save_to_kafka(self, recorded_calls, original)
 
     return save
@@ -172,7 +172,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        recorded_calls = _get_pykafka_calls(self, format)
+        recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
             original(self, name, format, mode, partitionBy, **options)
             return
@@ -208,11 +208,11 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        recorded_calls = _get_pykafka_calls(self, format)
+        recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
-            self.option("path", path)  # the option checks reject it
+            self.option("path", path)  # make it an option, so that the option checks report it as an error
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
@@ -264,7 +264,7 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        recorded_calls = _get_pykafka_calls(self, format)
+        recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
         _check_and_prepare_stream(
@@ -342,7 +342,7 @@ def _apply_settings(writer: Any, **settings: Any) -> None:
             getattr(writer, method)(value)
 
 
-def _get_pykafka_calls(writer: Any, format: str | None) -> RecordedCalls | None:
+def _find_pykafka_calls(writer: Any, format: str | None) -> RecordedCalls | None:
     """Return the writer's recorded calls, or None if the write has a different format than `pykafka`.
 
     Also return None if the writer was created before its class was patched, because its format is then unknown.

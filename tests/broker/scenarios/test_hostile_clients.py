@@ -7,6 +7,7 @@ import errno
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from selectors import SelectorKey
 from typing import Any
@@ -152,6 +153,18 @@ def test_acceptor_pauses_without_file_descriptors(
         paused_acceptor.run_once()
     paused_acceptor.close()
     assert [key for key in system.registered.values() if key.data is not None] == []
+
+
+def test_failed_task_of_acceptor_releases_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[BaseException] = []
+    failing_acceptor = Acceptor(RecordingSystem(), "127.0.0.1", raise_error, errors.append)
+    monkeypatch.setattr(failing_acceptor, "_remove_listener", raise_error)
+    failing_acceptor.start()
+    begun_at = time.monotonic()
+    failing_acceptor.stop_listening(0)
+    assert time.monotonic() - begun_at < acceptor.MAX_TASK_WAIT_SECONDS / 2
+    failing_acceptor.close()
+    assert [str(error) for error in errors] == ["an injected error"]
 
 
 def test_rejects_connections_beyond_limit_until_others_close(
