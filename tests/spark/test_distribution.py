@@ -158,7 +158,7 @@ def test_connect_client_and_driver_can_be_upgraded_one_after_the_other() -> None
         '"partition_count": 0}'
     )
     row_distribution = Distribution.from_json(old_json)
-    assert row_distribution == Distribution("key", None, (1,), (0, 1), ((4, True),), None, 0)
+    assert row_distribution == Distribution("key", None, (1,), (0, 1), (SortPosition(4, True),), None, 0)
     assert row_distribution.to_json() == old_json
 
 
