@@ -30,7 +30,7 @@ from spark_kafka_sink.network.system import (
 _log = logging.getLogger(__name__)
 
 BACKLOG = 128
-"""How many connections the kernel may queue for each listener."""
+"""Number of connections that the kernel may queue for each listener."""
 MAX_POLL_SECONDS = 10.0
 """The maximum time to wait for a connection. Other threads end the wait early by writing to the wakeup socket."""
 _MAX_WAKEUP_BYTES = 64

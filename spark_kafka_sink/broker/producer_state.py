@@ -26,7 +26,7 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import BatchHeader
 
 MAX_RETAINED_BATCHES = 5
-"""As in Kafka: a producer has at most five requests in flight, so it repeats only one of the last five batches."""
+"""The number of batches that Kafka remembers, because a producer has at most five requests in flight."""
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 NO_APPEND_TIME_MS = -1

@@ -28,7 +28,7 @@ _NUMERIC_KEY_MESSAGE = (
 
 @dataclass(frozen=True)
 class BatchStart:
-    """What a batch's tasks and commit need to know about its start. Immutable; it is pickled into Spark's writer."""
+    """The state at the start of a batch, for its tasks and its commit. Immutable; it is pickled into Spark's writer."""
 
     entry: Entry
     """The prefix's newest entry when the batch started. It has no transactions."""

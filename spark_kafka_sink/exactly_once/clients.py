@@ -20,9 +20,9 @@ NO_PROGRESS_TIMEOUT_MS = 120_000.0
 NODE_TIMEOUT_MS = 3_000.0
 """How long a node may be unresponsive before it is disconnected. Doubles with each consecutive timeout."""
 _MAX_IN_FLIGHT = 50
-"""How many requests a connection may have in flight. A driver sends one for each of many transactions at once."""
+"""Maximum number of requests in flight on a connection. A driver sends one for each of many transactions at once."""
 _MAX_IDLE_CLIENTS = 4
-"""How many idle clients the cache keeps, each with its own connections."""
+"""Maximum number of idle clients in the cache. Each has its own connections."""
 
 
 def create_client_cache() -> Leases[BlockingClient]:

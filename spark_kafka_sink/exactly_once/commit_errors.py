@@ -19,7 +19,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
 _MAX_LISTED = 20
-"""How many transactions a message lists."""
+"""Maximum number of transactions that a message lists."""
 
 
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:

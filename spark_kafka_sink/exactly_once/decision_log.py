@@ -72,7 +72,7 @@ _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
 # These belong to the process, because it plans many micro-batches in turn. If one is full, it is emptied.
 _partition_cache: dict[tuple[object, ...], LogPartitionState] = {}
-"""What was read from each partition, by brokers, topic, topic id, partition, and record key of the prefix."""
+"""The content read from each partition, by brokers, topic, topic id, partition, and record key of the prefix."""
 _checked_topics: set[tuple[object, ...]] = set()
 """The logs whose configuration this process has checked, as (brokers, topic)."""
 _warned_records: set[tuple[object, ...]] = set()

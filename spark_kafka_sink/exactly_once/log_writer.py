@@ -97,7 +97,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class WriterState(NamedTuple):
-    """What a driver needs to write its next record to the log. Each write returns the state for the one after it."""
+    """The state that a driver needs for its next write to the log. Each write returns the state for the one after it."""
 
     id_and_epoch: ProducerIdAndEpoch
     """The driver's producer id and epoch."""

@@ -80,7 +80,7 @@ HAND_OVER_EPOCH = 32_000
 The remaining epochs are for the batch in progress, for the hand-over itself, and for drivers that die during it.
 """
 MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
-"""How often to try a step, because drivers that start at the same time may fence each other several times."""
+"""Maximum number of tries of a step. Drivers that start at the same time may fence each other several times."""
 
 ResultT = TypeVar("ResultT")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 
 class Counterpart(NamedTuple):
-    """What to use instead of a name from another client."""
+    """The replacement for a name from another client."""
 
     client: str
     """The client that the name comes from."""

@@ -53,7 +53,7 @@ class OffsetRange:
     digest: int | None = None
     """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
     rows_without_offset: int = 0
-    """How many of the rows have an unknown offset, because the broker returned none. They may be outside the range."""
+    """The number of rows whose offset the broker did not return. They may be outside the range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         """Merge two ranges of one partition. The digest is None unless both ranges have one."""

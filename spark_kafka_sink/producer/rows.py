@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def futures_bytes(self) -> int:
-        """How many bytes of buffer.memory are reserved for the futures of these rows."""
+        """Bytes of buffer.memory reserved for the futures of these rows."""
         return self.call.future_bytes_per_row * len(self)
 
     @property

@@ -92,7 +92,7 @@ class TableResult:
 
 
 class _CallRowPositions(NamedTuple):
-    """Where the rows of one send_columns() call are in the table."""
+    """The position in the table of the rows of one send_columns() call."""
 
     batch_start: int
     """Index in the table of the batch's first row."""

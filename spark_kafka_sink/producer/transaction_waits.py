@@ -49,7 +49,7 @@ Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 
 
 class WaitContext(NamedTuple):
-    """What a blocking call needs in order to wait."""
+    """The dependencies of a blocking call that waits."""
 
     loop: SenderLoop
     """The loop of the sender, which completes the operations."""

@@ -43,7 +43,7 @@ _MIN_64_BIT_OFFSET_BYTES = 1 << 30
 _MAX_PLAUSIBLE_AGE_MS = 50 * 365.25 * 86_400_000
 """The age up to which a timestamp is plausible: fifty years."""
 _CLOCK_TOLERANCE_S = 86_400
-"""How far in the future a timestamp is plausible: clocks are inaccurate, and other time zones already have tomorrow."""
+"""Maximum distance of a plausible timestamp into the future: clocks are inaccurate, and time zones differ by a day."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp contains %d. Read as milliseconds, this is a time in January 1970; read as seconds, it is within "
     "the last fifty years. The column is written as milliseconds. If it is in seconds, multiply it by 1000 or convert "

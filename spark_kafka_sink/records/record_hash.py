@@ -38,7 +38,7 @@ _WORD_BYTES = 8
 _BLOCK_WORDS = 32
 _BLOCK_BYTES = _BLOCK_WORDS * _WORD_BYTES
 _FOLD_BITS = np.uint64(33)
-"""How far each word is shifted before it is XORed with itself."""
+"""Number of bits by which each word is shifted before it is XORed with itself."""
 
 # These numbers are for tuning, and do not affect the hash:
 _MAX_UNDIVIDED_BLOCKS = 4

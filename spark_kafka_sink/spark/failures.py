@@ -26,7 +26,7 @@ _MAX_KEY_CHARACTERS = 60
 
 
 class _GroupKey(NamedTuple):
-    """What the records of a group have in common. `topic` and `partition` are None if they are unknown."""
+    """The common properties of the records of a group. `topic` and `partition` are None if they are unknown."""
 
     topic: str | None
     partition: int | None

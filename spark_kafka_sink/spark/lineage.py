@@ -48,7 +48,7 @@ START, RUNNING, COMPLETE, FAIL, ABORT = "START", "RUNNING", "COMPLETE", "FAIL", 
 _PROGRESS_INTERVAL_SECONDS = 10.0
 """The shortest time between two RUNNING events of a stream."""
 _EXIT_WAIT_SECONDS = 5.0
-"""How long the exit of the program may wait for the ends of queries and for unsent events."""
+"""Maximum time that the program's exit waits for queries to end and for unsent events."""
 _MAX_MESSAGE_CHARACTERS = 2_000
 _STACK_TRACE_HEADERS = ("Traceback (most recent call last)", "JVM stacktrace")
 """First lines of the stack traces that Spark's error messages contain."""

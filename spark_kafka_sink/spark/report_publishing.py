@@ -21,7 +21,7 @@ from spark_kafka_sink.spark.pool import PRODUCER_POOL, lease_producer
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 _PRODUCER_IDLE_SECONDS = 600.0
-"""How long the producer for reports stays open, so that the next micro-batch can reuse it."""
+"""Time for which the idle producer for reports stays open, so that the next micro-batch can reuse it."""
 
 _MAX_CHECKED_DESTINATIONS = 1_000
 _checked_destinations: set[tuple[str | None, str | None]] = set()

@@ -92,7 +92,7 @@ class _LingerSuspension:
 
 
 class AppendResult(NamedTuple):
-    """How many of a call's rows were staged."""
+    """The number of a call's rows that were staged."""
 
     staged_row_count: int
     error: KafkaSinkError | None

@@ -31,7 +31,7 @@ class BatchCompressor:
         self._codec = config.codec
         self.is_enabled = config.codec is not Codec.NONE
         self.max_encoded_copy_count = 2 if self.is_enabled else 1
-        """How many copies of encoded rows may exist at once: compression creates a second, compressed one."""
+        """Maximum number of copies of encoded rows at any time. Compression creates a second, compressed copy."""
         self._ratios = CompressionRatios()
 
     def compute_max_batch_bytes(self, topic: str) -> int:

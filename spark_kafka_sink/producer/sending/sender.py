@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 _log = logging.getLogger(__name__)
 
 _MAX_POLL_MS = 3_600_000.0
-"""How long a poll waits if neither a deadline nor a due time ends it earlier. Any large number will do."""
+"""Duration of a poll that no deadline or due time ends earlier. Any large number will do."""
 
 
 class Sender:

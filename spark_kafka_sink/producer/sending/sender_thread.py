@@ -23,7 +23,7 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
 
 _EXIT_GRACE_MS = 5_000.0
-"""How long the interpreter's exit waits for user callbacks, after `flush_at_exit` has passed and the records failed."""
+"""Maximum time that the interpreter's exit waits for user callbacks once the remaining records have failed."""
 
 
 class SenderThread:

@@ -36,7 +36,7 @@ JAVA_CLASS_OPTION_REMEDIES = {
     "metric.reporters": "The options reportCallback, reportTopic and reportPath report what was written",
     "config.providers": "Read the secret in the program that starts the job, and set the option to its value",
 }
-"""What to use instead of an option that names a Java class."""
+"""The replacement for an option that names a Java class."""
 
 _TABLE_WRITE_OPTIONS = (
     "dataChange maxRecordsPerFile mergeSchema optimizeWrite overwriteSchema partitionOverwriteMode replaceWhere "
