@@ -1,7 +1,7 @@
-"""Check the sizes of files and functions: at most 480 lines in a file, 50 in a function without its docstring.
+"""Check the sizes of files and functions: at most 500 lines in a file, 50 in a function without its docstring.
 
 `python -m tests.sizes` lists those above the limits. The limit for files was 400 until names and docstrings were
-written out: full names and whole sentences take a fifth more lines.
+written out, and 480 until docstrings defined their terms: full names and whole sentences take a quarter more lines.
 
 EXCEPTIONS has the exceptions with their reasons. An exception that is not needed is an error, so that the list shrinks.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("spark_kafka_sink", "tests", "integration", "tools")
-MAX_FILE_LINES = 480
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 50
 
 EXCEPTIONS: Mapping[str, str] = {

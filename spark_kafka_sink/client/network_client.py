@@ -294,7 +294,10 @@ class NetworkClient:
                 responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        """Match responses to requests, handle those to the client's own requests, and report all others."""
+        """Match responses to requests, handle those to the client's own requests, and report all others.
+
+        An invalid response closes the connection.
+        """
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
             self._last_response_ms_by_node[node_id] = now_ms

@@ -15,8 +15,9 @@ which a driver takes over a prefix. Older drivers of the prefix can then decide 
              transactions, and records that the batch is done.
     abort    Claims the prefix again, so that the batch can no longer be decided, and aborts the tasks' transactions.
 
-A driver may be suspended between any two requests while other drivers act, so what it read before it got its epoch may
-be stale. Every later request carries that epoch, and is rejected once a newer driver exists (query_transactions.py).
+A driver may be suspended between any two requests while other drivers act. Therefore, whatever a driver read before it
+got its epoch may be stale. Every later request carries that epoch, so brokers reject it once a newer one exists, and
+the log determines which driver is the current one (query_transactions.py).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 _log = logging.getLogger(__name__)
 
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""How long the abort of superseded task attempts may go without progress before the driver gives up on it.
+"""Timeout without progress after which the driver gives up the abort of superseded task attempts.
 
 The limit is low, because the batch is already committed and the next one is waiting. Remaining transactions end with
 the next batch or when they time out.
