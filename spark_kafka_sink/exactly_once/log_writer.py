@@ -97,7 +97,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class WriterState(NamedTuple):
-    """The state that a driver needs for its next write to the log. Each write returns the state for the one after it."""
+    """The state for a driver's next write to the log. Each write returns the state for the one after it."""
 
     id_and_epoch: ProducerIdAndEpoch
     """The driver's producer id and epoch."""
