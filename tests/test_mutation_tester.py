@@ -162,7 +162,7 @@ def test_limits_tests_of_mutant_to_fastest(tmp_path: Path) -> None:
         "def double(number):\n    number = abs(number)\n    if number > 0:\n        number *= 2\n    return number\n"
     )
     tests.write_text(
-        "import mutated_module, time\n\n\ndef test_slow():\n    time.sleep(0.01)\n"
+        "import mutated_module, __main__\n\n\ndef test_slow():\n    __main__.now_s += 1.0\n"
         "    assert mutated_module.double(-1) == 2\n\n\ndef test_fast():\n    assert mutated_module.double(0) == 0\n"
     )
     output = run_mutation_plugin(tmp_path, module, tests, max_seconds=0.0).splitlines()
@@ -230,6 +230,26 @@ sys.exit(mutation_tester.main())
     assert process.returncode == status, process.stdout + process.stderr
 
 
+def test_kills_mutants_only_with_tests_of_their_target(tmp_path: Path) -> None:
+    checks = {"first": "first.five()", "second": "assert first.five() == second.five() == 5"}
+    for name, check in checks.items():
+        (tmp_path / f"{name}.py").write_text("def five():\n    return 5\n")
+        (tmp_path / f"test_{name}.py").write_text(f"import first, second\n\n\ndef test_five():\n    {check}\n")
+    program = f"""
+import pathlib, sys
+from tools import mutation_tester
+sys.path.insert(0, {str(tmp_path)!r})
+mutation_tester.ROOT = pathlib.Path({str(tmp_path)!r})
+mutation_tester.TARGETS = {{f"{{name}}.py": (f"{tmp_path}/test_{{name}}.py",) for name in ("first", "second")}}
+sys.argv = ["mutation_tester", "--all-targets"]
+sys.exit(mutation_tester.main())
+"""
+    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert "second.py: 1 mutants, 1 killed, 0 survived, 0 accepted survivors" in process.stdout
+    assert "first.py: 1 mutants, 0 killed, 1 survived, 0 accepted survivors" in process.stdout
+    assert process.returncode == 1  # one target has too many survivors, although the other one has none
+
+
 def test_finds_accepted_survivors_that_a_test_kills() -> None:
     statement = find_statements("def five():\n    return 5\n")[0]
     key = accepted_survivor_key("mutated_module.py", statement)
@@ -242,13 +262,19 @@ def test_finds_accepted_survivors_that_a_test_kills() -> None:
 
 
 def run_mutation_plugin(folder: Path, module: Path, tests: Path, **arguments: Any) -> str:
-    """Run the plugin on a module in a new process, and return its output."""
+    """Run the plugin on a module in a new process, and return its output.
+
+    A test takes no time, except for what it adds to `__main__.now_s`.
+    """
     program = f"""
-import pathlib, pytest, sys
+import pathlib, pytest, sys, types
 from tools import mutation_tester
+now_s = 0.0
+mutation_tester.time = types.SimpleNamespace(perf_counter=lambda: now_s)
 sys.path.insert(0, {str(folder)!r})
 mutation_tester.ROOT = pathlib.Path({str(folder)!r})
-plugin = mutation_tester.MutationPlugin([pathlib.Path({str(module)!r})], show_killed=True, **{arguments!r})
+target = mutation_tester.Target([pathlib.Path({str(module)!r})], [{str(tests)!r}])
+plugin = mutation_tester.MutationPlugin([target], show_killed=True, **{arguments!r})
 pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], plugins=[plugin])
 """
     command = [sys.executable, "-c", program]
@@ -257,16 +283,16 @@ pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], p
 
 def test_targets_and_their_tests_exist() -> None:
     targets = list(resolve_targets())
-    names = {module.name for modules, _ in targets for module in modules}
+    names = {module.name for target in targets for module in target.modules}
     assert {"driver.py", "manager.py"} <= names
-    assert all((ROOT / path).exists() for _, tests in targets for path in tests)
+    assert all((ROOT / path).exists() for target in targets for path in target.tests)
 
 
 def test_accepted_survivors_exist() -> None:
     keys = {
         accepted_survivor_key(module.relative_to(ROOT).as_posix(), statement)
-        for modules, _ in resolve_targets()
-        for module in modules
+        for target in resolve_targets()
+        for module in target.modules
         for statement in find_statements(module.read_text())
     }
     assert set(ACCEPTED_SURVIVORS) - keys == set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tools.mutants import Statement
 
@@ -36,12 +36,14 @@ class MutationReport:
             comment = f"  # {failed_test}" if failed_test else ""
             print(f"{module_name}:{statement.first_line}: {statement.text}{comment}", flush=True)
 
-    @property
-    def killed_share(self) -> float:
-        """Number of killed mutants, divided by the number of all mutants; 1 if there are none."""
-        killed_count = self._killed.total()
-        mutant_count = killed_count + self._survived.total() + self._accepted.total()
-        return killed_count / mutant_count if mutant_count else 1.0
+    def killed_share(self, module_names: Iterable[str]) -> float:
+        """Return the number of killed mutants, divided by the number of all mutants; 1 if there are none."""
+        names = list(module_names)
+        killed, survived, accepted = (
+            sum(counts[name] for name in names) for counts in (self._killed, self._survived, self._accepted)
+        )
+        mutants = killed + survived + accepted
+        return killed / mutants if mutants else 1.0
 
     def find_killed_accepted_survivors(self) -> dict[str, str]:
         """Return the keys of accepted survivors that a test has killed, each with the id of that test."""

@@ -13,8 +13,9 @@ detect less than MIN_KILLED_SHARE of a target's mutants.
 
 The parent process collects the tests and never runs them. A first child runs all tests on the unchanged modules, and
 records the duration of each test and the lines of the modules that it executes. Then one child for each mutant replaces
-the code of the function that contains the statement, and runs the tests that execute the statement until one fails. It
-begins with tests that have failed on other mutants of the same function, and otherwise runs fast tests first.
+the code of the function that contains the statement, and runs those tests of the module's target that execute the
+statement, until one fails. It begins with tests that have failed on other mutants of the same function, and otherwise
+runs fast tests first.
 `--max-seconds` limits the total duration of a mutant's tests, as measured on the unchanged modules. No file changes, so
 programs that a test starts run the unchanged modules. Docstrings, imports, definitions, assertions, and statements that
 never have an effect are not deleted.
@@ -35,7 +36,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import IO, Any
@@ -95,6 +96,15 @@ A test that exceeds a limit waits for the effect of the deleted statement or loo
 _TIMED_OUT_TEST = "a test that exceeded its time limit"
 
 
+@dataclass(frozen=True)
+class Target:
+    """Modules to mutate, and the paths of the tests that must kill their mutants."""
+
+    modules: Sequence[Path]
+    tests: Sequence[str]
+    """Paths of files and folders, relative to ROOT."""
+
+
 @dataclass
 class BaselineRun:
     """The run of a test on the unchanged modules."""
@@ -109,7 +119,7 @@ class MutationPlugin:
 
     def __init__(
         self,
-        modules: Sequence[Path],
+        targets: Sequence[Target],
         *,
         lines: Collection[int] = (),
         show_killed: bool = False,
@@ -117,13 +127,17 @@ class MutationPlugin:
         max_seconds: float = float("inf"),
         accepted_survivors: Mapping[str, str] = ACCEPTED_SURVIVORS,
     ) -> None:
-        """Read the modules to mutate. Nothing is run until pytest calls the plugin.
+        """Read the modules of the targets. Nothing is run until pytest calls the plugin.
 
         `lines`: first lines of the statements to delete; if it is empty, all statements are deleted, one per mutant.
         """
         self._lines = lines
-        self._sources = {module: module.read_text() for module in modules}
-        self._filenames = {str(module) for module in modules}
+        self._targets = targets
+        self._test_paths = {
+            module: [ROOT / path for path in target.tests] for target in targets for module in target.modules
+        }
+        self._sources = {module: module.read_text() for module in self._test_paths}
+        self._filenames = {str(module) for module in self._test_paths}
         self._processes = processes
         self._max_seconds = max_seconds
         self._baseline_runs: list[BaselineRun] = []
@@ -165,8 +179,9 @@ class MutationPlugin:
         return True
 
     def has_passed(self) -> bool:
-        """Return whether tests kill enough mutants, and none of those that are listed as accepted survivors."""
-        return self.report.killed_share >= MIN_KILLED_SHARE and not self.report.find_killed_accepted_survivors()
+        """Return whether tests kill enough mutants of each target, and no mutant that is listed as a survivor."""
+        shares = [self.report.killed_share(map(_module_name, target.modules)) for target in self._targets]
+        return min(shares) >= MIN_KILLED_SHARE and not self.report.find_killed_accepted_survivors()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -201,12 +216,20 @@ class MutationPlugin:
     def _select_tests(
         self, session: pytest.Session, module: Path, statement: Statement
     ) -> list[tuple[pytest.Item, BaselineRun]]:
-        """Return the tests that execute the statement, in the order in which to run them, limited to `max_seconds`."""
+        """Return the module's tests that execute the statement, in the order in which to run them.
+
+        The sum of their durations is at most `max_seconds`, unless there is only one.
+        """
         lines = {(str(module), number) for number in range(statement.first_line, statement.last_line + 1)}
         killing_tests = self._killing_tests.get((module, statement.function_name), ())
         pairs = zip(session.items, self._baseline_runs, strict=True)
         tests = sorted(
-            (pair for pair in pairs if pair[1].executed_lines & lines),
+            (
+                pair
+                for pair in pairs
+                if pair[1].executed_lines & lines
+                and any(pair[0].path.is_relative_to(path) for path in self._test_paths[module])
+            ),
             key=lambda pair: (pair[0].nodeid not in killing_tests, pair[1].seconds),
         )
         end_times = itertools.accumulate(run.seconds for _, run in tests)
@@ -241,9 +264,7 @@ class MutationPlugin:
         failed_test = _read_result(child)
         if failed_test:
             self._killing_tests.setdefault((module, statement.function_name), set()).add(failed_test)
-        self.report.add(
-            module.relative_to(ROOT).as_posix(), statement, _TIMED_OUT_TEST if failed_test is None else failed_test
-        )
+        self.report.add(_module_name(module), statement, _TIMED_OUT_TEST if failed_test is None else failed_test)
 
 
 def _run_test(session: pytest.Session, item: pytest.Item, baseline_seconds: float | None = None) -> bool:
@@ -296,11 +317,14 @@ def _read_result(child: Child) -> Any:
     return pickle.loads(pickled) if pickled else None
 
 
-def resolve_targets() -> Iterator[tuple[list[Path], Sequence[str]]]:
-    """Yield the modules of each target with the paths of their tests."""
-    for target, tests in TARGETS.items():
-        path = ROOT / target
-        yield sorted(path.glob("*.py")) if path.is_dir() else [path], tests
+def _module_name(module: Path) -> str:
+    return module.relative_to(ROOT).as_posix()
+
+
+def resolve_targets() -> Iterator[Target]:
+    for name, tests in TARGETS.items():
+        path = ROOT / name
+        yield Target(sorted(path.glob("*.py")) if path.is_dir() else [path], tests)
 
 
 def main() -> int:
@@ -317,28 +341,30 @@ def main() -> int:
     options, pytest_arguments = parser.parse_known_args()
     requested_modules = [module.resolve() for module in options.modules]
     targets = list(resolve_targets())
-    other_modules = [module for module in requested_modules if not any(module in modules for modules, _ in targets)]
-    if other_modules and not options.tests:
-        parser.error(f"--tests is required: {other_modules[0]} belongs to no target")
-    has_failed = False
-    for target_modules, tests in [*targets, (other_modules, ())]:
-        modules = (
-            target_modules
-            if options.all_targets
-            else [module for module in requested_modules if module in target_modules]
-        )
-        if modules:
-            command = ["-q", "-p", "no:cacheprovider", "--capture=sys", *pytest_arguments, *(options.tests or tests)]
-            plugin = MutationPlugin(
-                modules,
-                lines=options.lines,
-                show_killed=options.show_killed,
-                processes=options.processes,
-                max_seconds=options.max_seconds,
-            )
-            status = pytest.main(command, plugins=[plugin])
-            has_failed = has_failed or status != pytest.ExitCode.OK or not plugin.has_passed()
-    return int(has_failed)
+    if not options.all_targets:
+        other_modules = set(requested_modules).difference(*(target.modules for target in targets))
+        if other_modules and not options.tests:
+            parser.error(f"--tests is required: {min(other_modules)} belongs to no target")
+        targets = [
+            replace(target, modules=modules)
+            for target in [*targets, Target(sorted(other_modules), ())]
+            if (modules := [module for module in target.modules if module in requested_modules])
+        ]
+    if options.tests:
+        targets = [replace(target, tests=options.tests) for target in targets]
+    if not targets:
+        parser.error("a module or --all-targets is required")
+    plugin = MutationPlugin(
+        targets,
+        lines=options.lines,
+        show_killed=options.show_killed,
+        processes=options.processes,
+        max_seconds=options.max_seconds,
+    )
+    tests = dict.fromkeys(path for target in targets for path in target.tests)
+    command = ["-q", "-p", "no:cacheprovider", "--capture=sys", *pytest_arguments, *tests]
+    status = pytest.main(command, plugins=[plugin])
+    return int(status != pytest.ExitCode.OK or not plugin.has_passed())
 
 
 if __name__ == "__main__":
