@@ -174,7 +174,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a skipped batch has other rows",
         "exactly_once.batch_start:BatchStart.check_skipped_batch",
-        "if not decided_content.has_same_row_counts(content):",
+        "if not decided_summary.has_same_row_counts(summary):",
     ),
     # Operators
     Branch("an operator finishes a decided batch", f"{_OPERATIONS}:_finish_decided_batch", "entry.as_done()"),

@@ -17,7 +17,7 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
@@ -173,7 +173,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
                 producer.send("t", b"v")
                 prepared = producer.prepare_transaction()
                 assert prepared is not None
-                driver.commit(start, Batch("q", number), [prepared], BatchContent.from_row_counts({"t": 1}, 1))
+                driver.commit(start, Batch("q", number), [prepared], BatchSummary.from_row_counts({"t": 1}, 1))
             finally:
                 producer.close(0)
 

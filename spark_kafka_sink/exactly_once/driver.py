@@ -32,8 +32,8 @@ from typing import NamedTuple
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
@@ -226,7 +226,7 @@ class Driver:
     # --- commit
 
     def commit(
-        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
+        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], summary: BatchSummary
     ) -> None:
         """Decide the batch and commit its transactions.
 
@@ -235,7 +235,7 @@ class Driver:
 
         `start`: the result of `begin`.
         `transactions`: the open transactions of the task attempts that Spark accepted.
-        `content`: the number of rows in the batch, by topic.
+        `summary`: the number of rows in the batch, by topic.
         """
         if not transactions:  # there is nothing to decide
             if self._delivery.is_single_use:  # no later job would delete this job's entry
@@ -243,7 +243,7 @@ class Driver:
                     self.abort(start, batch)
             return
         self._transactions.driver_number = start.entry.driver_number
-        entry = start.entry.with_decision(batch, content, tuple(transactions))
+        entry = start.entry.with_decision(batch, summary, tuple(transactions))
         writer_state = self._decide(start, entry)
         committed_batch = self._execute_decision(writer_state, entry)
         self._abort_superseded_attempts(committed_batch, entry)

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
     PreflightError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -211,16 +211,16 @@ def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 
 
 def build_replay_mismatch_error(
-    entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
+    entry: Entry, batch: Batch, decided_summary: BatchSummary, summary: BatchSummary
 ) -> ExactlyOnceError:
     """Build the error for a rerun of a committed batch that has other numbers of rows than the first run.
 
-    `decided_content`: the numbers of rows that were committed.
-    `content`: the numbers of rows in this run.
+    `decided_summary`: the numbers of rows that were committed.
+    `summary`: the numbers of rows in this run.
     """
     return ExactlyOnceError(
-        f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_content} were "
-        f"committed, and this run has {content}. Nothing was written now. The checkpoint was restored or copied, the "
+        f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_summary} were "
+        f"committed, and this run has {summary}. Nothing was written now. The checkpoint was restored or copied, the "
         "source returns different rows when it is read again, or the key is used for another job. If the rows of this "
         "run should be written, start with another key or checkpoint and another transactionalIdPrefix. If the plan "
         "itself returns different rows, because of rand() or the current time in a filter, set onReplayMismatch to "
@@ -229,17 +229,17 @@ def build_replay_mismatch_error(
 
 
 def build_unproven_decision_error(
-    entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
+    entry: Entry, batch: Batch, decided_summary: BatchSummary, summary: BatchSummary
 ) -> ExactlyOnceError:
     """Build the error for a batch that is committed only according to an unproven entry.
 
-    `decided_content`: the numbers of rows in the entry.
-    `content`: the numbers of rows in this run.
+    `decided_summary`: the numbers of rows in the entry.
+    `summary`: the numbers of rows in this run.
     """
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
-        f"{decided_content}; this run has {content}. However, it is not known who wrote this log entry. "
+        f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are there, set "
         'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '
         f"{option}."

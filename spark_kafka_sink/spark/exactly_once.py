@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent, sum_contents
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary, summarize_tasks
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, build_batch_driver_name
@@ -159,7 +159,7 @@ class ExactlyOnceWrite:
         DeliveryError if the reports contradict each other. Any other KafkaSinkError means that nothing was decided.
         """
         batch = self._require_single_batch(reports)
-        content = _sum_contents(reports)
+        summary = _summarize_reports(reports)
         skipped_task_count = sum(report.was_already_committed for report in reports)
         if 0 < skipped_task_count < len(reports):
             raise DeliveryError(
@@ -167,11 +167,11 @@ class ExactlyOnceWrite:
                 "again."
             )
         if skipped_task_count:  # every task has skipped the batch
-            self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
+            self.start.check_skipped_batch(batch, summary, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions or self.delivery.is_single_use:
             with Driver(self.delivery) as driver:
-                driver.commit(self.start, batch, transactions, content)
+                driver.commit(self.start, batch, transactions, summary)
 
     def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
         """Abort the batch's transactions, unless the batch is already decided or a newer driver has taken over.
@@ -251,9 +251,9 @@ def _to_batch(micro_batch: MicroBatchId) -> Batch:
     return Batch(micro_batch.query_id, int(micro_batch.batch_id))
 
 
-def _sum_contents(reports: Sequence[TaskReport]) -> BatchContent:
+def _summarize_reports(reports: Sequence[TaskReport]) -> BatchSummary:
     """Add up the rows and bytes that the tasks wrote or skipped."""
-    return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
+    return summarize_tasks((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
 
 # --- in the planning worker

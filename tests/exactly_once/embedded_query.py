@@ -18,8 +18,8 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once import decision_log, log_partition, operations, query_transactions
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
@@ -40,8 +40,8 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
-BOTH_TASKS = BatchContent.from_row_counts({TOPIC: 2}, 6)
-"""The content that `write_both` writes."""
+BOTH_TASKS = BatchSummary.from_row_counts({TOPIC: 2}, 6)
+"""The summary that `write_both` writes."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -121,10 +121,10 @@ class Query:
         start: BatchStart,
         number: int,
         transactions: list[TransactionIdentity],
-        content: BatchContent = BOTH_TASKS,
+        summary: BatchSummary = BOTH_TASKS,
     ) -> None:
         with Driver(self.delivery) as driver:
-            driver.commit(start, self.batch(number), transactions, content)
+            driver.commit(start, self.batch(number), transactions, summary)
 
     def write_and_commit(self, start: BatchStart, batch: Batch) -> None:
         """Write the rows of both tasks and commit them as this batch."""

@@ -216,7 +216,7 @@ def skip_fenced_attempt_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_content_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchStart, "check_skipped_batch", lambda start, batch, content, tolerate_mismatch: None)
+    patch.setattr(BatchStart, "check_skipped_batch", lambda start, batch, summary, tolerate_mismatch: None)
 
 
 def skip_wait_for_ending_transaction(patch: pytest.MonkeyPatch) -> None:

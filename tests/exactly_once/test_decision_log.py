@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
@@ -366,7 +366,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
     names = (build_task_id(template, TaskAttempt(1, part, 0)) for part in range(8))
     tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
     decided = [
-        begun.with_decision(Batch(QUERY, number), BatchContent.from_row_counts({"t": 1_000}, 100_000), tasks)
+        begun.with_decision(Batch(QUERY, number), BatchSummary.from_row_counts({"t": 1_000}, 100_000), tasks)
         for number in range(20)
     ]
     values = [encode_entry(state) for entry in decided for state in (entry, entry.as_done())]
