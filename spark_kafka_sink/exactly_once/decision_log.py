@@ -55,7 +55,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_partition import LogPartitionState, LogRecord
-from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_for
+from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION_FACTOR, LogTopic, partition_for
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
@@ -106,12 +106,12 @@ class DecisionLog:
         """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
         self._log_topic.prefetch_topic()
 
-    def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
+    def create_if_missing(self, replication_factor: int = DEFAULT_REPLICATION_FACTOR) -> None:
         """Create the topic if it is missing, and check its configuration once per process.
 
         Raise BrokerError if the brokers reject the creation, and PreflightError if the topic is not compacted.
         """
-        self._log_topic.create_if_missing(replication)
+        self._log_topic.create_if_missing(replication_factor)
         if (self._brokers, self.topic) not in _checked_topics:
             self._log_topic.check()
             if len(_checked_topics) >= _MAX_CHECKED_TOPICS:

@@ -88,7 +88,9 @@ class Driver:
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
-        self._transactions = QueryTransactions(delivery.client, delivery.prefix, delivery.options.topic, system=system)
+        self._transactions = QueryTransactions(
+            delivery.client_config, delivery.prefix, delivery.options.log_topic, system=system
+        )
         self._client = self._transactions.client
         self._may_be_decided = False  # whether a decision's commit was requested and its outcome is not known yet
 
@@ -114,7 +116,7 @@ class Driver:
         with precommit_errors.convert_start_errors():
             self._transactions.decision_log.prefetch_topic()
             description = self._transactions.wait_and_describe_driver_id()
-            self._transactions.decision_log.create_if_missing(self._delivery.options.replication)
+            self._transactions.decision_log.create_if_missing(self._delivery.options.log_replication_factor)
             return self._begin(driver_name, description)
 
     def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
@@ -149,7 +151,7 @@ class Driver:
         check_may_begin(self._delivery, driver_name, predecessor_name, possibly_stale_entry)
         if is_log_lost(possibly_stale_entry, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
-            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.topic)
+            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.log_topic)
         if (
             possibly_stale_entry.driver_name == driver_name
             and description is not None
@@ -196,7 +198,7 @@ class Driver:
             return self._transactions.fence(description, candidate_timeouts_ms)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                is_user_timeout = self._delivery.options.timeout_ms is not None
+                is_user_timeout = self._delivery.options.transaction_timeout_ms is not None
                 raise precommit_errors.build_timeout_rejected_error(error, is_user_timeout=is_user_timeout) from error
             raise
 

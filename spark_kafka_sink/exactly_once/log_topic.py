@@ -24,7 +24,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
-DEFAULT_REPLICATION = BROKER_DEFAULT
+DEFAULT_REPLICATION_FACTOR = BROKER_DEFAULT
 PARTITION_COUNT = 32
 """The number of partitions of a new log. A log's number must not change, because a prefix's partition depends on it."""
 CLEANUP_POLICY_CONFIG = "cleanup.policy"
@@ -66,13 +66,13 @@ class LogTopic:
         """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
         self._describe_call = topic_admin.begin_describing(self._client, self.name)
 
-    def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
+    def create_if_missing(self, replication_factor: int = DEFAULT_REPLICATION_FACTOR) -> None:
         """Create the topic if it does not exist.
 
         Raise BrokerError if the brokers reject the creation, and UnsupportedVersionError if they cannot list
         transactions, which exactly-once delivery requires.
         """
-        new_topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
+        new_topic = NewTopic(self.name, PARTITION_COUNT, replication_factor, tuple(_TOPIC_CONFIGS.items()))
         describe_call, self._describe_call = self._describe_call, None
         topic_admin.create_if_missing(
             self._client,

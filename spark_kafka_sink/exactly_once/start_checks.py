@@ -49,7 +49,7 @@ def check_may_begin(delivery: Delivery, driver_name: str, predecessor_name: str,
         raise precommit_errors.build_superseded_error(entry, driver_name)
     if entry.driver_name not in (predecessor_name, driver_name):
         if not entry.driver_name:  # the entry with the predecessor's name is gone
-            raise precommit_errors.build_log_lost_error(delivery.prefix, delivery.options.topic)
+            raise precommit_errors.build_log_lost_error(delivery.prefix, delivery.options.log_topic)
         raise precommit_errors.build_overtaken_error(entry, driver_name)
     if entry.writer_kind not in (None, delivery.writer_kind):
         raise precommit_errors.build_writer_kind_mismatch_error(entry)

@@ -22,7 +22,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
@@ -82,7 +82,7 @@ class Query:
         return Delivery(
             self.client,
             self.prefix,
-            DeliveryOptions(prefix, topic=self.log, timeout_ms=self.timeout_ms),
+            ExactlyOnceOptions(prefix, log_topic=self.log, transaction_timeout_ms=self.timeout_ms),
             checkpoint=self.checkpoint,
             writer_kind=WriterKind.STREAM,
         )

@@ -24,7 +24,7 @@ from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, ope
 from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
@@ -289,7 +289,7 @@ class Simulation:
         return Delivery(
             parse_client_config(self.options),
             prefix,
-            DeliveryOptions(prefix, topic=LOG, timeout_ms=TIMEOUT_MS),
+            ExactlyOnceOptions(prefix, log_topic=LOG, transaction_timeout_ms=TIMEOUT_MS),
             checkpoint=CHECKPOINT,
             writer_kind=WriterKind.STREAM,
         )

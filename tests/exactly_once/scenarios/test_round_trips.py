@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -39,7 +39,7 @@ class Kept:
     def __init__(self, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
-        options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
+        options = ExactlyOnceOptions(log_topic="decisions", transaction_timeout_ms=60_000)
         self.delivery = Delivery(
             parse_client_config({"bootstrap.servers": self.cluster.bootstrap_servers}),
             "p",
