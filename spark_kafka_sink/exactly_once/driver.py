@@ -387,7 +387,9 @@ class Driver:
         if start.entry.has_decided(batch):  # by an earlier run; the tasks have therefore written nothing
             return False
         self._transactions.driver_number = start.entry.driver_number
-        return self._abort_if(start.entry.is_same_except_identity, self._transactions.wait_and_describe_driver_id())
+        return self._abort_if_current(
+            start.entry.is_same_except_identity, self._transactions.wait_and_describe_driver_id()
+        )
 
     def abort_unreported(self, start_name: str) -> bool:
         """Abort the batch in progress without its BatchStart. Return whether this was done.
@@ -397,15 +399,17 @@ class Driver:
 
         `start_name`: the name of this start of the query, without the suffix for a batch.
         """
-        # Read the log for the current driver id only. `_abort_if` reads the entry again.
+        # Read the log for the current driver id only. `_abort_if_current` reads the entry again.
         description, _ = self._transactions.read_current_entry(self._transactions.wait_and_describe_driver_id())
         if description is not None and description.state == ONGOING:
             return False  # the driver's open transaction may contain a decision
-        return self._abort_if(
+        return self._abort_if_current(
             lambda entry: entry.is_same_start(start_name) and entry.state is not EntryState.DECIDED, description
         )
 
-    def _abort_if(self, belongs_to_batch: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
+    def _abort_if_current(
+        self, belongs_to_batch: Callable[[Entry], bool], description: TransactionDescription | None
+    ) -> bool:
         """Abort the batch in progress if the prefix's newest entry belongs to it. Return whether it was aborted.
 
         This also claims the prefix. A suspended commit of the batch then finds an entry that is not its own, and
@@ -418,17 +422,17 @@ class Driver:
         # this list outlives the tries.
         own_claims: list[Entry] = []
 
-        def is_ours(entry: Entry) -> bool:
+        def is_own_entry(entry: Entry) -> bool:
             return belongs_to_batch(entry) or any(map(entry.is_same_except_identity, own_claims))
 
         try:
-            return self._transactions.retry_when_fenced(partial(self._try_abort, is_ours, own_claims), description)
+            return self._transactions.retry_when_fenced(partial(self._try_abort, is_own_entry, own_claims), description)
         except ProducerFencedError:
             return False
 
     def _try_abort(
         self,
-        is_ours: Callable[[Entry], bool],
+        is_own_entry: Callable[[Entry], bool],
         own_claims: list[Entry],
         description: TransactionDescription | None,
         possibly_stale_entry: Entry,
@@ -437,16 +441,16 @@ class Driver:
 
         Raise ProducerFencedError if another driver is active at the same time.
 
-        `is_ours`: returns whether an entry belongs to the batch, or is a claim of an earlier try.
+        `is_own_entry`: returns whether an entry belongs to the batch, or is a claim of an earlier try.
         `own_claims`: the claims of earlier tries. This try appends its own.
         """
-        if not is_ours(possibly_stale_entry):
+        if not is_own_entry(possibly_stale_entry):
             return False  # Do not request an epoch first, because that would fence the other driver.
         # Once the brokers have granted the next epoch, no new task attempt of the batch can start.
         candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
         identity = self._transactions.fence(description, candidate_timeouts_ms).identity
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
-        if not is_ours(entry):
+        if not is_own_entry(entry):
             return False
         claim = entry.with_claim(
             entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity

@@ -84,12 +84,12 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_entry(key: bytes, value: bytes) -> Entry:
+def decode_entry(encoded_prefix: bytes, value: bytes) -> Entry:
     """Decode an entry. Raise DecodeError if the value is invalid, or a newer version of the library has written it.
 
     The error's message does not contain the record's position, so the caller must add it.
 
-    `key`: the encoded prefix, even if the record is a claim, which has a different record key.
+    `encoded_prefix`: the prefix to which the record belongs, which is not the record's key if the record is a claim.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"its value is {len(value)} bytes long, but an entry has at most {MAX_VALUE_BYTES} bytes")
@@ -105,7 +105,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
         if not _FIELDS.issuperset(fields):
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
-        return _entry_from_json(_require_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
+        return _entry_from_json(_require_string(encoded_prefix.decode(), MAX_PREFIX_CHARACTERS), fields)
     except (ValueError, KeyError, RecursionError) as error:  # does not catch the DecodeErrors above
         raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 

@@ -32,13 +32,13 @@ def request_epoch(
     """
     *longer_timeouts_ms, last_timeout_ms = candidate_timeouts_ms
     for timeout_ms in longer_timeouts_ms:
-        identity = _init_producer_id_unless_too_long(client, driver_id, timeout_ms, expected_identity)
+        identity = _try_init_producer_id(client, driver_id, timeout_ms, expected_identity)
         if identity is not None:
             return GrantedEpoch(identity, timeout_ms)
     return GrantedEpoch(_init_producer_id(client, driver_id, last_timeout_ms, expected_identity), last_timeout_ms)
 
 
-def _init_producer_id_unless_too_long(
+def _try_init_producer_id(
     client: BlockingClient, driver_id: str, timeout_ms: int, expected_identity: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
     """Request the next epoch with this timeout. Return None if the brokers grant only shorter timeouts."""

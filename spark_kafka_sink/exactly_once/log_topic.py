@@ -57,14 +57,14 @@ class LogTopic:
         self.name = name
         self._client = client
         # The request sent by `prefetch_topic`; None if there is none, or once its response has been used.
-        self._describe_call: Call[MetadataResponse] | None = None
+        self._pending_describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:
-        return topic_admin.topic_exists(self._client, self.name, purpose=f", {_LOG_DESCRIPTION}")
+        return topic_admin.topic_exists(self._client, self.name, name_suffix=f", {_LOG_DESCRIPTION}")
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
-        self._describe_call = topic_admin.begin_describing(self._client, self.name)
+        self._pending_describe_call = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication_factor: int = DEFAULT_REPLICATION_FACTOR) -> None:
         """Create the topic if it does not exist.
@@ -73,11 +73,11 @@ class LogTopic:
         transactions, which exactly-once delivery requires.
         """
         new_topic = NewTopic(self.name, PARTITION_COUNT, replication_factor, tuple(_TOPIC_CONFIGS.items()))
-        describe_call, self._describe_call = self._describe_call, None
+        describe_call, self._pending_describe_call = self._pending_describe_call, None
         topic_admin.create_if_missing(
             self._client,
             new_topic,
-            purpose=f", {_LOG_DESCRIPTION}",
+            name_suffix=f", {_LOG_DESCRIPTION}",
             prerequisite_request=LIST_TRANSACTIONS_PROBE,
             describe_call=describe_call,
         )

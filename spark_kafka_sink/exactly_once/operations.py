@@ -158,15 +158,15 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
 
     Raise ExactlyOnceError if a batch is decided but not done: its transactions must be committed.
     """
-    with _open_transactions(options, prefix, topic) as transactions:
+    with _lease_query_transactions(options, prefix, topic) as transactions:
         epoch, entry = _fence_driver(transactions, _check_not_decided)
         claim = _build_claim(entry, epoch)
-        descriptions = _take_over(transactions, epoch.identity, entry, claim)
+        descriptions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
         return [description for description in descriptions if description.is_open]
 
 
 @contextmanager
-def _open_transactions(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
+def _lease_query_transactions(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
     """Lease a client, and yield the transactions and the log entry of the query with this prefix.
 
     Raise ConfigurationError if the topic of the decision log does not exist, and ExactlyOnceError if a newer driver of
@@ -266,7 +266,7 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
 
     `give_up`: record the batch as done even if transactions are lost.
     """
-    with _open_transactions(options, prefix, topic) as transactions:
+    with _lease_query_transactions(options, prefix, topic) as transactions:
         try:
             epoch, entry = _fence_driver(transactions, _require_decision)
         except _NothingDecidedError:
@@ -285,22 +285,22 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
 
 
 def _record_outcome(
-    transactions: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry
+    transactions: QueryTransactions, epoch: GrantedEpoch, previous_entry: Entry, final_entry: Entry
 ) -> None:
     """Write the final entry of a batch to the decision log, as a claim by this process.
 
-    `decided_entry`: the prefix's newest entry, which `final_entry` replaces.
+    `previous_entry`: the prefix's newest entry, which `final_entry` replaces.
     """
     claim = _build_claim(final_entry, epoch)
     if is_job_prefix(transactions.prefix):
         # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
         # aborted here. A query's next driver aborts those of its own tasks when it starts.
-        _take_over(transactions, epoch.identity, decided_entry, claim)
+        _claim_and_abort_open_transactions(transactions, epoch.identity, previous_entry, claim)
     else:
-        transactions.claim(epoch.identity, decided_entry, claim)
+        transactions.claim(epoch.identity, previous_entry, claim)
 
 
-def _take_over(
+def _claim_and_abort_open_transactions(
     transactions: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
 ) -> Sequence[TransactionDescription]:
     """Become the query's current driver, abort what its tasks have left open, and return these transactions.

@@ -284,7 +284,7 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 
 
 @contextmanager
-def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
+def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[None]:
     """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
 
     The brokers had granted the timeout to the driver, so they have changed their limit since.

@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout
 # The last three digits of a timeout. Brokers store marked timeouts, so a change affects ids that are already marked.
 _CLAIMED_MARK = 999
 _FENCED_MARK = 998
-_MAX_UNMARKED = 997
+_MAX_UNMARKED_REMAINDER = 997
 
 _MAX_FENCED_TIMEOUT_MS = 5_000
 """The limit for the timeout of a fenced task id. It is low, because only the driver uses it, for a moment."""
@@ -36,37 +36,37 @@ _MAX_FENCED_TIMEOUT_MS = 5_000
 
 def remove_timeout_mark(timeout_ms: int) -> int:
     """Return a timeout that no reader takes for marked. It is at most two milliseconds shorter than `timeout_ms`."""
-    return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED)
+    return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED_REMAINDER)
 
 
-def compute_claimed_timeout_ms(granted_ms: int) -> int:
+def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
     """Return the transaction timeout for a driver id, with the mark for a driver that has claimed its prefix.
 
     It is about as long as the driver's own transactions may take, which contain its decisions.
 
-    `granted_ms`: the transaction timeout of the driver's tasks, without a mark.
+    `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark.
     """
-    return _add_mark(compute_decision_timeout_ms(granted_ms), _CLAIMED_MARK, granted_ms)
+    return _add_mark(compute_decision_timeout_ms(task_timeout_ms), _CLAIMED_MARK, task_timeout_ms)
 
 
-def compute_fenced_timeout_ms(granted_ms: int) -> int:
+def compute_fenced_timeout_ms(task_timeout_ms: int) -> int:
     """Return the transaction timeout for a task id, with the mark for an id that a driver has fenced.
 
-    `granted_ms`: the task's transaction timeout.
+    `task_timeout_ms`: the task's transaction timeout.
     """
     # A timeout shorter than the mark is raised to the mark, because an id without a mark would be fenced again with
     # each batch. A longer timeout does no harm: no task begins a transaction with the marked timeout.
-    return max(_add_mark(min(granted_ms, _MAX_FENCED_TIMEOUT_MS), _FENCED_MARK, granted_ms), _FENCED_MARK)
+    return max(_add_mark(min(task_timeout_ms, _MAX_FENCED_TIMEOUT_MS), _FENCED_MARK, task_timeout_ms), _FENCED_MARK)
 
 
-def _add_mark(timeout_ms: int, mark: int, granted_ms: int) -> int:
+def _add_mark(timeout_ms: int, mark: int, task_timeout_ms: int) -> int:
     """Return a timeout whose last three digits are the mark, and which is less than two seconds below `timeout_ms`.
 
-    Return the mark itself for a very short timeout. Return `granted_ms`, without a mark, if the marked timeout would be
+    Return the mark itself for a very short timeout. Return `task_timeout_ms`, without a mark, if the marked timeout would be
     longer, because brokers might reject it.
     """
     marked_ms = max(0, timeout_ms // 1000 - 1) * 1000 + mark
-    return marked_ms if marked_ms <= granted_ms else granted_ms
+    return marked_ms if marked_ms <= task_timeout_ms else task_timeout_ms
 
 
 def is_marked_claimed(timeout_ms: int) -> bool:

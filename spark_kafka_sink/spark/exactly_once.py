@@ -129,7 +129,7 @@ class ExactlyOnceWrite:
             )
             # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that
             # transaction is no longer valid.
-            with precommit_errors.convert_timeout_errors(
+            with precommit_errors.convert_rejected_transaction_timeout(
                 is_user_timeout=self.delivery.options.transaction_timeout_ms is not None
             ):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))

@@ -151,7 +151,7 @@ def test_caches_of_partitions_and_warnings_are_bounded(
         assert transactions.read_entry().generation == 1
         assert len(decision_log._partition_cache) <= 3
         assert len(decision_log._warned_records) <= 3
-    assert caplog.text.count("so it is ignored") == 5
+    assert caplog.text.count("Ignored this record,") == 5
 
 
 def test_warns_once_about_an_invalid_record(
@@ -164,7 +164,7 @@ def test_warns_once_about_an_invalid_record(
         with open_query_transactions(broker) as next_start:
             next_start.describe_driver_id()
             assert next_start.read_entry().generation == 1
-    assert caplog.text.count("so it is ignored") == 1
+    assert caplog.text.count("Ignored this record,") == 1
 
 
 def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
@@ -211,7 +211,7 @@ def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog:
     write_without_transaction(broker, (PREFIX, encode_foreign_entry(number=1)))
     query.run(1)
     assert read_values(broker) == rows(0, 1)
-    assert "The driver of the prefix p did not write it, so it is ignored" in caplog.text
+    assert "Ignored this record, because the driver of the prefix p did not write it" in caplog.text
     assert f"topic {LOG}, partition {partition_for(PREFIX, PARTITION_COUNT)}, offset" in caplog.text
 
 
@@ -283,7 +283,7 @@ def test_foreign_decompression_bomb_stops_neither_query_nor_listing(
     (found,) = operations.list_prefixes(query.options, LOG)
     assert found.entry is not None
     assert found.entry.batch == query.batch(1)
-    assert "It cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
+    assert "because it cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
 
 
 def test_non_transactional_batch_with_producer_id_of_the_driver_stops_no_query(

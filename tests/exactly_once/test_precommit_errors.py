@@ -56,7 +56,10 @@ def test_error_names_first_transactions_and_counts_the_others(
 
 def test_other_rejections_of_tasks_are_not_converted() -> None:
     refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
-    with pytest.raises(BrokerError) as raised, precommit_errors.convert_timeout_errors(is_user_timeout=True):
+    with (
+        pytest.raises(BrokerError) as raised,
+        precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=True),
+    ):
         raise refused
     assert raised.value is refused
 
@@ -69,7 +72,7 @@ GRANTED_TIMEOUT = "kafka.transaction.timeout.ms is not set"
 def test_rejected_timeout_has_the_remedy_for_its_origin(is_user_timeout: bool, remedy: str) -> None:
     rejection = build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-driver")
     in_driver = precommit_errors.build_timeout_rejected_error(rejection, is_user_timeout=is_user_timeout)
-    convert = precommit_errors.convert_timeout_errors(is_user_timeout=is_user_timeout)
+    convert = precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=is_user_timeout)
     with pytest.raises(ExactlyOnceError) as in_task, convert:
         raise rejection
     assert isinstance(in_driver, PreflightError)
