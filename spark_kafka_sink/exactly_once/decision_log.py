@@ -151,8 +151,8 @@ class DecisionLog:
         partition_states = [
             (metadata.index, self._read_partition(metadata.index, encoded_prefix=None)) for metadata in partitions
         ]
-        # Other programs may write to the topic, so the key may be invalid UTF-8. No entry is found for such a key, because
-        # its decoded form contains replacement characters, and is therefore not the prefix of any query or job.
+        # Other programs may write to the topic, so the key may be invalid UTF-8. No entry is found for such a key: its
+        # decoded form contains replacement characters, which no prefix of a query or job contains.
         numbers_by_prefix = {
             encoded_prefix.decode("utf-8", "replace"): {
                 FIRST_DRIVER_NUMBER,
@@ -279,8 +279,8 @@ class DecisionLog:
         except DecodeError as error:
             position = self._format_position(partition, record)
             raise precommit_errors.build_unreadable_entry_error(position, driver_ids.prefix, error) from error
-        # A claim names the newest record that its driver has read. Invalid records count, too: a process that reads only
-        # the compacted log may consider such a record valid, and would then reject a claim that names an older one.
+        # A claim names the newest record that its driver has read. Invalid records count, too: a process that reads
+        # only the compacted log may consider such a record valid, and would reject a claim that names an older one.
         newest_offset = max(record.offset, record.last_invalid_offset)
         entry = replace(entry, writer_identity=record.writer_identity, offset=newest_offset)
         return entry if is_written_by_driver else entry.as_unproven()
@@ -312,7 +312,7 @@ class DecisionLog:
     def _warn_about_ignored_records(
         self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
-        """Log a warning about each record under the prefix that follows the selected one and was not written by the prefix's driver.
+        """Log a warning about each record of the prefix after the selected one that the prefix's driver did not write.
 
         `selected_offset`: the offset of the record that contains the prefix's entry; -1 if there is none.
         """

@@ -192,7 +192,7 @@ class Driver:
         """Request the driver id's next epoch, so that brokers reject older drivers.
 
         Raise PreflightError if the brokers grant none of the transaction timeouts, and ProducerFencedError if another
-        process has got an epoch since the description.
+        process was granted an epoch after the description.
         """
         try:
             return self._transactions.fence(description, candidate_timeouts_ms)
@@ -258,7 +258,7 @@ class Driver:
         """
         with commit_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, do not decide. The decision would leave the
-            # driver id in the same state as at the start, so late attempts would take the batch for undecided. A new
+            # driver id in the same state as at the start, so late attempts would consider the batch undecided. A new
             # epoch does not help: brokers grant the same next epoch to every process that sends the start's epoch, so a
             # suspended abort may hold it as well, and would then end what is decided here.
             if start.state != EMPTY and self._transactions.uses_version_1():
@@ -412,14 +412,14 @@ class Driver:
     ) -> bool:
         """Abort the batch in progress if the prefix's newest entry belongs to it. Return whether it was aborted.
 
-        This also claims the prefix. A suspended commit of the batch then finds an entry that is not its own, and
-        decides nothing.
+        This also claims the prefix. If a commit of the batch is suspended in another process, it finds the new claim
+        instead of its own entry when it resumes, and decides nothing.
 
         `belongs_to_batch`: returns whether an entry was written for this batch.
         `description`: the description of the driver id; None if the brokers do not know the id.
         """
-        # Each try may be fenced after it has written its claim. The next try must then recognize the claim as ours, so
-        # this list outlives the tries.
+        # A try may be fenced after it has written its claim. The next try must then recognize the claim, so all tries
+        # share this list: `_try_abort` appends to it, and `is_own_entry` reads it.
         own_claims: list[Entry] = []
 
         def is_own_entry(entry: Entry) -> bool:
@@ -437,7 +437,7 @@ class Driver:
         description: TransactionDescription | None,
         possibly_stale_entry: Entry,
     ) -> bool:
-        """Try once to abort the batch in progress. Return False if the newest entry is not ours.
+        """Try once to abort the batch in progress. Return False if the newest entry does not belong to it.
 
         Raise ProducerFencedError if another driver is active at the same time.
 

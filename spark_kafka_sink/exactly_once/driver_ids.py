@@ -185,7 +185,7 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
 def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
     """Return the driver id's transaction timeout, for a request that must change nothing but the epoch.
 
-    InitProducerId always sets the timeout, so the present one must be sent again.
+    InitProducerId always sets the timeout, so the current one must be sent again.
 
     `entry`: the prefix's newest entry.
     `description`: the description of the driver id; None if the entry names an id that nobody has used yet.

@@ -23,7 +23,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 MAX_KEYED_JOBS = 100
 """The number of jobs with an idempotency key that an entry remembers. A rerun of an older job writes its rows again."""
 MAX_DRIVER_NAMES = 100
-"""The number of drivers that an entry remembers. A driver that resumes after more successors is taken for a new one."""
+"""The number of drivers that an entry remembers. A driver that resumes after more successors counts as a new one."""
 MAX_GENERATION = 2**31 - 1
 """The limit of `Entry.generation`. It is part of the record format: readers reject greater numbers."""
 

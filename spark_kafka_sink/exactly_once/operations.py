@@ -167,7 +167,7 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
 
 @contextmanager
 def _lease_query_transactions(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
-    """Lease a client, and yield the transactions and the log entry of the query with this prefix.
+    """Yield the QueryTransactions of the query with this prefix. A client is leased for the duration of the block.
 
     Raise ConfigurationError if the topic of the decision log does not exist, and ExactlyOnceError if a newer driver of
     the query fences this process during the block.
@@ -180,8 +180,9 @@ def _lease_query_transactions(options: Mapping[str, str], prefix: str, topic: st
             yield transactions
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver has taken over the query with the prefix {prefix} at the same time. Nothing that "
-                "belongs to that driver was changed. Check the query again; stop it first if it should not run."
+                f"A newer driver has taken over the query with the prefix {prefix} in the meantime. Nothing that "
+                "belongs to that driver was changed. Check the query again. If it should not be running, stop it "
+                "first."
             ) from error
 
 
@@ -287,14 +288,14 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
 def _record_outcome(
     transactions: QueryTransactions, epoch: GrantedEpoch, previous_entry: Entry, final_entry: Entry
 ) -> None:
-    """Write the final entry of a batch to the decision log, as a claim by this process.
+    """Write the final entry of a batch to the decision log, and thereby claim the prefix for this process.
 
     `previous_entry`: the prefix's newest entry, which `final_entry` replaces.
     """
     claim = _build_claim(final_entry, epoch)
     if is_job_prefix(transactions.prefix):
-        # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
-        # aborted here. A query's next driver aborts those of its own tasks when it starts.
+        # A generated job prefix is never used again, so no later run would abort the transactions that the tasks of
+        # this job have left open. Abort them here. For all other prefixes, the next driver does so when it starts.
         _claim_and_abort_open_transactions(transactions, epoch.identity, previous_entry, claim)
     else:
         transactions.claim(epoch.identity, previous_entry, claim)

@@ -287,7 +287,8 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[None]:
     """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
 
-    The brokers had granted the timeout to the driver, so they have changed their limit since.
+    The driver's coordinator has granted the same timeout, so the task's coordinator has a lower limit: the limit was
+    decreased since, or the brokers have different ones.
 
     `is_user_timeout`: whether the user has set the timeout.
     """
@@ -306,7 +307,7 @@ def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[N
 def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
     """Build the ProducerFencedError for a driver that must continue under the next driver id.
 
-    The epochs of its present transactional id are used up.
+    The epochs of its current transactional id are used up.
     """
     return build_broker_error(
         error_codes.PRODUCER_FENCED,
