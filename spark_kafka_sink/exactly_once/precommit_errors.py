@@ -72,11 +72,11 @@ _DECREASED_TIMEOUT_REMEDY = (
 )
 
 
-def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
+def build_log_not_compacted_error(log_topic: str, policy: str) -> PreflightError:
     """Build the error for a decision log from which brokers delete records. `policy` is its cleanup.policy."""
     return build_start_error(
-        f"topic {topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a batch "
-        "could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "
+        f"topic {log_topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a "
+        "batch could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "
         "which the sink creates with the right settings if it does not exist."
     )
 
@@ -120,10 +120,10 @@ def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceEr
     )
 
 
-def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
-    """Build the error for a log that has lost the prefix's entry. `topic` is the topic of the decision log."""
+def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
+    """Build the error for a decision log that has lost the prefix's entry."""
     return ExactlyOnceError(
-        f"Topic {topic}, the decision log, has no entry for the prefix {prefix}, although the prefix's driver has "
+        f"Topic {log_topic}, the decision log, has no entry for the prefix {prefix}, although the prefix's driver has "
         "written to it. The topic was deleted or emptied, someone else's records have replaced the entry, or "
         "partitions were added to the topic. It is not known which batch was committed last, so nothing was written. "
         "Compare the last batch of the checkpoint with the records in Kafka. Then start with another "
@@ -132,11 +132,11 @@ def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
     )
 
 
-def build_log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceError:
+def build_log_records_deleted_error(log_topic: str, partition: int) -> ExactlyOnceError:
     """Build the error for records that were deleted between two reads by the same driver."""
     return ExactlyOnceError(
-        f"Topic {topic}, the decision log: records in partition {partition} were deleted while a driver was reading "
-        "it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this topic, "
+        f"Topic {log_topic}, the decision log: records in partition {partition} were deleted while a driver was "
+        "reading it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this topic, "
         "because they show which batches are committed."
     )
 
@@ -260,11 +260,11 @@ def describe_unknown_writer(entry: Entry) -> str:
     return f"It is not known who wrote this log entry. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
 
 
-def build_unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
-    """Build the error of `pykafka transactions` for a prefix that has no entry in the log `topic`."""
+def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
+    """Build the error of `pykafka transactions` for a prefix that has no entry in the decision log."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
     return ConfigurationError(
-        f"The decision log {topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
+        f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
         "If the write uses a different log (decisionLogTopic), set --log-topic."
     )
 

@@ -100,17 +100,17 @@ class QueryTransactions:
     A context manager that leases a client. Not thread-safe.
     """
 
-    def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
-        """Lease a client. `prefix` is the name of the query or job, and `topic` is the topic of the decision log."""
+    def __init__(self, config: ClientConfig, prefix: str, log_topic: str, *, system: System | None = None) -> None:
+        """Lease a client. `prefix` is the name of the query or job, and `log_topic` the topic of the decision log."""
         self.prefix = prefix
-        self._log_key = (config.bootstrap_servers, topic, prefix)
+        self._log_key = (config.bootstrap_servers, log_topic, prefix)
         # The number of the driver id under which this object acts: 2 for `<prefix>-driver-2`.
         self.driver_number = get_remembered_driver_number(self._log_key)
         # A transaction listing requested ahead of time; None if none was requested or it has already been used.
         self._prefetched_listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
-            self.decision_log = DecisionLog(config, topic, self.client)
+            self.decision_log = DecisionLog(config, log_topic, self.client)
             self._writer = LogWriter(self.client)
             self._driver_ids = DriverIds(
                 prefix,
