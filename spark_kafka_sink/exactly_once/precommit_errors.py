@@ -76,8 +76,8 @@ def build_log_not_compacted_error(log_topic: str, policy: str) -> PreflightError
     """Build the error for a decision log from which brokers delete records. `policy` is its cleanup.policy."""
     return build_start_error(
         f"topic {log_topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a "
-        "batch could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "
-        "which the sink creates with the right settings if it does not exist."
+        "batch could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another "
+        "topic, which the sink creates with the right settings if it does not exist."
     )
 
 
@@ -136,8 +136,8 @@ def build_log_records_deleted_error(log_topic: str, partition: int) -> ExactlyOn
     """Build the error for records that were deleted between two reads by the same driver."""
     return ExactlyOnceError(
         f"Topic {log_topic}, the decision log: records in partition {partition} were deleted while a driver was "
-        "reading it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this topic, "
-        "because they show which batches are committed."
+        "reading it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this "
+        "topic, because they show which batches are committed."
     )
 
 

@@ -7,9 +7,10 @@ and stays marked if the decision log is lost. There are two marks:
     999   a driver id (the transactional id of a query's driver) under which a driver has claimed the prefix (the name
           of the query or job) by writing to the log. If a starting driver finds the mark but no entry in the log, the
           entry was lost, and the driver stops (`driver_ids.is_log_lost`)
-    998   a task id that a driver has fenced. The task that used it cannot write any more, so the next driver does not
-          fence the id again, and another task may use it (`transaction_aborts.can_write`). Only version 1 transactions
-          need this mark. In version 2, the driver ends the id's transaction, and the id is no longer listed
+    998   a task id (the transactional id of a task attempt) that a driver has fenced. The attempt that used the id
+          cannot write any more, so the next driver does not fence the id again, and another attempt may use it
+          (`transaction_aborts.can_write`). Only version 1 transactions need this mark. In version 2, the driver ends
+          the id's transaction, and the next driver's list no longer contains the id
 
 Neither the log nor the id's transaction state could replace 999. A field in the log would be deleted with the log, and
 the next driver would write a decided batch again (test_deleted_log_causes_duplicate_batch_without_the_claim_mark). The
