@@ -437,7 +437,7 @@ class Driver:
         description: TransactionDescription | None,
         possibly_stale_entry: Entry,
     ) -> bool:
-        """Try once to abort the batch in progress. Return False if the newest entry does not belong to it.
+        """Try once to abort the batch in progress. Return False if `is_own_entry` rejects the newest entry.
 
         Raise ProducerFencedError if another driver is active at the same time.
 
