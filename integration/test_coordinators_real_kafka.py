@@ -23,7 +23,7 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
@@ -212,7 +212,7 @@ def test_decides_and_commits_batch_of_many_tasks_despite_broker_failure(
             if inject is not do_nothing:
                 limits.observe_election(kafka3, failed_node, TRANSACTION_STATE_TOPIC, LOG)
             with limits.check(f"commit a batch of {TASKS} tasks, fault: {fault}"):
-                query.commit(start, 0, tasks, BatchContent.from_row_counts({topic: TASKS}, TASKS))
+                query.commit(start, 0, tasks, BatchSummary.from_row_counts({topic: TASKS}, TASKS))
             with limits.check(f"describe {TASKS} transactions, fault: {fault}"):
                 descriptions = describe_transactions(client, transactional_ids).values()
             with limits.check(f"list transactions, fault: {fault}"):

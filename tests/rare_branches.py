@@ -130,11 +130,13 @@ EXACTLY_ONCE_BRANCHES = (
         "if description is not None and description.state == ONGOING:",
     ),
     Branch(
-        "an abort finds another driver's entry under its new epoch", f"{_DRIVER}._try_abort", "if not is_ours(entry):"
+        "an abort finds another driver's entry under its new epoch",
+        f"{_DRIVER}._try_abort",
+        "if not is_own_entry(entry):",
     ),
     Branch(
         "an abort that is fenced after its claim recognizes the claim",
-        f"{_DRIVER}._abort_if",
+        f"{_DRIVER}._abort_if_current",
         "any(map(entry.is_same_except_identity, own_claims))",
     ),
     Branch(
@@ -174,7 +176,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a skipped batch has other rows",
         "exactly_once.batch_start:BatchStart.check_skipped_batch",
-        "if not decided_content.has_same_row_counts(content):",
+        "if not decided_summary.has_same_row_counts(summary):",
     ),
     # Operators
     Branch("an operator finishes a decided batch", f"{_OPERATIONS}:_finish_decided_batch", "entry.as_done()"),
@@ -186,7 +188,7 @@ EXACTLY_ONCE_BRANCHES = (
     ),
     Branch(
         "an operator is fenced by a newer driver",
-        f"{_OPERATIONS}:_open_transactions",
+        f"{_OPERATIONS}:_lease_query_transactions",
         "except ProducerFencedError as error:",
     ),
 )

@@ -15,7 +15,7 @@ from spark_kafka_sink import errors
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -68,8 +68,8 @@ def test_finds_documented_message_in_program_output() -> None:
 
 TASKS = tuple(TransactionIdentity(f"orders-1-{partition}-0", 4711, 12, 2) for partition in range(2))
 CONTENT, OTHER_CONTENT, BATCH = (
-    BatchContent.from_row_counts({"t": 2}, 6),
-    BatchContent.from_row_counts({"t": 3}, 9),
+    BatchSummary.from_row_counts({"t": 2}, 6),
+    BatchSummary.from_row_counts({"t": 3}, 9),
     Batch("q", 0),
 )
 ENTRY = (

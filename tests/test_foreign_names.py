@@ -17,8 +17,8 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
 from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
@@ -160,7 +160,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     """Run an exactly-once micro-batch up to its commit, then start another driver."""
     limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
     config = parse_client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
-    options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
+    options = ExactlyOnceOptions(log_topic="decisions", transaction_timeout_ms=60_000)
     delivery = Delivery(config, "p", options, writer_kind=WriterKind.STREAM)
 
     def batch(number: int) -> None:
@@ -173,7 +173,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
                 producer.send("t", b"v")
                 prepared = producer.prepare_transaction()
                 assert prepared is not None
-                driver.commit(start, Batch("q", number), [prepared], BatchContent.from_row_counts({"t": 1}, 1))
+                driver.commit(start, Batch("q", number), [prepared], BatchSummary.from_row_counts({"t": 1}, 1))
             finally:
                 producer.close(0)
 

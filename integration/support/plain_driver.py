@@ -18,8 +18,8 @@ from typing import cast
 
 from integration.support.driver_process import find_newest_batch_id
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.late_attempts import raise_if_late_attempt_was_fenced
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -67,15 +67,15 @@ def main() -> int:
 def write_batch(query: Query, number: int, folder: Path, tasks: int) -> None:
     """Write and commit one batch, or check it if it is already committed. Abort it if that fails."""
     start = query.begin()
-    content = BatchContent.from_row_counts({query.data: tasks}, tasks)
+    summary = BatchSummary.from_row_counts({query.data: tasks}, tasks)
     if start.is_committed(query.batch(number)):
-        start.check_skipped_batch(query.batch(number), content, tolerate_mismatch=False)
+        start.check_skipped_batch(query.batch(number), summary, tolerate_mismatch=False)
         return
     try:
         transactions = write_task_rows(query, start, number, tasks)
         (folder / "attempts" / f"{number} {query.name}").touch()
         with Driver(query.delivery) as driver:
-            driver.commit(start, query.batch(number), transactions, content)
+            driver.commit(start, query.batch(number), transactions, summary)
     except KafkaSinkError:
         query.abort(start, number)
         raise

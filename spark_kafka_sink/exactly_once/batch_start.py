@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_driver_id, build_task_id
 from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
@@ -91,21 +91,21 @@ class BatchStart:
             raise precommit_errors.build_stale_batch_error(self.entry, batch)
         return batch == last_batch
 
-    def check_skipped_batch(self, batch: Batch, content: BatchContent, *, tolerate_mismatch: bool) -> None:
+    def check_skipped_batch(self, batch: Batch, summary: BatchSummary, *, tolerate_mismatch: bool) -> None:
         """Check that the tasks have skipped as many rows of each topic as were committed for this batch.
 
         Raise ExactlyOnceError if the numbers differ, or if somebody other than a driver of this prefix may have written
         the decision.
 
-        `content`: the numbers of skipped rows.
+        `summary`: the numbers of skipped rows.
         `tolerate_mismatch`: log the error instead of raising it.
         """
-        decided_content = self.entry.find_content(batch)
-        assert decided_content is not None, "the caller has found the batch's decision"
+        decided_summary = self.entry.find_summary(batch)
+        assert decided_summary is not None, "the caller has found the batch's decision"
         if not self.entry.is_proven(batch):
-            error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided_content, content)
-        elif not decided_content.has_same_row_counts(content):
-            error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided_content, content)
+            error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided_summary, summary)
+        elif not decided_summary.has_same_row_counts(summary):
+            error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided_summary, summary)
         else:
             if batch.key is not None and batch.key.isdecimal():
                 _log.warning(_NUMERIC_KEY_MESSAGE, batch.key)

@@ -42,8 +42,8 @@ def find_transaction_deadline_error(
 ) -> ExactlyOnceError | None:
     """Return an error if a transaction may time out before it is committed. Return None if all have enough time left.
 
-    Clock skew shifts the result: the start of a transaction is a time of the brokers' clocks, and `now_ms` is a time of
-    this machine's clock.
+    The result is only as accurate as the clocks agree: the start of a transaction comes from the brokers' clocks, and
+    `now_ms` from this machine's clock.
 
     `now_ms`: the current time, in milliseconds since the epoch.
     """

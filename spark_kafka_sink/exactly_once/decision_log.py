@@ -55,7 +55,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_partition import LogPartitionState, LogRecord
-from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_for
+from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION_FACTOR, LogTopic, partition_for
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
@@ -72,7 +72,7 @@ _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
 # These belong to the process, because it plans many micro-batches in turn. If one is full, it is emptied.
 _partition_cache: dict[tuple[object, ...], LogPartitionState] = {}
-"""The content read from each partition, by brokers, topic, topic id, partition, and record key of the prefix."""
+"""The records read from each partition, by brokers, topic, topic id, partition, and encoded prefix."""
 _checked_topics: set[tuple[object, ...]] = set()
 """The logs whose configuration this process has checked, as (brokers, topic)."""
 _warned_records: set[tuple[object, ...]] = set()
@@ -106,12 +106,12 @@ class DecisionLog:
         """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
         self._log_topic.prefetch_topic()
 
-    def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
+    def create_if_missing(self, replication_factor: int = DEFAULT_REPLICATION_FACTOR) -> None:
         """Create the topic if it is missing, and check its configuration once per process.
 
         Raise BrokerError if the brokers reject the creation, and PreflightError if the topic is not compacted.
         """
-        self._log_topic.create_if_missing(replication)
+        self._log_topic.create_if_missing(replication_factor)
         if (self._brokers, self.topic) not in _checked_topics:
             self._log_topic.check()
             if len(_checked_topics) >= _MAX_CHECKED_TOPICS:
@@ -128,7 +128,7 @@ class DecisionLog:
     def read_entry(self, driver_ids: DriverIds) -> Entry | None:
         """Read a prefix's newest valid entry. Return None if there is none, or if it was deleted.
 
-        Raise DecodeError if the newest record of the prefix's driver cannot be decoded.
+        Raise DecodeError, with the record's position, if the newest record of the prefix's driver cannot be decoded.
 
         `driver_ids`: the transactional ids of the prefix's driver, at least one of which has been described. Others are
         described here if they may have written a newer record.
@@ -140,28 +140,33 @@ class DecisionLog:
     def read_entries(
         self, describe_driver_ids: Callable[[Mapping[str, Collection[int]]], Mapping[str, DriverIds]]
     ) -> dict[str, Entry]:
-        """Read the newest valid entry of every prefix, by prefix, to show them to a person.
+        """Read the newest valid entry of each prefix, for display. Return the entries by prefix.
 
         Entries that cannot be decoded are logged and omitted.
 
-        `describe_driver_ids`: describes driver ids, given their numbers by prefix. Prefixes that are missing from its
-        result are omitted here, too.
+        `describe_driver_ids`: describes the driver ids with the given numbers, which are keyed by prefix. Prefixes that
+        are missing from its result are omitted here, too.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
-        partition_states = [(metadata.index, self._read_partition(metadata.index, key=None)) for metadata in partitions]
-        # A key need not be valid UTF-8, because other programs may write to the topic.
+        partition_states = [
+            (metadata.index, self._read_partition(metadata.index, encoded_prefix=None)) for metadata in partitions
+        ]
+        # Other programs may write to the topic, so the key may be invalid UTF-8. No entry is found for such a key: its
+        # decoded form contains replacement characters, which no prefix of a query or job contains.
         numbers_by_prefix = {
-            key.decode("utf-8", "replace"): {
+            encoded_prefix.decode("utf-8", "replace"): {
                 FIRST_DRIVER_NUMBER,
                 *_find_candidate_driver_numbers(newest_records.values()),
             }
             for _, partition_state in partition_states
-            for key, newest_records in partition_state.newest_records.items()
+            for encoded_prefix, newest_records in partition_state.newest_records.items()
         }
         ids_by_prefix = describe_driver_ids(numbers_by_prefix)
         entries: dict[str, Entry] = {}
         for partition, partition_state in partition_states:
-            for prefix in (key.decode("utf-8", "replace") for key in partition_state.newest_records):
+            for prefix in (
+                encoded_prefix.decode("utf-8", "replace") for encoded_prefix in partition_state.newest_records
+            ):
                 if prefix not in ids_by_prefix:
                     continue
                 try:
@@ -175,15 +180,15 @@ class DecisionLog:
 
     # --- reading
 
-    def _read_partition(self, partition: int, key: bytes | None) -> LogPartitionState:
+    def _read_partition(self, partition: int, encoded_prefix: bytes | None) -> LogPartitionState:
         """Read a partition to its current end, and return what has been read so far, now or by an earlier call.
 
         Raise ExactlyOnceError if records have been deleted since this object last read the partition.
 
-        `key`: the record key of the prefix whose records to keep; None to keep the records of all prefixes.
+        `encoded_prefix`: the prefix whose records to keep; None to keep the records of all prefixes.
         """
         topic_id = self._client.wait_for_topic(self.topic).topic_id
-        cache_key = (self._brokers, self.topic, topic_id, partition, key)
+        cache_key = (self._brokers, self.topic, topic_id, partition, encoded_prefix)
         partition_state = _partition_cache.pop(cache_key, None)  # removed until the read succeeds
         fetch_call = None
         is_first_read = cache_key not in self._partitions_read
@@ -200,7 +205,7 @@ class DecisionLog:
                 self._client.abandon(fetch_call)
             partition_state, fetch_call = self._create_state(partition), None
         try:
-            self._read_until(partition_state, partition, key, end_offset, fetch_call)
+            self._read_until(partition_state, partition, encoded_prefix, end_offset, fetch_call)
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
@@ -209,7 +214,7 @@ class DecisionLog:
             if not is_first_read:
                 raise precommit_errors.build_log_records_deleted_error(self.topic, partition) from error
             partition_state = self._create_state(partition)
-            self._read_until(partition_state, partition, key, self._fetch_end_offset(partition))
+            self._read_until(partition_state, partition, encoded_prefix, self._fetch_end_offset(partition))
         if len(_partition_cache) >= _MAX_CACHED_PARTITIONS:
             _partition_cache.clear()
         _partition_cache[cache_key] = partition_state
@@ -231,7 +236,7 @@ class DecisionLog:
         self,
         partition_state: LogPartitionState,
         partition: int,
-        key: bytes | None,
+        encoded_prefix: bytes | None,
         end_offset: int,
         fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
@@ -247,7 +252,7 @@ class DecisionLog:
             stop=end_offset,
             fetch_call=fetch_call,
         ):
-            partition_state.add_batch(batch, key)
+            partition_state.add_batch(batch, encoded_prefix)
         partition_state.next_offset = end_offset
 
     # --- selection of the entry
@@ -255,26 +260,27 @@ class DecisionLog:
     def _select_entry(self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds) -> Entry | None:
         """Select a prefix's newest valid entry from a partition's records. Return None if there is none.
 
-        Log a warning about each newer record that is ignored, and about each batch that cannot be decoded. Raise
-        DecodeError if the newest record of the prefix's driver cannot be decoded.
+        Log a warning about each newer record that is ignored, and about each record batch that cannot be decoded. Raise
+        DecodeError, with the record's position, if the newest record of the prefix's driver cannot be decoded.
         """
-        key = driver_ids.prefix.encode()
-        selected = self._select_record(partition, partition_state.newest_records.get(key, {}), driver_ids)
+        encoded_prefix = driver_ids.prefix.encode()
+        selected = self._select_record(partition, partition_state.newest_records.get(encoded_prefix, {}), driver_ids)
         selected_offset = -1 if selected is None else selected.record.offset
         self._warn_about_ignored_records(partition, partition_state, driver_ids, selected_offset)
-        self._check_unreadable_records(partition, partition_state, driver_ids, selected_offset)
+        # Even if no record was selected, because an undecodable batch of the driver may contain the prefix's entry.
+        self._report_unreadable_records(partition, partition_state, driver_ids, selected_offset)
         if selected is None:
             return None
         record, is_written_by_driver = selected
         if record.value is None:  # the entry was deleted
             return None
         try:
-            entry = decode_entry(key, record.value)
+            entry = decode_entry(encoded_prefix, record.value)
         except DecodeError as error:
             position = self._format_position(partition, record)
             raise precommit_errors.build_unreadable_entry_error(position, driver_ids.prefix, error) from error
-        # A claim names the newest record that its driver has read. This includes invalid records, because the claim
-        # must be valid to a reader that takes them for valid.
+        # A claim names the newest record that its driver has read. Invalid records count, too: a process that reads
+        # only the compacted log may consider such a record valid, and would reject a claim that names an older one.
         newest_offset = max(record.offset, record.last_invalid_offset)
         entry = replace(entry, writer_identity=record.writer_identity, offset=newest_offset)
         return entry if is_written_by_driver else entry.as_unproven()
@@ -306,25 +312,25 @@ class DecisionLog:
     def _warn_about_ignored_records(
         self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
-        """Log a warning about each record of the prefix that follows the selected one and is not the driver's.
+        """Log a warning about each record of the prefix after the selected one that the prefix's driver did not write.
 
         `selected_offset`: the offset of the record that contains the prefix's entry; -1 if there is none.
         """
-        key = driver_ids.prefix.encode()
+        encoded_prefix = driver_ids.prefix.encode()
         foreign_records = [
             record
-            for producer_id, record in partition_state.newest_records.get(key, {}).items()
+            for producer_id, record in partition_state.newest_records.get(encoded_prefix, {}).items()
             if driver_ids.find_driver_number(producer_id) is None
         ]
-        for record in (*foreign_records, partition_state.non_transactional_records.get(key)):
+        for record in (*foreign_records, partition_state.non_transactional_records.get(encoded_prefix)):
             if record is not None and record.offset > selected_offset:
                 self._warn_once(
                     partition,
                     record,
-                    f"The driver of the prefix {driver_ids.prefix} did not write it, so it is ignored",
+                    f"Ignored this record, because the driver of the prefix {driver_ids.prefix} did not write it",
                 )
 
-    def _check_unreadable_records(
+    def _report_unreadable_records(
         self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
         """Log a warning about each record batch that cannot be decoded.
@@ -336,15 +342,15 @@ class DecisionLog:
             if driver_ids.find_driver_number(producer_id) is not None and record.offset > selected_offset:
                 position = self._format_position(partition, record)
                 raise precommit_errors.build_unreadable_entry_error(position, driver_ids.prefix, error) from error
-            self._warn_once(partition, record, f"It cannot be read ({error}), so it is ignored")
+            self._warn_once(partition, record, f"Ignored this record batch, because it cannot be read ({error})")
 
     def _find_record_of_forgotten_driver_id(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
         """Return the newest record that an earlier driver may have written under an id that brokers have forgotten.
 
-        Such a record's producer id belongs to no transactional id. Log a warning, because somebody else may have
-        written the record. Return None if every producer id belongs to an id.
+        Such a record's producer id belongs to no listed transactional id. Log a warning, because somebody else may have
+        written the record. Return None if every record's producer id belongs to a listed id.
 
         `ids_by_producer`: all transactional ids that brokers list, by producer id.
         """
@@ -355,9 +361,9 @@ class DecisionLog:
         self._warn_once(
             partition,
             record,
-            f"It is the newest record of the prefix {prefix}, by an earlier producer id of its driver "
-            f"({record.writer_identity.producer_id}, which belongs to no transactional id that this user may see). "
-            "It is used, but it does not cause any batch to be skipped",
+            f"This is the newest record of the prefix {prefix}. Its producer id ({record.writer_identity.producer_id}) "
+            "belongs to no transactional id that this user may see, so an earlier driver or someone else may have "
+            "written it. The record is used, but it does not cause any batch to be skipped",
         )
         return record
 

@@ -29,25 +29,25 @@ If the job's driver dies, no later driver knows of its transactions, and readers
 
 
 @dataclass(frozen=True)
-class DeliveryOptions:
+class ExactlyOnceOptions:
     """The options for `deliveryGuarantee` = `exactly-once`.
 
-    `prefix`, `key`, `timeout_ms` and `checkpoint` are None if the user has not set them.
+    An option is None if the user has not set it and it has no other default.
     """
 
     prefix: str | None = None
     """The name of the query or job, with which all of its transactional ids begin."""
-    key: str | None = None
-    """The idempotency key. A job whose key has already been committed writes nothing."""
-    topic: str = DECISION_LOG_TOPIC
+    idempotency_key: str | None = None
+    """A key that identifies the job. A job whose key has already been committed writes nothing."""
+    log_topic: str = DECISION_LOG_TOPIC
     """The topic of the decision log."""
-    replication: int = BROKER_DEFAULT
+    log_replication_factor: int = BROKER_DEFAULT
     """The replication factor of the decision log, if the sink creates it."""
-    timeout_ms: int | None = None
+    transaction_timeout_ms: int | None = None
     """The tasks' transaction timeout; None for the longest that the brokers grant."""
-    checkpoint: str | None = None
+    checkpoint_location: str | None = None
     """The location of a stream's checkpoint, as the user specified it."""
-    tolerate_mismatch: bool = False
+    tolerate_replay_mismatch: bool = False
     """Whether to log a warning, rather than raise an error, if a batch was already decided with different rows."""
 
 
@@ -55,10 +55,10 @@ class DeliveryOptions:
 class Delivery:
     """The options of one query or job and the names derived from them."""
 
-    client: ClientConfig = field(repr=False)
+    client_config: ClientConfig = field(repr=False)
     prefix: str
     """The user's prefix, a prefix derived from the checkpoint or key, or a unique prefix for this job."""
-    options: DeliveryOptions = DeliveryOptions()
+    options: ExactlyOnceOptions = ExactlyOnceOptions()
     checkpoint: str = ""
     """The normalized location of a stream's checkpoint."""
     scope: str = ""
@@ -79,7 +79,7 @@ class Delivery:
 
         If the user has set the timeout, it is the only one.
         """
-        if self.options.timeout_ms is not None:
-            return (remove_timeout_mark(self.options.timeout_ms),)
+        if self.options.transaction_timeout_ms is not None:
+            return (remove_timeout_mark(self.options.transaction_timeout_ms),)
         longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self.is_single_use else CANDIDATE_TIMEOUTS_MS[0]
         return tuple(timeout_ms for timeout_ms in CANDIDATE_TIMEOUTS_MS if timeout_ms <= longest_ms)

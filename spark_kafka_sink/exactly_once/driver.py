@@ -32,8 +32,8 @@ from typing import NamedTuple
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
@@ -88,7 +88,9 @@ class Driver:
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
-        self._transactions = QueryTransactions(delivery.client, delivery.prefix, delivery.options.topic, system=system)
+        self._transactions = QueryTransactions(
+            delivery.client_config, delivery.prefix, delivery.options.log_topic, system=system
+        )
         self._client = self._transactions.client
         self._may_be_decided = False  # whether a decision's commit was requested and its outcome is not known yet
 
@@ -114,7 +116,7 @@ class Driver:
         with precommit_errors.convert_start_errors():
             self._transactions.decision_log.prefetch_topic()
             description = self._transactions.wait_and_describe_driver_id()
-            self._transactions.decision_log.create_if_missing(self._delivery.options.replication)
+            self._transactions.decision_log.create_if_missing(self._delivery.options.log_replication_factor)
             return self._begin(driver_name, description)
 
     def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
@@ -149,7 +151,7 @@ class Driver:
         check_may_begin(self._delivery, driver_name, predecessor_name, possibly_stale_entry)
         if is_log_lost(possibly_stale_entry, description):
             # Raise before requesting an epoch, so that every later driver finds the driver id in the same state.
-            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.topic)
+            raise precommit_errors.build_log_lost_error(self._delivery.prefix, self._delivery.options.log_topic)
         if (
             possibly_stale_entry.driver_name == driver_name
             and description is not None
@@ -190,13 +192,13 @@ class Driver:
         """Request the driver id's next epoch, so that brokers reject older drivers.
 
         Raise PreflightError if the brokers grant none of the transaction timeouts, and ProducerFencedError if another
-        process has got an epoch since the description.
+        process was granted an epoch after the description.
         """
         try:
             return self._transactions.fence(description, candidate_timeouts_ms)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                is_user_timeout = self._delivery.options.timeout_ms is not None
+                is_user_timeout = self._delivery.options.transaction_timeout_ms is not None
                 raise precommit_errors.build_timeout_rejected_error(error, is_user_timeout=is_user_timeout) from error
             raise
 
@@ -226,7 +228,7 @@ class Driver:
     # --- commit
 
     def commit(
-        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
+        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], summary: BatchSummary
     ) -> None:
         """Decide the batch and commit its transactions.
 
@@ -235,7 +237,7 @@ class Driver:
 
         `start`: the result of `begin`.
         `transactions`: the open transactions of the task attempts that Spark accepted.
-        `content`: the number of rows in the batch, by topic.
+        `summary`: the number of rows in the batch, by topic.
         """
         if not transactions:  # there is nothing to decide
             if self._delivery.is_single_use:  # no later job would delete this job's entry
@@ -243,7 +245,7 @@ class Driver:
                     self.abort(start, batch)
             return
         self._transactions.driver_number = start.entry.driver_number
-        entry = start.entry.with_decision(batch, content, tuple(transactions))
+        entry = start.entry.with_decision(batch, summary, tuple(transactions))
         writer_state = self._decide(start, entry)
         committed_batch = self._execute_decision(writer_state, entry)
         self._abort_superseded_attempts(committed_batch, entry)
@@ -256,7 +258,7 @@ class Driver:
         """
         with commit_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, do not decide. The decision would leave the
-            # driver id in the same state as at the start, so late attempts would take the batch for undecided. A new
+            # driver id in the same state as at the start, so late attempts would consider the batch undecided. A new
             # epoch does not help: brokers grant the same next epoch to every process that sends the start's epoch, so a
             # suspended abort may hold it as well, and would then end what is decided here.
             if start.state != EMPTY and self._transactions.uses_version_1():
@@ -385,7 +387,9 @@ class Driver:
         if start.entry.has_decided(batch):  # by an earlier run; the tasks have therefore written nothing
             return False
         self._transactions.driver_number = start.entry.driver_number
-        return self._abort_if(start.entry.is_same_except_identity, self._transactions.wait_and_describe_driver_id())
+        return self._abort_if_current(
+            start.entry.is_same_except_identity, self._transactions.wait_and_describe_driver_id()
+        )
 
     def abort_unreported(self, start_name: str) -> bool:
         """Abort the batch in progress without its BatchStart. Return whether this was done.
@@ -395,56 +399,58 @@ class Driver:
 
         `start_name`: the name of this start of the query, without the suffix for a batch.
         """
-        # Read the log for the current driver id only. `_abort_if` reads the entry again.
+        # Read the log for the current driver id only. `_abort_if_current` reads the entry again.
         description, _ = self._transactions.read_current_entry(self._transactions.wait_and_describe_driver_id())
         if description is not None and description.state == ONGOING:
             return False  # the driver's open transaction may contain a decision
-        return self._abort_if(
+        return self._abort_if_current(
             lambda entry: entry.is_same_start(start_name) and entry.state is not EntryState.DECIDED, description
         )
 
-    def _abort_if(self, belongs_to_batch: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
+    def _abort_if_current(
+        self, belongs_to_batch: Callable[[Entry], bool], description: TransactionDescription | None
+    ) -> bool:
         """Abort the batch in progress if the prefix's newest entry belongs to it. Return whether it was aborted.
 
-        This also claims the prefix. A suspended commit of the batch then finds an entry that is not its own, and
-        decides nothing.
+        This also claims the prefix. If a commit of the batch is suspended in another process, it finds the new claim
+        instead of its own entry when it resumes, and decides nothing.
 
         `belongs_to_batch`: returns whether an entry was written for this batch.
         `description`: the description of the driver id; None if the brokers do not know the id.
         """
-        # Each try may be fenced after it has written its claim. The next try must then recognize the claim as ours, so
-        # this list outlives the tries.
+        # A try may be fenced after it has written its claim. The next try must then recognize the claim, so all tries
+        # share this list: `_try_abort` appends to it, and `is_own_entry` reads it.
         own_claims: list[Entry] = []
 
-        def is_ours(entry: Entry) -> bool:
+        def is_own_entry(entry: Entry) -> bool:
             return belongs_to_batch(entry) or any(map(entry.is_same_except_identity, own_claims))
 
         try:
-            return self._transactions.retry_when_fenced(partial(self._try_abort, is_ours, own_claims), description)
+            return self._transactions.retry_when_fenced(partial(self._try_abort, is_own_entry, own_claims), description)
         except ProducerFencedError:
             return False
 
     def _try_abort(
         self,
-        is_ours: Callable[[Entry], bool],
+        is_own_entry: Callable[[Entry], bool],
         own_claims: list[Entry],
         description: TransactionDescription | None,
         possibly_stale_entry: Entry,
     ) -> bool:
-        """Try once to abort the batch in progress. Return False if the newest entry is not ours.
+        """Try once to abort the batch in progress. Return False if `is_own_entry` rejects the newest entry.
 
         Raise ProducerFencedError if another driver is active at the same time.
 
-        `is_ours`: returns whether an entry belongs to the batch, or is a claim of an earlier try.
+        `is_own_entry`: returns whether an entry belongs to the batch, or is a claim of an earlier try.
         `own_claims`: the claims of earlier tries. This try appends its own.
         """
-        if not is_ours(possibly_stale_entry):
+        if not is_own_entry(possibly_stale_entry):
             return False  # Do not request an epoch first, because that would fence the other driver.
         # Once the brokers have granted the next epoch, no new task attempt of the batch can start.
         candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
         identity = self._transactions.fence(description, candidate_timeouts_ms).identity
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
-        if not is_ours(entry):
+        if not is_own_entry(entry):
             return False
         claim = entry.with_claim(
             entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity

@@ -158,6 +158,7 @@ def is_log_lost(entry: Entry, description: TransactionDescription | None) -> boo
     `entry`: the prefix's newest entry; an entry of generation 0 if the log has none.
     `description`: the description of the driver id, requested before the entry was read.
     """
+    # A driver uses a later driver id than the first only after it has found the hand-over to this id in the log.
     has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
     has_entry = entry.generation > 0
     return has_written and not has_entry
@@ -173,7 +174,7 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
     `description`: the description of the driver id, requested before the entry was read.
     """
     expected_epoch = entry.writer_identity.epoch + (1 if transaction_version >= 2 else 0)
-    has_known_timeout = entry.timeout_ms > 0
+    has_known_timeout = entry.timeout_ms > 0  # the tasks of the next batch need it
     return (
         entry.state is EntryState.DONE
         and has_known_timeout
@@ -185,7 +186,7 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
 def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
     """Return the driver id's transaction timeout, for a request that must change nothing but the epoch.
 
-    InitProducerId always sets the timeout, so the present one must be sent again.
+    InitProducerId always sets the timeout, so the current one must be sent again.
 
     `entry`: the prefix's newest entry.
     `description`: the description of the driver id; None if the entry names an id that nobody has used yet.

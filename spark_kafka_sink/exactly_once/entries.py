@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 MAX_KEYED_JOBS = 100
 """The number of jobs with an idempotency key that an entry remembers. A rerun of an older job writes its rows again."""
 MAX_DRIVER_NAMES = 100
-"""The number of drivers that an entry remembers. A driver that resumes after more successors is taken for a new one."""
+"""The number of drivers that an entry remembers. A driver that resumes after more successors counts as a new one."""
 MAX_GENERATION = 2**31 - 1
 """The limit of `Entry.generation`. It is part of the record format: readers reject greater numbers."""
 
@@ -84,7 +84,7 @@ class KeyedJob:
 
     key: str
     scope: str
-    content: BatchContent
+    summary: BatchSummary
     """The number of rows that the job wrote to each topic."""
     is_unproven: bool = False
     """Whether somebody other than a driver of the prefix may have recorded the job. See `Entry.as_unproven`."""
@@ -103,7 +103,7 @@ class Entry:
     state: EntryState = EntryState.OPEN
     batch: Batch = Batch()
     """The last batch that was decided."""
-    content: BatchContent | None = None
+    summary: BatchSummary | None = None
     """The number of rows in the batch, by topic; None if no batch has been decided."""
     is_unproven: bool = False
     """Whether the batch may have been decided by someone other than a driver of the prefix. See `as_unproven`."""
@@ -185,18 +185,18 @@ class Entry:
         return self == other.with_claim_identity(self.claim_identity).with_driver_number(self.driver_number)
 
     def with_decision(
-        self, batch: Batch, content: BatchContent, transactions: tuple[TransactionIdentity, ...]
+        self, batch: Batch, summary: BatchSummary, transactions: tuple[TransactionIdentity, ...]
     ) -> Entry:
         """Return the entry that decides this batch, for the prefix's driver to write.
 
-        `content`: the number of rows in the batch, by topic.
+        `summary`: the number of rows in the batch, by topic.
         `transactions`: the tasks' open transactions. Once the entry is committed, all of them must be committed.
         """
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,
             batch=batch,
-            content=content,
+            summary=summary,
             is_unproven=False,
             transactions=transactions,
         )
@@ -208,8 +208,8 @@ class Entry:
         """
         keyed_jobs = self.keyed_jobs
         if self.batch.key is not None and self._find_keyed_job(self.batch) is None:
-            assert self.content is not None, "only a decided batch can be done"
-            job = KeyedJob(self.batch.key, self.batch.scope, self.content, self.is_unproven)
+            assert self.summary is not None, "only a decided batch can be done"
+            job = KeyedJob(self.batch.key, self.batch.scope, self.summary, self.is_unproven)
             keyed_jobs = (*keyed_jobs, job)[-MAX_KEYED_JOBS:]
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keyed_jobs=keyed_jobs)
 
@@ -237,10 +237,10 @@ class Entry:
             return self.state is not EntryState.OPEN and batch == self.batch
         return batch.key is not None and (self._find_keyed_job(batch) is not None or self._is_last_keyed_job(batch))
 
-    def find_content(self, batch: Batch) -> BatchContent | None:
+    def find_summary(self, batch: Batch) -> BatchSummary | None:
         """Return the row counts that were decided for this batch. Return None if no decision for it is found."""
         decision = self._find_decision(batch)
-        return None if decision is None else decision.content
+        return None if decision is None else decision.summary
 
     def is_proven(self, batch: Batch) -> bool:
         """Return whether this batch is decided, and it is certain that a driver of the prefix has decided it."""

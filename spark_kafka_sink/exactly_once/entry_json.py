@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import (
     MAX_DRIVER_NAMES,
     MAX_GENERATION,
@@ -68,7 +68,7 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
         "batch": entry.batch.batch_id,
         "key": entry.batch.key,
         "scope": entry.batch.scope,
-        "content": None if entry.content is None else dataclasses.asdict(entry.content),
+        "content": None if entry.summary is None else dataclasses.asdict(entry.summary),
         "transactions": [_transaction_to_json(entry.prefix, transaction) for transaction in entry.transactions],
         "generation": entry.generation,
         "drivers": entry.driver_names,
@@ -84,12 +84,12 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_entry(key: bytes, value: bytes) -> Entry:
+def decode_entry(encoded_prefix: bytes, value: bytes) -> Entry:
     """Decode an entry. Raise DecodeError if the value is invalid, or a newer version of the library has written it.
 
     The error's message does not contain the record's position, so the caller must add it.
 
-    `key`: the encoded prefix, even if the record is a claim, which has a different record key.
+    `encoded_prefix`: the prefix to which the record belongs, which is not the record's key if the record is a claim.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"its value is {len(value)} bytes long, but an entry has at most {MAX_VALUE_BYTES} bytes")
@@ -105,7 +105,7 @@ def decode_entry(key: bytes, value: bytes) -> Entry:
         if not _FIELDS.issuperset(fields):
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
-        return _entry_from_json(_require_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
+        return _entry_from_json(_require_string(encoded_prefix.decode(), MAX_PREFIX_CHARACTERS), fields)
     except (ValueError, KeyError, RecursionError) as error:  # does not catch the DecodeErrors above
         raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 
@@ -149,7 +149,7 @@ def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
             key=_require_if_present(fields["key"], _require_string),
             scope=_require_string(fields["scope"]),
         ),
-        content=None if state is EntryState.OPEN else _content_from_json(fields["content"]),
+        summary=None if state is EntryState.OPEN else _summary_from_json(fields["content"]),
         is_unproven=_unproven_from_json(fields),
         transactions=tuple(
             _transaction_from_json(prefix, transaction) for transaction in _require_array(fields["transactions"])
@@ -196,14 +196,14 @@ def _keyed_job_from_json(value: object) -> KeyedJob:
     return KeyedJob(
         key=_require_string(fields["key"]),
         scope=_require_string(fields["scope"]),
-        content=_content_from_json(fields["content"]),
+        summary=_summary_from_json(fields["content"]),
         is_unproven=_unproven_from_json(fields),
     )
 
 
 def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
-    content = dataclasses.asdict(job.content)
-    return {"key": job.key, "scope": job.scope, "content": content, **_unproven_to_json(job.is_unproven)}
+    summary = dataclasses.asdict(job.summary)
+    return {"key": job.key, "scope": job.scope, "content": summary, **_unproven_to_json(job.is_unproven)}
 
 
 def _unproven_to_json(is_unproven: bool) -> Mapping[str, bool]:
@@ -215,10 +215,10 @@ def _unproven_from_json(fields: Mapping[str, Any]) -> bool:
     return _require_boolean(fields.get("unproven", False))
 
 
-def _content_from_json(value: object) -> BatchContent:
+def _summary_from_json(value: object) -> BatchSummary:
     fields = _require_object(value)
     pairs = (_require_array(pair, length=2) for pair in _require_array(fields["topics"]))
-    return BatchContent(
+    return BatchSummary(
         rows=_require_integer(fields["rows"]),
         payload_bytes=_require_integer(fields["payload_bytes"]),
         topics=tuple((_require_string(name), _require_integer(row_count)) for name, row_count in pairs),

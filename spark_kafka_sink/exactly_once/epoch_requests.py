@@ -1,4 +1,4 @@
-"""Requests for the next epoch of a driver id, which fence every older driver of the same query.
+"""Requests for the next epoch of a driver id. A granted epoch fences every older driver of the same query.
 
 A driver id is the transactional id of a query's driver (transaction_names.py). Brokers number the epochs of its
 producer id, and accept requests only under the newest one. Each request also sets the driver id's transaction timeout.
@@ -25,20 +25,22 @@ def request_epoch(
 ) -> GrantedEpoch:
     """Request the next epoch with each transaction timeout in turn, until the brokers grant one.
 
-    Raise ProducerFencedError if the driver id no longer has `expected_identity`, because another process has got an
-    epoch since. Raise BrokerError if the brokers grant none of the timeouts, or reject the request for another reason.
+    Raise ProducerFencedError if the driver id no longer has `expected_identity`, because another process has since been
+    granted an epoch. Raise BrokerError if the brokers grant none of the timeouts, or reject the request for another
+    reason.
 
-    `expected_identity`: the producer id and epoch that the caller takes for the newest ones.
+    `expected_identity`: the producer id and epoch that the caller believes to be the newest ones.
+    `candidate_timeouts_ms`: the timeouts, longest first.
     """
     *longer_timeouts_ms, last_timeout_ms = candidate_timeouts_ms
     for timeout_ms in longer_timeouts_ms:
-        identity = _init_producer_id_unless_too_long(client, driver_id, timeout_ms, expected_identity)
+        identity = _try_init_producer_id(client, driver_id, timeout_ms, expected_identity)
         if identity is not None:
             return GrantedEpoch(identity, timeout_ms)
     return GrantedEpoch(_init_producer_id(client, driver_id, last_timeout_ms, expected_identity), last_timeout_ms)
 
 
-def _init_producer_id_unless_too_long(
+def _try_init_producer_id(
     client: BlockingClient, driver_id: str, timeout_ms: int, expected_identity: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
     """Request the next epoch with this timeout. Return None if the brokers grant only shorter timeouts."""

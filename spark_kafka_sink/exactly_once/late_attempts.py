@@ -6,12 +6,12 @@ the other attempts, but not immediately. An attempt therefore checks twice wheth
 
     1. Before it initializes its transactional id, because a task of the next batch may already own the id.
     2. After it has initialized the id, before it begins its transaction. If the driver is still waiting at this point,
-       it has yet to list the transactional ids. It will find this one, whether or not the id has an open transaction.
-       So no transaction is left open, whatever happens to the attempt.
+       it has yet to list the transactional ids (`QueryTransactions.take_over`, `Driver._execute_decision`). The list
+       will contain this id, with or without an open transaction, so no transaction is left open if the attempt dies.
 
 The first check also detects whether another attempt of the same task is using the same id. When Spark reruns a stage,
-both attempts have the same number, and InitProducerId would abort what the other attempt has written and perhaps
-reported.
+it numbers the attempts from 0 again, so a new attempt can have the number of one that is still running or has already
+reported its rows to the driver. InitProducerId under the same id would abort that attempt's transaction.
 
 An attempt that is fenced while it writes checks once more, because brokers do not report why it was fenced.
 """

@@ -63,13 +63,13 @@ class LogPartitionState:
     such a batch.
     """
 
-    def add_batch(self, stored_batch: StoredBatch, key: bytes | None) -> None:
+    def add_batch(self, stored_batch: StoredBatch, encoded_prefix: bytes | None) -> None:
         """Add a record batch, in the order of the partition.
 
         A control batch contains no records of a prefix: it commits or aborts its producer's transaction. A batch that
         cannot be decoded is added to `unreadable_records`.
 
-        `key`: the record key of the prefix whose records to add; None to add the records of all prefixes.
+        `encoded_prefix`: the prefix whose records to add; None to add the records of all prefixes.
         """
         header = stored_batch.header
         try:
@@ -79,6 +79,7 @@ class LogPartitionState:
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             unreadable_record = LogRecord(header.base_offset, writer_identity, value=None)
+            # The newest one per producer suffices: readers only ask whether it follows the prefix's entry.
             self.unreadable_records[producer_id] = (unreadable_record, error)
             return
         if header.is_control:
@@ -86,7 +87,7 @@ class LogPartitionState:
             if batch.columns.num_rows:
                 self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
             return
-        for record_key, record in _iterate_records(batch, key):
+        for record_key, record in _iterate_records(batch, encoded_prefix):
             prefix, is_claim = parse_record_key(record_key)
             # A record with the key of claims but no value says nothing about the entry. It is the first of the two
             # records of a claim, or it deletes the claims of a prefix.
@@ -127,21 +128,22 @@ def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
     return followed_offset is None or previous_record.offset <= followed_offset
 
 
-def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
+def _iterate_records(batch: DecodedBatch, encoded_prefix: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
     """Yield the record key and the record of each decision and claim in a record batch.
 
-    `key`: the record key of the prefix's decisions; None for the records of all prefixes. Records without a key belong
-    to no prefix, and are omitted.
+    `encoded_prefix`: the prefix whose records to yield; None for the records of all prefixes. Records without a key
+    belong to no prefix, and are omitted.
     """
     columns, header = batch.columns, batch.header
     writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")
-    if key is None:
-        is_included = keys.is_valid()
+    if encoded_prefix is None:
+        selection_mask = keys.is_valid()
     else:
-        prefix_keys = pa.array([key, build_claim_key(key.decode())], keys.type)
-        is_included = pc.is_in(keys, prefix_keys)
-    rows = columns.filter(is_included)
+        # The prefix itself is the key of its decisions.
+        prefix_keys = pa.array([encoded_prefix, build_claim_key(encoded_prefix.decode())], keys.type)
+        selection_mask = pc.is_in(keys, prefix_keys)
+    rows = columns.filter(selection_mask)
     record_keys, values, offsets = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
     for record_key, value, offset in zip(record_keys, values, offsets, strict=True):
         yield record_key, LogRecord(offset, writer_identity, value)

@@ -23,7 +23,7 @@ def build_claim_records(previous_entry: Entry, claim: Entry) -> list[KeyValue]:
     `previous_entry`: the newest entry that the driver has read. The claim is not valid if there is a newer one.
     """
     # Two drivers may have the same epoch and write at the same time. If one writes a decision and the other one a
-    # claim, the leader must not take the second record batch for a repetition of the first. A claim therefore has two
+    # claim, the leader must not treat the second record batch as a repetition of the first. A claim therefore has two
     # records, and so other sequence numbers than a decision. Compaction removes the first, which has no value.
     key = build_claim_key(claim.prefix)
     return [(key, None), (key, encode_entry(claim, followed_offset=previous_entry.offset))]

@@ -1,11 +1,12 @@
 """LogTopic: creates the topic of the decision log and checks its configuration.
 
-The decision log records which batches of each query and job are committed. A record's key names a prefix, which is the
-name of a query or job. Its value is the prefix's entry (decision_log.py). The log must keep the newest record of every
-key, so its cleanup.policy must be exactly `compact`. It should also survive the loss of a broker, so a warning is
-logged if it has a single replica on a cluster of several brokers, or if it allows unclean leader election.
+The decision log records which batches of each query and job are committed. Each record's key contains a prefix: the
+name of a query or job, with which its transactional ids begin. The record's value is the prefix's entry, the state of
+the query or job (decision_log.py). The log must keep the newest record of every key, so its cleanup.policy must be
+exactly `compact`. It should also survive the loss of a broker, so a warning is logged if it has a single replica on a
+cluster of several brokers, or if it allows unclean leader election.
 
-The topic has many partitions so that a driver, on startup, has to read only the one that holds its own prefix. A
+The topic has many partitions so that a driver, on startup, has to read only the one that contains its own prefix. A
 prefix's partition is chosen by hash, so all its entries are in the same one.
 """
 
@@ -24,9 +25,9 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
-DEFAULT_REPLICATION = BROKER_DEFAULT
+DEFAULT_REPLICATION_FACTOR = BROKER_DEFAULT
 PARTITION_COUNT = 32
-"""The number of partitions of a new log. A log's number must not change, because a prefix's partition depends on it."""
+"""The number of partitions of a new log. It must not change for an existing log: it determines a prefix's partition."""
 CLEANUP_POLICY_CONFIG = "cleanup.policy"
 COMPACT_POLICY = "compact"
 UNCLEAN_LEADER_ELECTION_CONFIG = "unclean.leader.election.enable"
@@ -57,27 +58,28 @@ class LogTopic:
         self.name = name
         self._client = client
         # The request sent by `prefetch_topic`; None if there is none, or once its response has been used.
-        self._describe_call: Call[MetadataResponse] | None = None
+        self._pending_describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:
-        return topic_admin.topic_exists(self._client, self.name, purpose=f", {_LOG_DESCRIPTION}")
+        return topic_admin.topic_exists(self._client, self.name, name_suffix=f", {_LOG_DESCRIPTION}")
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
-        self._describe_call = topic_admin.begin_describing(self._client, self.name)
+        self._pending_describe_call = topic_admin.begin_describing(self._client, self.name)
 
-    def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
+    def create_if_missing(self, replication_factor: int = DEFAULT_REPLICATION_FACTOR) -> None:
         """Create the topic if it does not exist.
 
         Raise BrokerError if the brokers reject the creation, and UnsupportedVersionError if they cannot list
         transactions, which exactly-once delivery requires.
         """
-        new_topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
-        describe_call, self._describe_call = self._describe_call, None
+        new_topic = NewTopic(self.name, PARTITION_COUNT, replication_factor, tuple(_TOPIC_CONFIGS.items()))
+        # Use the response only once. When this method is called again, the topic may have been deleted since.
+        describe_call, self._pending_describe_call = self._pending_describe_call, None
         topic_admin.create_if_missing(
             self._client,
             new_topic,
-            purpose=f", {_LOG_DESCRIPTION}",
+            name_suffix=f", {_LOG_DESCRIPTION}",
             prerequisite_request=LIST_TRANSACTIONS_PROBE,
             describe_call=describe_call,
         )
@@ -85,7 +87,7 @@ class LogTopic:
     def check(self) -> None:
         """Check the topic's configuration. Raise PreflightError if the topic is not compacted.
 
-        Log a warning if the configuration cannot be read, or if decisions could be lost together with a broker.
+        Log a warning if the configuration cannot be read, or if the loss of a broker could cause the loss of decisions.
         """
         self._warn_of_single_replica()
         try:
@@ -95,8 +97,8 @@ class LogTopic:
             policy = self._require_cleanup_policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(
-                "Could not read the %s of topic %s, the decision log (%s). Make sure that it is %s: if the log loses "
-                "decisions, a batch can be written twice.",
+                "Could not read the %s of topic %s, the decision log (%s). Make sure that this setting is %s: if the "
+                "log loses decisions, a batch can be written twice.",
                 CLEANUP_POLICY_CONFIG,
                 self.name,
                 error,

@@ -318,14 +318,14 @@ class AppendBatch(Request[ProduceResponse]):
         return f"transactional id {self._transaction.transactional_id}, {self._topic_partition}"
 
 
-def _encode_batch(writer_state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
+def _encode_batch(writer_state: WriterState, records: Sequence[KeyValue], timestamp_ms: int) -> bytes:
     """Encode the records as one gzip-compressed, transactional record batch.
 
-    `wall_ms`: the timestamp of all records, in milliseconds since the epoch.
+    `timestamp_ms`: the timestamp of all records, in milliseconds since the epoch.
     """
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
-    (encoded,) = encode_records(columns, build_consecutive_slices([len(records)]), wall_ms)
+    (encoded,) = encode_records(columns, build_consecutive_slices([len(records)]), timestamp_ms)
     body = compress(Codec.GZIP, [encoded.data])
     header = encode_header(
         [body],

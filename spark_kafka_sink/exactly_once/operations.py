@@ -104,16 +104,16 @@ class FinishResult:
 
 
 def list_prefixes(
-    options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
+    options: Mapping[str, str], log_topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
 ) -> list[PrefixStatus]:
     """Return the status of the query or job with this prefix, or of all of them if `prefix` is None.
 
     `options`: producer options.
-    `topic`: the topic of the decision log.
+    `log_topic`: the topic of the decision log.
     """
     config = ProducerConfig.parse(options).client_config()
     with lease_client(config) as client:
-        log = DecisionLog(config, topic, client)
+        log = DecisionLog(config, log_topic, client)
         log_exists = log.exists()
         entries = _read_entries(client, log, prefix) if log_exists else {}
         task_ids = [
@@ -135,53 +135,54 @@ def list_prefixes(
     ]
 
 
-def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
+def finish(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit the batch that is decided but not done, and record that it is done. Return None if there is none.
 
     If some transactions are lost, because brokers have aborted or forgotten them, the others are committed, but the
     batch is not recorded as done. Raise ExactlyOnceError if a commit is rejected although the transaction is not lost.
     """
-    return _finish_decided_batch(options, prefix, topic, give_up=False)
+    return _finish_decided_batch(options, prefix, log_topic, give_up=False)
 
 
-def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
+def give_up(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit what is left of the batch that is decided but not done, and record that it is done.
 
     Lost transactions, which brokers have aborted or forgotten, are given up. Return None if there is no such batch.
     Raise ExactlyOnceError if a commit is rejected although the transaction is not lost: it may succeed later.
     """
-    return _finish_decided_batch(options, prefix, topic, give_up=True)
+    return _finish_decided_batch(options, prefix, log_topic, give_up=True)
 
 
-def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
+def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
     """Abort the open transactions of the query's tasks, and return them.
 
     Raise ExactlyOnceError if a batch is decided but not done: its transactions must be committed.
     """
-    with _open_transactions(options, prefix, topic) as transactions:
+    with _lease_query_transactions(options, prefix, log_topic) as transactions:
         epoch, entry = _fence_driver(transactions, _check_not_decided)
         claim = _build_claim(entry, epoch)
-        descriptions = _take_over(transactions, epoch.identity, entry, claim)
+        descriptions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
         return [description for description in descriptions if description.is_open]
 
 
 @contextmanager
-def _open_transactions(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
-    """Lease a client, and yield the transactions and the log entry of the query with this prefix.
+def _lease_query_transactions(options: Mapping[str, str], prefix: str, log_topic: str) -> Iterator[QueryTransactions]:
+    """Yield the QueryTransactions of the query with this prefix. A client is leased for the duration of the block.
 
     Raise ConfigurationError if the topic of the decision log does not exist, and ExactlyOnceError if a newer driver of
     the query fences this process during the block.
     """
     config = ProducerConfig.parse(options).client_config()
-    with QueryTransactions(config, validate_prefix(prefix), topic) as transactions:
+    with QueryTransactions(config, validate_prefix(prefix), log_topic) as transactions:
         if not transactions.decision_log.exists():
-            raise precommit_errors.build_unknown_prefix_error(topic, prefix, log_exists=False)
+            raise precommit_errors.build_unknown_prefix_error(log_topic, prefix, log_exists=False)
         try:
             yield transactions
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver has taken over the query with the prefix {prefix} at the same time. Nothing that "
-                "belongs to that driver was changed. Check the query again; stop it first if it should not run."
+                f"A newer driver has taken over the query with the prefix {prefix} in the meantime. Nothing that "
+                "belongs to that driver was changed. Check the query again. If it should not be running, stop it "
+                "first."
             ) from error
 
 
@@ -258,7 +259,9 @@ def _require_decision(entry: Entry) -> None:
         raise _NothingDecidedError
 
 
-def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
+def _finish_decided_batch(
+    options: Mapping[str, str], prefix: str, log_topic: str, *, give_up: bool
+) -> FinishResult | None:
     """Commit the transactions of the batch that is decided but not done. Return None if there is no such batch.
 
     Then record the batch as done, unless transactions are lost, which means that they can no longer be committed.
@@ -266,7 +269,7 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
 
     `give_up`: record the batch as done even if transactions are lost.
     """
-    with _open_transactions(options, prefix, topic) as transactions:
+    with _lease_query_transactions(options, prefix, log_topic) as transactions:
         try:
             epoch, entry = _fence_driver(transactions, _require_decision)
         except _NothingDecidedError:
@@ -285,22 +288,22 @@ def _finish_decided_batch(options: Mapping[str, str], prefix: str, topic: str, *
 
 
 def _record_outcome(
-    transactions: QueryTransactions, epoch: GrantedEpoch, decided_entry: Entry, final_entry: Entry
+    transactions: QueryTransactions, epoch: GrantedEpoch, previous_entry: Entry, final_entry: Entry
 ) -> None:
-    """Write the final entry of a batch to the decision log, as a claim by this process.
+    """Write the final entry of a batch to the decision log, and thereby claim the prefix for this process.
 
-    `decided_entry`: the prefix's newest entry, which `final_entry` replaces.
+    `previous_entry`: the prefix's newest entry, which `final_entry` replaces.
     """
     claim = _build_claim(final_entry, epoch)
     if is_job_prefix(transactions.prefix):
-        # No later run uses a generated job prefix, so the transactions that the tasks of the job left open are
-        # aborted here. A query's next driver aborts those of its own tasks when it starts.
-        _take_over(transactions, epoch.identity, decided_entry, claim)
+        # A generated job prefix is never used again, so no later run would abort the transactions that the tasks of
+        # this job have left open. Abort them here. For all other prefixes, the next driver does so when it starts.
+        _claim_and_abort_open_transactions(transactions, epoch.identity, previous_entry, claim)
     else:
-        transactions.claim(epoch.identity, decided_entry, claim)
+        transactions.claim(epoch.identity, previous_entry, claim)
 
 
-def _take_over(
+def _claim_and_abort_open_transactions(
     transactions: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
 ) -> Sequence[TransactionDescription]:
     """Become the query's current driver, abort what its tasks have left open, and return these transactions.

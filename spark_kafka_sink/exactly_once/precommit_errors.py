@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
     PreflightError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -72,12 +72,12 @@ _DECREASED_TIMEOUT_REMEDY = (
 )
 
 
-def build_log_not_compacted_error(topic: str, policy: str) -> PreflightError:
+def build_log_not_compacted_error(log_topic: str, policy: str) -> PreflightError:
     """Build the error for a decision log from which brokers delete records. `policy` is its cleanup.policy."""
     return build_start_error(
-        f"topic {topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a batch "
-        "could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another topic, "
-        "which the sink creates with the right settings if it does not exist."
+        f"topic {log_topic}, the decision log, has cleanup.policy={sanitize(policy)}. It would lose decisions, and a "
+        "batch could be written twice. Set the topic's cleanup.policy to compact, or set decisionLogTopic to another "
+        "topic, which the sink creates with the right settings if it does not exist."
     )
 
 
@@ -120,10 +120,10 @@ def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceEr
     )
 
 
-def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
-    """Build the error for a log that has lost the prefix's entry. `topic` is the topic of the decision log."""
+def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
+    """Build the error for a decision log that has lost the prefix's entry."""
     return ExactlyOnceError(
-        f"Topic {topic}, the decision log, has no entry for the prefix {prefix}, although the prefix's driver has "
+        f"Topic {log_topic}, the decision log, has no entry for the prefix {prefix}, although the prefix's driver has "
         "written to it. The topic was deleted or emptied, someone else's records have replaced the entry, or "
         "partitions were added to the topic. It is not known which batch was committed last, so nothing was written. "
         "Compare the last batch of the checkpoint with the records in Kafka. Then start with another "
@@ -132,12 +132,12 @@ def build_log_lost_error(prefix: str, topic: str) -> ExactlyOnceError:
     )
 
 
-def build_log_records_deleted_error(topic: str, partition: int) -> ExactlyOnceError:
+def build_log_records_deleted_error(log_topic: str, partition: int) -> ExactlyOnceError:
     """Build the error for records that were deleted between two reads by the same driver."""
     return ExactlyOnceError(
-        f"Topic {topic}, the decision log: records in partition {partition} were deleted while a driver was reading "
-        "it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this topic, "
-        "because they show which batches are committed."
+        f"Topic {log_topic}, the decision log: records in partition {partition} were deleted while a driver was "
+        "reading it. Nothing new was decided, and nothing was aborted. Start again. Never delete records from this "
+        "topic, because they show which batches are committed."
     )
 
 
@@ -211,16 +211,16 @@ def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 
 
 def build_replay_mismatch_error(
-    entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
+    entry: Entry, batch: Batch, decided_summary: BatchSummary, summary: BatchSummary
 ) -> ExactlyOnceError:
     """Build the error for a rerun of a committed batch that has other numbers of rows than the first run.
 
-    `decided_content`: the numbers of rows that were committed.
-    `content`: the numbers of rows in this run.
+    `decided_summary`: the numbers of rows that were committed.
+    `summary`: the numbers of rows in this run.
     """
     return ExactlyOnceError(
-        f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_content} were "
-        f"committed, and this run has {content}. Nothing was written now. The checkpoint was restored or copied, the "
+        f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_summary} were "
+        f"committed, and this run has {summary}. Nothing was written now. The checkpoint was restored or copied, the "
         "source returns different rows when it is read again, or the key is used for another job. If the rows of this "
         "run should be written, start with another key or checkpoint and another transactionalIdPrefix. If the plan "
         "itself returns different rows, because of rand() or the current time in a filter, set onReplayMismatch to "
@@ -229,17 +229,17 @@ def build_replay_mismatch_error(
 
 
 def build_unproven_decision_error(
-    entry: Entry, batch: Batch, decided_content: BatchContent, content: BatchContent
+    entry: Entry, batch: Batch, decided_summary: BatchSummary, summary: BatchSummary
 ) -> ExactlyOnceError:
     """Build the error for a batch that is committed only according to an unproven entry.
 
-    `decided_content`: the numbers of rows in the entry.
-    `content`: the numbers of rows in this run.
+    `decided_summary`: the numbers of rows in the entry.
+    `summary`: the numbers of rows in this run.
     """
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
         f"The decision log says that {batch} is already in Kafka (prefix {entry.prefix}) and had "
-        f"{decided_content}; this run has {content}. However, it is not known who wrote this log entry. "
+        f"{decided_summary}; this run has {summary}. However, it is not known who wrote this log entry. "
         f"{_UNKNOWN_WRITER_REASON} Nothing was written now. Check the topics. If the rows are there, set "
         'onReplayMismatch to "warn" for this run to keep the committed rows. If they are not, start with another '
         f"{option}."
@@ -260,11 +260,11 @@ def describe_unknown_writer(entry: Entry) -> str:
     return f"It is not known who wrote this log entry. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
 
 
-def build_unknown_prefix_error(topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
-    """Build the error of `pykafka transactions` for a prefix that has no entry in the log `topic`."""
+def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
+    """Build the error of `pykafka transactions` for a prefix that has no entry in the decision log."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
     return ConfigurationError(
-        f"The decision log {topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
+        f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
         "If the write uses a different log (decisionLogTopic), set --log-topic."
     )
 
@@ -284,10 +284,11 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 
 
 @contextmanager
-def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
+def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[None]:
     """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
 
-    The brokers had granted the timeout to the driver, so they have changed their limit since.
+    The driver's coordinator has granted the same timeout, so the task's coordinator has a lower limit: the limit was
+    decreased since, or the brokers have different ones.
 
     `is_user_timeout`: whether the user has set the timeout.
     """
@@ -306,7 +307,7 @@ def convert_timeout_errors(*, is_user_timeout: bool) -> Iterator[None]:
 def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
     """Build the ProducerFencedError for a driver that must continue under the next driver id.
 
-    The epochs of its present transactional id are used up.
+    The epochs of its current transactional id are used up.
     """
     return build_broker_error(
         error_codes.PRODUCER_FENCED,

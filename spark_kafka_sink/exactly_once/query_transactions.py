@@ -7,8 +7,8 @@ each step whose epoch is no longer the newest. An entry is the state of the pref
     wait_and_describe_driver_id   Describe the driver id, once none of its transactions is ending. The description is
                                   only a hint: it may be stale, so no later step relies on it.
     read_current_entry            Read the newest entry, which names the current driver id. Also only a hint.
-    fence                         Request the next epoch, unless another process has got one since the description. If
-                                  the epochs of this driver id are nearly used up, write an entry that names the next
+    fence                         Request the next epoch, unless another process was granted one after the description.
+                                  If the epochs of this driver id are nearly used up, write an entry that names the next
                                   driver id (`_hand_over`).
     claim                         Write an entry that names the caller as the current driver, and read it back. The
                                   claim is valid only if nothing was written since the caller's last read. Of several
@@ -22,9 +22,9 @@ each step whose epoch is no longer the newest. An entry is the state of the pref
 An epoch only fences producers. The log decides which driver is current, for these reasons ("Failures" in
 docs/exactly-once-design.md has the details):
 
-    - Two drivers can hold the same epoch. If both request the epoch after 5, Kafka takes the second request for a retry
-      and grants epoch 6 to both. Both then write with sequence number 0, so the leader stores only one of their record
-      batches. The other driver is rejected, or reads back a claim that is not its own.
+    - Two drivers can hold the same epoch. If both request the epoch after 5, Kafka treats the second request as a
+      retry and grants epoch 6 to both. Both then write with sequence number 0, so the leader stores only one of their
+      record batches. The other driver is rejected, or reads back a claim that is not its own.
     - An older driver can fence a newer one, because Kafka does not compare epochs while a transaction is open. The
       newer driver then finds that no other driver has claimed the prefix since, and continues.
     - A read or a description can be stale, because a suspended broker that resumes still responds as leader or
@@ -100,17 +100,17 @@ class QueryTransactions:
     A context manager that leases a client. Not thread-safe.
     """
 
-    def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
-        """Lease a client. `prefix` is the name of the query or job, and `topic` is the topic of the decision log."""
+    def __init__(self, config: ClientConfig, prefix: str, log_topic: str, *, system: System | None = None) -> None:
+        """Lease a client. `prefix` is the name of the query or job, and `log_topic` the topic of the decision log."""
         self.prefix = prefix
-        self._log_key = (config.bootstrap_servers, topic, prefix)
+        self._log_key = (config.bootstrap_servers, log_topic, prefix)
         # The number of the driver id under which this object acts: 2 for `<prefix>-driver-2`.
         self.driver_number = get_remembered_driver_number(self._log_key)
         # A transaction listing requested ahead of time; None if none was requested or it has already been used.
         self._prefetched_listing: TransactionListing | None = None
         with contextlib.ExitStack() as resources:
             self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
-            self.decision_log = DecisionLog(config, topic, self.client)
+            self.decision_log = DecisionLog(config, log_topic, self.client)
             self._writer = LogWriter(self.client)
             self._driver_ids = DriverIds(
                 prefix,
@@ -213,8 +213,8 @@ class QueryTransactions:
     def fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
         """Request the driver id's next epoch, so that brokers reject all older drivers.
 
-        Raise ProducerFencedError if another process has got an epoch since the description. Also raise it if the epochs
-        are nearly used up, after writing an entry that names the next driver id: the caller must start again.
+        Raise ProducerFencedError if another process was granted an epoch after the description. Also raise it if the
+        epochs are nearly used up, after writing an entry that names the next driver id: the caller must start again.
 
         `description`: the description of the driver id; None if the brokers do not know the id.
         `candidate_timeouts_ms`: transaction timeouts to request in turn until the brokers grant one.
@@ -247,12 +247,13 @@ class QueryTransactions:
             self.driver_id, build_driver_id(self.prefix, successor.driver_number)
         )
 
-    def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+    def bump_epoch(self, identity: ProducerIdAndEpoch, task_timeout_ms: int) -> ProducerIdAndEpoch:
         """Request the epoch after the caller's. Raise ProducerFencedError if the brokers have granted a newer epoch.
 
-        `granted_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout derived from it.
+        `task_timeout_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout derived from it,
+        with the mark for a driver that has claimed its prefix (timeout_marks.py).
         """
-        return self._request_epoch(identity, (compute_claimed_timeout_ms(granted_ms),)).identity
+        return self._request_epoch(identity, (compute_claimed_timeout_ms(task_timeout_ms),)).identity
 
     def _request_epoch(
         self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
@@ -286,7 +287,7 @@ class QueryTransactions:
         return entry
 
     def claim(
-        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, granted_ms: int | None = None
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, task_timeout_ms: int | None = None
     ) -> ProducerIdAndEpoch:
         """Write a claim: an entry that names the caller as the prefix's current driver.
 
@@ -295,11 +296,11 @@ class QueryTransactions:
         the caller had missed a newer entry than `previous_entry`.
 
         `identity`: the producer id and epoch from `fence`.
-        `granted_ms`: the tasks' transaction timeout that the brokers have granted; defaults to the claim's.
+        `task_timeout_ms`: the tasks' transaction timeout that the brokers grant now; defaults to the claim's.
         """
         claim_records = build_claim_records(previous_entry, claim)
         writer_state = self._begin_transaction(WriterState(identity), claim_records).wait_and_commit()
-        timeout_ms = claim.timeout_ms if granted_ms is None else granted_ms
+        timeout_ms = claim.timeout_ms if task_timeout_ms is None else task_timeout_ms
         # Brokers grant the next epoch only when the claim's transaction is complete. Its marker is then in the log, so
         # the read below finds the claim.
         new_identity = self.bump_epoch(writer_state.id_and_epoch, timeout_ms)
@@ -340,8 +341,10 @@ class QueryTransactions:
         `previous_entry`: the newest entry so far, which the caller must have written.
         `try_write`: writes and commits the entry under the given state, and returns the state for the next write.
         """
-        # An older driver that is still starting can fence this one without having written anything. So being fenced
-        # does not mean that there is a newer driver: only the newest entry shows who the current driver is
+        # An older driver that was suspended during its start can fence this one when it resumes. It then stops without
+        # having written anything, because the log contains the newer claim. If the fenced driver stopped as well,
+        # neither would write the batch. So being fenced does not mean that there is a newer driver: only the newest
+        # entry shows who the current driver is
         # (test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
         for tries_left in reversed(range(MAX_TRIES)):
             try:
@@ -350,7 +353,8 @@ class QueryTransactions:
                 if not tries_left:
                     raise
                 writer_state, newest_entry = self._reclaim_prefix((previous_entry, entry), error)
-            # The newest entry is a copy of `previous_entry` or of `entry`. Their states (open, decided, done) differ.
+            # The newest entry is a copy of `previous_entry` or of `entry`, with a renewed claim. The states of these
+            # two (open, decided, done) differ, so the state shows which one it is.
             if newest_entry.state is entry.state:  # `entry` was committed before the driver was fenced
                 return writer_state
         raise AssertionError("the last try returns or raises")
@@ -439,7 +443,7 @@ class QueryTransactions:
         """
         requests = [EndTransaction(transaction, commit=True) for transaction in entry.transactions]
         call = self.client.begin(requests)
-        if prefetch_listing:
+        if prefetch_listing:  # the constructor sends the requests while the commits are in flight
             self._prefetched_listing = TransactionListing(self.client, ONGOING, EMPTY)
         errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
         if errors_by_id and self._is_superseded(identity):
@@ -447,7 +451,7 @@ class QueryTransactions:
         return errors_by_id
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
-        """Return whether a newer driver has got another producer id or epoch than `identity`.
+        """Return whether the driver id has another producer id or epoch than `identity`, because of a newer driver.
 
         Return False if the brokers do not respond. An error raised here would hide the rejections that the caller has
         to report.

@@ -16,22 +16,30 @@ from spark_kafka_sink.requests.transaction_description import TransactionDescrip
 def check_not_overtaken(
     transactions: QueryTransactions, driver_name: str, description: TransactionDescription | None, entry: Entry
 ) -> None:
-    """Raise ExactlyOnceError if another driver claimed the prefix between the description and the read of the log.
+    """Raise ExactlyOnceError if another driver has claimed the prefix under an epoch granted after this description.
+
+    The starting driver describes its transactional id, the driver id, before it reads the log.
 
     `driver_name`: the name of the starting driver.
-    `description`: the description of the driver id before the read; None if the brokers did not know the id.
+    `description`: the description of the driver id; None if the brokers did not know the id.
     `entry`: the newest entry in the log, which contains the producer id and epoch of the newest claim.
     """
+    # The claim of an unproven entry may come from anybody, so it proves nothing. If another driver was indeed granted
+    # an epoch since the description, `QueryTransactions.check_unchanged` notices it, and the start is tried again.
     is_claimed_by_other = entry.driver_name not in ("", driver_name)
     if not is_claimed_by_other or entry.is_unproven:
         return
     claim_producer_id, claim_epoch = entry.claim_identity
-    if description is None:  # the brokers have forgotten the id, or it was created after the description
+    if description is None:
+        # The brokers have forgotten the id, or it was created after the description. If it now has the producer id of
+        # the claim, it was created after the description, and the claim was written even later.
         current_description = transactions.describe_driver_id()
         is_overtaken = (
             current_description is not None and current_description.id_and_epoch.producer_id == claim_producer_id
         )
     else:
+        # Brokers granted a greater epoch than the described one after the description. Epochs of different producer ids
+        # cannot be compared.
         producer_id, epoch = description.id_and_epoch
         is_overtaken = producer_id == claim_producer_id and epoch < claim_epoch
     if is_overtaken:
@@ -42,16 +50,16 @@ def check_may_begin(delivery: Delivery, driver_name: str, predecessor_name: str,
     """Raise ExactlyOnceError if the prefix's newest entry shows that this driver must not begin a batch.
 
     `driver_name`: the name of the starting driver.
-    `predecessor_name`: the newest driver when the starting driver first read the log. Any other driver has started
-    since and may be writing, so the starting driver must not fence it.
+    `predecessor_name`: the name of the driver that was the newest one when the starting driver first read the log. Any
+    other driver has claimed the prefix since and may be writing, so the starting driver must not fence it.
     """
     if entry.has_superseded(driver_name):
         raise precommit_errors.build_superseded_error(entry, driver_name)
     if entry.driver_name not in (predecessor_name, driver_name):
         if not entry.driver_name:  # the entry with the predecessor's name is gone
-            raise precommit_errors.build_log_lost_error(delivery.prefix, delivery.options.topic)
+            raise precommit_errors.build_log_lost_error(delivery.prefix, delivery.options.log_topic)
         raise precommit_errors.build_overtaken_error(entry, driver_name)
-    if entry.writer_kind not in (None, delivery.writer_kind):
+    if entry.writer_kind not in (None, delivery.writer_kind):  # None: no driver of either kind has claimed the prefix
         raise precommit_errors.build_writer_kind_mismatch_error(entry)
-    if delivery.checkpoint and entry.checkpoint and delivery.checkpoint != entry.checkpoint:
+    if delivery.checkpoint and entry.checkpoint and delivery.checkpoint != entry.checkpoint:  # both are known
         raise precommit_errors.build_checkpoint_mismatch_error(entry, delivery.checkpoint)

@@ -1,13 +1,14 @@
 """Abort transactions that tasks have left open, and fence their transactional ids against further writes.
 
 A driver lists the transactions of its query's tasks, and calls `abort_transactions` with their descriptions. A
-transaction is ended by an EndTxn request with the exact epoch reported when it was listed. InitProducerId cannot
-replace this request. Transactional ids are reused, and Kafka does not check the epoch of an InitProducerId request
-while a transaction is open, so it could abort a newer transaction.
+transaction is ended by an EndTxn request with the exact epoch reported when it was listed. InitProducerId is no
+substitute: Kafka does not check its epoch while a transaction is open, and because transactional ids are reused, the
+request could abort a newer transaction.
 
 In transaction version 2 (KIP-890), EndTxn bumps the epoch even if no transaction has begun, and thereby fences the task
 attempt that used the id. In version 1, EndTxn does not bump the epoch. Instead, InitProducerId fences the id
-afterwards, and the transaction's partitions get a marker with the next epoch.
+afterwards, with a transaction timeout that marks the id as fenced (timeout_marks.py), and the transaction's partitions
+get a marker with the next epoch.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _log = logging.getLogger(__name__)
 def can_write(description: TransactionDescription) -> bool:
     """Return whether the task with this transactional id has an open transaction, or may still begin one.
 
-    A task cannot begin one if a driver has fenced the id, which the mark in the id's timeout shows.
+    It cannot begin one if a driver has fenced the id. A fenced id is recognized by its transaction timeout, which
+    contains a mark (timeout_marks.py).
     """
     if description.state == EMPTY:
         return not is_marked_fenced(description.timeout_ms)

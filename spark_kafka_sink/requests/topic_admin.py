@@ -24,17 +24,17 @@ def begin_describing(client: BlockingClient, topic: str) -> Call[MetadataRespons
 
 
 def topic_exists(
-    client: BlockingClient, topic: str, *, purpose: str = "", describe_call: Call[MetadataResponse] | None = None
+    client: BlockingClient, topic: str, *, name_suffix: str = "", describe_call: Call[MetadataResponse] | None = None
 ) -> bool:
     """Return whether the topic exists. Raise BrokerError if a broker rejects the request to describe it.
 
-    `purpose`: text to append to the topic's name in error messages.
+    `name_suffix`: text to append to the topic's name in error messages.
     `describe_call`: the result of an earlier `begin_describing`, if any.
     """
     response = client.finish(describe_call or begin_describing(client, topic))[topic]
     classification = DescribeTopic(topic).classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise build_broker_error(classification.code, f"{format_partition(topic)}{purpose}")
+        raise build_broker_error(classification.code, f"{format_partition(topic)}{name_suffix}")
     return classification.code == error_codes.NONE
 
 
@@ -42,7 +42,7 @@ def create_if_missing(
     client: BlockingClient,
     new_topic: NewTopic,
     *,
-    purpose: str = "",
+    name_suffix: str = "",
     prerequisite_request: Request[Any] | None = None,
     describe_call: Call[MetadataResponse] | None = None,
 ) -> bool:
@@ -51,11 +51,11 @@ def create_if_missing(
     It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
     creation, and MetadataTimeoutError if the topic is still missing at the deadline.
 
-    `purpose` and `describe_call`: see `topic_exists`.
+    `name_suffix` and `describe_call`: see `topic_exists`.
     `prerequisite_request`: sent before the topic is created. If the brokers do not support this request, its error is
     raised and no topic is created.
     """
-    if topic_exists(client, new_topic.name, purpose=purpose, describe_call=describe_call):
+    if topic_exists(client, new_topic.name, name_suffix=name_suffix, describe_call=describe_call):
         return False
     if prerequisite_request is not None:
         client.send(prerequisite_request)
@@ -63,8 +63,8 @@ def create_if_missing(
     failure_count = 0
     # The topic may have to be created repeatedly, because brokers report that it exists while they are deleting it.
     while True:
-        _create(client, new_topic, purpose)
-        if topic_exists(client, new_topic.name, purpose=purpose):
+        _create(client, new_topic, name_suffix)
+        if topic_exists(client, new_topic.name, name_suffix=name_suffix):
             break
         deadline.wait_or_raise(failure=None, pause_ms=compute_pause_ms(failure_count))
         failure_count += 1
@@ -72,11 +72,11 @@ def create_if_missing(
     return True
 
 
-def _create(client: BlockingClient, new_topic: NewTopic, purpose: str) -> None:
+def _create(client: BlockingClient, new_topic: NewTopic, name_suffix: str) -> None:
     """Create the topic, or do nothing if it exists. Raise BrokerError if the brokers reject the creation."""
     (result,) = client.send(CreateTopic(new_topic)).topics
     if result.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-        subject = f"{format_partition(new_topic.name)}{purpose}{',' if purpose else ''}"
+        subject = f"{format_partition(new_topic.name)}{name_suffix}{',' if name_suffix else ''}"
         context = f"{subject} does not exist and could not be created{format_broker_message(result)}"
         raise build_broker_error(result.error_code, context, find_remedy(result.error_code))
 

@@ -32,9 +32,9 @@ from typing import NamedTuple
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent, sum_contents
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary, summarize_tasks
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, build_batch_driver_name
 from spark_kafka_sink.exactly_once.job_names import find_driver_process_id, generate_job_prefix
@@ -129,7 +129,9 @@ class ExactlyOnceWrite:
             )
             # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that
             # transaction is no longer valid.
-            with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
+            with precommit_errors.convert_rejected_transaction_timeout(
+                is_user_timeout=self.delivery.options.transaction_timeout_ms is not None
+            ):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))
             # Check that the driver is still waiting. From here on, brokers list the transactional id, so a driver that
             # lists the open transactions later finds this one. If the driver has listed them already, the check fails.
@@ -159,7 +161,7 @@ class ExactlyOnceWrite:
         DeliveryError if the reports contradict each other. Any other KafkaSinkError means that nothing was decided.
         """
         batch = self._require_single_batch(reports)
-        content = _sum_contents(reports)
+        summary = _summarize_reports(reports)
         skipped_task_count = sum(report.was_already_committed for report in reports)
         if 0 < skipped_task_count < len(reports):
             raise DeliveryError(
@@ -167,11 +169,13 @@ class ExactlyOnceWrite:
                 "again."
             )
         if skipped_task_count:  # every task has skipped the batch
-            self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
+            self.start.check_skipped_batch(
+                batch, summary, tolerate_mismatch=self.delivery.options.tolerate_replay_mismatch
+            )
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions or self.delivery.is_single_use:
             with Driver(self.delivery) as driver:
-                driver.commit(self.start, batch, transactions, content)
+                driver.commit(self.start, batch, transactions, summary)
 
     def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
         """Abort the batch's transactions, unless the batch is already decided or a newer driver has taken over.
@@ -192,7 +196,7 @@ class ExactlyOnceWrite:
 
     def _build_job_batch(self) -> Batch:
         """Return the only batch of a batch job."""
-        return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
+        return Batch(key=self.delivery.options.idempotency_key, scope=self.delivery.scope)
 
     def _build_planned_batch(self) -> Batch:
         """Return the batch that was planned, for a write of which no task has reported."""
@@ -251,9 +255,9 @@ def _to_batch(micro_batch: MicroBatchId) -> Batch:
     return Batch(micro_batch.query_id, int(micro_batch.batch_id))
 
 
-def _sum_contents(reports: Sequence[TaskReport]) -> BatchContent:
+def _summarize_reports(reports: Sequence[TaskReport]) -> BatchSummary:
     """Add up the rows and bytes that the tasks wrote or skipped."""
-    return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
+    return summarize_tasks((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
 
 # --- in the planning worker
@@ -315,13 +319,17 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
     Every process that plans or commits batches of the stream builds equal settings, because they depend only on the
     options. Raise ConfigurationError if the options contain an idempotency key, or no name that survives a restart.
     """
-    delivery_options = _require_delivery_options(options)
-    if delivery_options.key is not None:
+    exactly_once_options = _require_exactly_once_options(options)
+    if exactly_once_options.idempotency_key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
-    checkpoint = "" if delivery_options.checkpoint is None else normalize_checkpoint(delivery_options.checkpoint)
-    if delivery_options.prefix is None and not checkpoint:
+    checkpoint = (
+        ""
+        if exactly_once_options.checkpoint_location is None
+        else normalize_checkpoint(exactly_once_options.checkpoint_location)
+    )
+    if exactly_once_options.prefix is None and not checkpoint:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
-    prefix = delivery_options.prefix or derive_prefix("stream", checkpoint)
+    prefix = exactly_once_options.prefix or derive_prefix("stream", checkpoint)
     return _build_delivery(options, prefix, WriterKind.STREAM, checkpoint=checkpoint)
 
 
@@ -330,12 +338,12 @@ def build_job_delivery(options: SinkOptions, driver_process_id: int | None = Non
 
     `driver_process_id`: as in `begin_job`.
     """
-    delivery_options = _require_delivery_options(options)
-    if delivery_options.prefix is not None:
-        return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
-    if delivery_options.key is not None:
+    exactly_once_options = _require_exactly_once_options(options)
+    if exactly_once_options.prefix is not None:
+        return _build_delivery(options, exactly_once_options.prefix, WriterKind.JOB)
+    if exactly_once_options.idempotency_key is not None:
         # Many jobs use the date as their key. Deriving the prefix from the topic as well keeps such jobs apart.
-        prefix = derive_prefix("key", f"{options.topic or ''}\n{delivery_options.key}")
+        prefix = derive_prefix("key", f"{options.topic or ''}\n{exactly_once_options.idempotency_key}")
         return _build_delivery(options, prefix, WriterKind.JOB)
     return _build_delivery(options, generate_job_prefix(driver_process_id), WriterKind.JOB, is_single_use=True)
 
@@ -352,7 +360,7 @@ def _build_delivery(
     return Delivery(
         options.producer_config().client_config(),
         prefix,
-        _require_delivery_options(options),
+        _require_exactly_once_options(options),
         checkpoint=checkpoint,
         scope=options.topic or "",
         is_single_use=is_single_use,
@@ -360,7 +368,7 @@ def _build_delivery(
     )
 
 
-def _require_delivery_options(options: SinkOptions) -> DeliveryOptions:
+def _require_exactly_once_options(options: SinkOptions) -> ExactlyOnceOptions:
     """Return the options of exactly-once delivery, which must be enabled."""
     assert options.exactly_once_options is not None
     return options.exactly_once_options

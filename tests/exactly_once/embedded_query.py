@@ -18,11 +18,11 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once import decision_log, log_partition, operations, query_transactions
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
@@ -40,8 +40,8 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
-BOTH_TASKS = BatchContent.from_row_counts({TOPIC: 2}, 6)
-"""The content that `write_both` writes."""
+BOTH_TASKS = BatchSummary.from_row_counts({TOPIC: 2}, 6)
+"""The summary that `write_both` writes."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -82,7 +82,7 @@ class Query:
         return Delivery(
             self.client,
             self.prefix,
-            DeliveryOptions(prefix, topic=self.log, timeout_ms=self.timeout_ms),
+            ExactlyOnceOptions(prefix, log_topic=self.log, transaction_timeout_ms=self.timeout_ms),
             checkpoint=self.checkpoint,
             writer_kind=WriterKind.STREAM,
         )
@@ -121,10 +121,10 @@ class Query:
         start: BatchStart,
         number: int,
         transactions: list[TransactionIdentity],
-        content: BatchContent = BOTH_TASKS,
+        summary: BatchSummary = BOTH_TASKS,
     ) -> None:
         with Driver(self.delivery) as driver:
-            driver.commit(start, self.batch(number), transactions, content)
+            driver.commit(start, self.batch(number), transactions, summary)
 
     def write_and_commit(self, start: BatchStart, batch: Batch) -> None:
         """Write the rows of both tasks and commit them as this batch."""

@@ -122,9 +122,9 @@ def ignore_fenced_mark(patch: pytest.MonkeyPatch) -> None:
 def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
     """Let an abort compare epochs instead of writing a claim."""
 
-    def abort_if(driver: Driver, is_ours: Any, description: TransactionDescription | None) -> bool:
+    def abort_if_current(driver: Driver, is_own_entry: Any, description: TransactionDescription | None) -> bool:
         query = driver._transactions
-        if description is None or not is_ours(query.read_entry()):
+        if description is None or not is_own_entry(query.read_entry()):
             return False
         open_transactions, now_ms = query.list_task_transactions(), query.describe_driver_id()
         if now_ms is None or now_ms.id_and_epoch != description.id_and_epoch:
@@ -132,7 +132,7 @@ def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
         query.abort_task_transactions(open_transactions)
         return True
 
-    patch.setattr(Driver, "_abort_if", abort_if)
+    patch.setattr(Driver, "_abort_if_current", abort_if_current)
 
 
 def write_claims_with_decision_key(patch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def skip_fenced_attempt_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_content_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchStart, "check_skipped_batch", lambda start, batch, content, tolerate_mismatch: None)
+    patch.setattr(BatchStart, "check_skipped_batch", lambda start, batch, summary, tolerate_mismatch: None)
 
 
 def skip_wait_for_ending_transaction(patch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations, query_transactions
 from spark_kafka_sink.exactly_once import driver as driver_module
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
@@ -106,7 +106,7 @@ class Simulation:
         """Operators whose operation found no decided batch. It may still have requested an epoch."""
         self.committed_batches: list[tuple[str, int]] = []
         """(driver, batch) for each batch that was committed or skipped successfully."""
-        self.skipped_batches: list[tuple[str, int, BatchContent]] = []
+        self.skipped_batches: list[tuple[str, int, BatchSummary]] = []
         """(driver, batch, row counts of its tasks) for each batch that was skipped because it is decided."""
         self.transaction_ends: list[TransactionEnd] = []
         self.should_fail: Callable[[Attempt], bool] = lambda attempt: False
@@ -157,18 +157,18 @@ class Simulation:
             self.started_drivers.append(name)
         attempts = self.run_tasks(actor, name, start, number)
         batch = Batch(QUERY, number)
-        content = BatchContent.from_row_counts({TOPIC: TASKS * TASKS * self.rows_per_partition(name)}, 0)
+        summary = BatchSummary.from_row_counts({TOPIC: TASKS * TASKS * self.rows_per_partition(name)}, 0)
         try:
             for attempt in attempts:
                 if not attempt.has_succeeded:
                     raise attempt.error or KafkaSinkError(f"{attempt.name} was killed")
             transactions = [attempt.transaction for attempt in attempts if attempt.transaction is not None]
             if not transactions:
-                start.check_skipped_batch(batch, content, tolerate_mismatch=self.tolerates_mismatch(name))
-                self.skipped_batches.append((name, number, content))
+                start.check_skipped_batch(batch, summary, tolerate_mismatch=self.tolerates_mismatch(name))
+                self.skipped_batches.append((name, number, summary))
                 return
             with Driver(self.delivery, system=actor.system) as driver:
-                driver.commit(start, batch, transactions, content)
+                driver.commit(start, batch, transactions, summary)
         except KafkaSinkError:
             with Driver(self.delivery, system=actor.system) as driver:
                 driver.abort(start, batch)
@@ -289,7 +289,7 @@ class Simulation:
         return Delivery(
             parse_client_config(self.options),
             prefix,
-            DeliveryOptions(prefix, topic=LOG, timeout_ms=TIMEOUT_MS),
+            ExactlyOnceOptions(prefix, log_topic=LOG, transaction_timeout_ms=TIMEOUT_MS),
             checkpoint=CHECKPOINT,
             writer_kind=WriterKind.STREAM,
         )

@@ -8,16 +8,16 @@ import pytest
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
 
-CONTENT, OTHER = BatchContent.from_row_counts({"t": 3}, 30), BatchContent.from_row_counts({"t": 4}, 40)
+SUMMARY, OTHER = BatchSummary.from_row_counts({"t": 3}, 30), BatchSummary.from_row_counts({"t": 4}, 40)
 
 
 def start_after(batch: Batch | None, *, has_user_prefix: bool = True) -> BatchStart:
-    entry = Entry("p") if batch is None else Entry("p").with_decision(batch, CONTENT, ()).as_done()
+    entry = Entry("p") if batch is None else Entry("p").with_decision(batch, SUMMARY, ()).as_done()
     return BatchStart(entry, ProducerIdAndEpoch(7, 1), has_user_prefix)
 
 
@@ -42,7 +42,7 @@ def test_mismatch_is_error_or_warning_with_both_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     start = start_after(Batch("q", 7))
-    start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
+    start.check_skipped_batch(Batch("q", 7), SUMMARY, tolerate_mismatch=False)
     assert caplog.text == ""
     with pytest.raises(ExactlyOnceError, match=r"3 rows with 30 bytes in total.*4 rows with 40 bytes in total"):
         start.check_skipped_batch(Batch("q", 7), OTHER, tolerate_mismatch=False)
@@ -54,7 +54,7 @@ def test_mismatch_is_error_or_warning_with_both_counts(
 @pytest.mark.parametrize(("key", "warns"), [("7", True), ("q1-7", False), ("2026-11-22", False)])
 def test_warns_if_key_of_skipped_job_is_a_number(key: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
     batch = Batch(key=key, scope="t")
-    start_after(batch).check_skipped_batch(batch, CONTENT, tolerate_mismatch=False)
+    start_after(batch).check_skipped_batch(batch, SUMMARY, tolerate_mismatch=False)
     assert (f"idempotencyKey '{key}' and the same number of rows was already committed" in caplog.text) == warns
 
 

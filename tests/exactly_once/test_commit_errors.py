@@ -9,17 +9,17 @@ import pytest
 
 from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyOnceError, KafkaSinkError
 from spark_kafka_sink.exactly_once import commit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.precommit_errors import build_concurrent_start_error, build_fenced_error
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
-CONTENT = BatchContent.from_row_counts({"t": 2}, 6)
+SUMMARY = BatchSummary.from_row_counts({"t": 2}, 6)
 TRANSACTIONS = tuple(TransactionIdentity(f"p-1-{partition}-0", 70 + partition, 3, 2) for partition in range(3))
-STREAM = Entry("p", timeout_ms=60_000).with_decision(Batch("q", 7), CONTENT, TRANSACTIONS)
-JOB = Entry("p", timeout_ms=60_000).with_decision(Batch(), CONTENT, TRANSACTIONS)
+STREAM = Entry("p", timeout_ms=60_000).with_decision(Batch("q", 7), SUMMARY, TRANSACTIONS)
+JOB = Entry("p", timeout_ms=60_000).with_decision(Batch(), SUMMARY, TRANSACTIONS)
 FENCED = build_fenced_error("p-driver")
 DISCONNECTED = DisconnectedError("broker 1 closed the connection")
 

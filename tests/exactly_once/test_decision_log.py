@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
@@ -151,7 +151,7 @@ def test_caches_of_partitions_and_warnings_are_bounded(
         assert transactions.read_entry().generation == 1
         assert len(decision_log._partition_cache) <= 3
         assert len(decision_log._warned_records) <= 3
-    assert caplog.text.count("so it is ignored") == 5
+    assert caplog.text.count("Ignored this record,") == 5
 
 
 def test_warns_once_about_an_invalid_record(
@@ -164,7 +164,7 @@ def test_warns_once_about_an_invalid_record(
         with open_query_transactions(broker) as next_start:
             next_start.describe_driver_id()
             assert next_start.read_entry().generation == 1
-    assert caplog.text.count("so it is ignored") == 1
+    assert caplog.text.count("Ignored this record,") == 1
 
 
 def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, transactions: QueryTransactions) -> None:
@@ -211,7 +211,7 @@ def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog:
     write_without_transaction(broker, (PREFIX, encode_foreign_entry(number=1)))
     query.run(1)
     assert read_values(broker) == rows(0, 1)
-    assert "The driver of the prefix p did not write it, so it is ignored" in caplog.text
+    assert "Ignored this record, because the driver of the prefix p did not write it" in caplog.text
     assert f"topic {LOG}, partition {partition_for(PREFIX, PARTITION_COUNT)}, offset" in caplog.text
 
 
@@ -283,7 +283,7 @@ def test_foreign_decompression_bomb_stops_neither_query_nor_listing(
     (found,) = operations.list_prefixes(query.options, LOG)
     assert found.entry is not None
     assert found.entry.batch == query.batch(1)
-    assert "It cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
+    assert "because it cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
 
 
 def test_non_transactional_batch_with_producer_id_of_the_driver_stops_no_query(
@@ -366,7 +366,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
     names = (build_task_id(template, TaskAttempt(1, part, 0)) for part in range(8))
     tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
     decided = [
-        begun.with_decision(Batch(QUERY, number), BatchContent.from_row_counts({"t": 1_000}, 100_000), tasks)
+        begun.with_decision(Batch(QUERY, number), BatchSummary.from_row_counts({"t": 1_000}, 100_000), tasks)
         for number in range(20)
     ]
     values = [encode_entry(state) for entry in decided for state in (entry, entry.as_done())]

@@ -56,7 +56,7 @@ def query(broker: EmbeddedBroker) -> Query:
 
 def _job_delivery(query: Query) -> Delivery:
     """Return the delivery of a job under the prefix of the query."""
-    options = dataclasses.replace(query.delivery.options, key="today")
+    options = dataclasses.replace(query.delivery.options, idempotency_key="today")
     return dataclasses.replace(query.delivery, options=options, checkpoint="", writer_kind=WriterKind.JOB)
 
 

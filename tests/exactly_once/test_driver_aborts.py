@@ -12,7 +12,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import SUPERSEDED_ABORT_TIMEOUT_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
@@ -61,7 +61,7 @@ def test_abort_of_committed_batch_returns_false(query: Query) -> None:
 
 
 def test_aborted_unnamed_job_is_deleted_from_the_log(query: Query) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
+    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=ExactlyOnceOptions(log_topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
         query.write_tasks(start, 0)
@@ -218,7 +218,7 @@ def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
 def test_commits_job_with_warning_although_log_is_not_writable(
     query: Query, failing_method: str, caplog: pytest.LogCaptureFixture, *, has_superseded_attempt: bool
 ) -> None:
-    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
+    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=ExactlyOnceOptions(log_topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
         prepared = query.write_tasks(start, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import (
     MAX_DRIVER_NAMES,
     MAX_KEYED_JOBS,
@@ -15,12 +15,12 @@ from spark_kafka_sink.exactly_once.entry_json import decode_entry, encode_entry
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
-CONTENT = BatchContent.from_row_counts({"t": 3, "u": 1}, 40)
+SUMMARY = BatchSummary.from_row_counts({"t": 3, "u": 1}, 40)
 TRANSACTION = TransactionIdentity(build_task_id("p", TaskAttempt(1, 2, 0)), 17, 3, 2)
 
 
 def test_done_entry_keeps_batch_without_transactions() -> None:
-    entry = Entry("p").with_decision(Batch("q", 7), CONTENT, (TRANSACTION,)).as_done()
+    entry = Entry("p").with_decision(Batch("q", 7), SUMMARY, (TRANSACTION,)).as_done()
     assert (entry.state, entry.transactions) == (EntryState.DONE, ())
     assert entry.has_decided(Batch("q", 7))
     assert not entry.has_decided(Batch("q", 8))
@@ -31,7 +31,7 @@ def test_key_is_decided_with_its_job_and_last_keys_are_kept() -> None:
     entry = Entry("p")
     assert not entry.has_decided(Batch(key="0"))
     for number in range(MAX_KEYED_JOBS + 5):
-        entry = entry.with_decision(Batch(key=str(number)), CONTENT, (TRANSACTION,))
+        entry = entry.with_decision(Batch(key=str(number)), SUMMARY, (TRANSACTION,))
         assert entry.has_decided(Batch(key=str(number)))
         entry = entry.as_done()
     assert len(entry.keyed_jobs) == MAX_KEYED_JOBS
@@ -40,7 +40,7 @@ def test_key_is_decided_with_its_job_and_last_keys_are_kept() -> None:
 
 
 def test_job_without_key_is_never_recognized_as_decided() -> None:
-    assert not Entry("p").with_decision(Batch(), CONTENT, (TRANSACTION,)).as_done().has_decided(Batch())
+    assert not Entry("p").with_decision(Batch(), SUMMARY, (TRANSACTION,)).as_done().has_decided(Batch())
 
 
 def test_keeps_last_driver_names_newest_last() -> None:
@@ -64,29 +64,29 @@ def test_hundred_driver_names_are_short_and_earlier_names_recognized() -> None:
 
 
 def test_finds_content_of_each_kept_batch() -> None:
-    other = BatchContent.from_row_counts({"t": 4}, 50)
-    entry = Entry("p").with_decision(Batch(key="a"), CONTENT, ()).as_done().with_decision(Batch(key="b"), other, ())
-    assert [entry.find_content(Batch(key=key)) for key in "abc"] == [CONTENT, other, None]
-    assert Entry("p").with_decision(Batch("q", 7), CONTENT, ()).find_content(Batch("q", 7)) == CONTENT
+    other = BatchSummary.from_row_counts({"t": 4}, 50)
+    entry = Entry("p").with_decision(Batch(key="a"), SUMMARY, ()).as_done().with_decision(Batch(key="b"), other, ())
+    assert [entry.find_summary(Batch(key=key)) for key in "abc"] == [SUMMARY, other, None]
+    assert Entry("p").with_decision(Batch("q", 7), SUMMARY, ()).find_summary(Batch("q", 7)) == SUMMARY
 
 
 def test_unproven_mark_stays_with_its_decision() -> None:
     first, second = Batch(key="a"), Batch(key="b")
-    unknown = Entry("p").with_decision(first, CONTENT, ()).as_done().as_unproven()
+    unknown = Entry("p").with_decision(first, SUMMARY, ()).as_done().as_unproven()
     again = decode_entry(b"p", encode_entry(unknown.with_claim("driver-1", "", 1)))
     assert again.has_decided(first)
     assert not again.is_proven(first)
-    after = decode_entry(b"p", encode_entry(again.with_decision(second, CONTENT, ()).as_done()))
+    after = decode_entry(b"p", encode_entry(again.with_decision(second, SUMMARY, ()).as_done()))
     assert [after.is_proven(batch) for batch in (first, second)] == [False, True]
 
 
 def test_finished_unproven_decision_stays_unproven() -> None:
     for batch in (Batch("q", 7), Batch(key="a")):
-        found = Entry("p").with_decision(batch, CONTENT, (TRANSACTION,))
+        found = Entry("p").with_decision(batch, SUMMARY, (TRANSACTION,))
         assert found.is_proven(batch)
         assert found.as_done().is_proven(batch)
         assert not found.as_unproven().as_done().is_proven(batch)
-        assert not found.as_unproven().as_done().with_decision(Batch("q", 8), CONTENT, ()).is_proven(Batch(key="a"))
+        assert not found.as_unproven().as_done().with_decision(Batch("q", 8), SUMMARY, ()).is_proven(Batch(key="a"))
 
 
 def test_str_of_batch_and_last_decided_batch() -> None:
@@ -95,7 +95,7 @@ def test_str_of_batch_and_last_decided_batch() -> None:
         "the job",
         "the job with idempotencyKey 'k'",
     ]
-    decided = Entry("p").with_decision(Batch("q", 7), CONTENT, ())
+    decided = Entry("p").with_decision(Batch("q", 7), SUMMARY, ())
     assert (Entry("p").last_decided_batch, decided.last_decided_batch) == (None, Batch("q", 7))
 
 
@@ -104,7 +104,7 @@ def test_only_micro_batches_and_jobs_with_key_are_idempotent() -> None:
 
 
 def test_given_up_entry_is_done_and_proven() -> None:
-    entry = Entry("p").with_decision(Batch("q", 7), CONTENT, (TRANSACTION,)).as_unproven().as_given_up()
+    entry = Entry("p").with_decision(Batch("q", 7), SUMMARY, (TRANSACTION,)).as_unproven().as_given_up()
     assert (entry.state, entry.transactions, entry.is_proven(Batch("q", 7))) == (EntryState.DONE, (), True)
 
 

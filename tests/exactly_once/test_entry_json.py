@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import MAX_KEYED_JOBS, Batch, Entry, KeyedJob, WriterKind
 from spark_kafka_sink.exactly_once.entry_json import (
     MAX_VALUE_BYTES,
@@ -20,13 +20,13 @@ from spark_kafka_sink.exactly_once.entry_json import (
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, TaskAttempt, build_task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
-CONTENT = BatchContent.from_row_counts({"t": 3, "u": 1}, 40)
+SUMMARY = BatchSummary.from_row_counts({"t": 3, "u": 1}, 40)
 TRANSACTION = TransactionIdentity(build_task_id("p", TaskAttempt(1, 2, 0)), 17, 3, 2)
 
 
 def test_entry_round_trip() -> None:
     entry = (
-        Entry("p").with_claim("driver-1", "/checkpoint", 900_000).with_decision(Batch("q", 7), CONTENT, (TRANSACTION,))
+        Entry("p").with_claim("driver-1", "/checkpoint", 900_000).with_decision(Batch("q", 7), SUMMARY, (TRANSACTION,))
     )
     assert decode_entry(b"p", encode_entry(entry)) == entry
     assert decode_entry(b"p", encode_entry(entry.as_done())) == entry.as_done()
@@ -41,9 +41,9 @@ def test_rejects_value_that_is_not_an_entry(value: bytes) -> None:
 
 
 WHOLE = (
-    Entry("p", keyed_jobs=(KeyedJob("k", "t", CONTENT),))
+    Entry("p", keyed_jobs=(KeyedJob("k", "t", SUMMARY),))
     .with_claim("driver-1", "/checkpoint", 900_000, ProducerIdAndEpoch(17, 3), WriterKind.STREAM)
-    .with_decision(Batch("q", 7, "k", "t"), CONTENT, (TRANSACTION,))
+    .with_decision(Batch("q", 7, "k", "t"), SUMMARY, (TRANSACTION,))
 )
 
 
@@ -101,7 +101,7 @@ def test_generation_wraps_after_maximum() -> None:
 def test_decodes_only_the_last_keys_and_drivers() -> None:
     """An entry of another user must not grow when a driver writes it again."""
     names = tuple(str(number) for number in range(MAX_KEYED_JOBS + 5))
-    jobs = tuple(KeyedJob(name, "t", CONTENT) for name in names)
+    jobs = tuple(KeyedJob(name, "t", SUMMARY) for name in names)
     read = decode_entry(b"p", encode_entry(Entry("p", driver_names=names, keyed_jobs=jobs)))
     assert [job.key for job in read.keyed_jobs] == list(names[5:])
     assert read.driver_names == names[5:]

@@ -12,7 +12,7 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
@@ -120,7 +120,9 @@ def test_checks_each_log_once_per_process(broker: EmbeddedBroker) -> None:
 
 
 def test_creates_log_with_requested_replication(broker: EmbeddedBroker) -> None:
-    delivery = dataclasses.replace(Query(broker).delivery, options=DeliveryOptions(topic=LOG, replication=3))
+    delivery = dataclasses.replace(
+        Query(broker).delivery, options=ExactlyOnceOptions(log_topic=LOG, log_replication_factor=3)
+    )
     with (
         Driver(delivery) as driver,
         pytest.raises(PreflightError, match="Replication factor 3 is invalid in a cluster of 2 nodes"),

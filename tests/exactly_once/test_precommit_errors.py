@@ -10,7 +10,7 @@ from spark_kafka_sink.broker.cluster import ClusterConfig
 from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError, PreflightError, ProducerFencedError
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
@@ -47,7 +47,7 @@ def test_error_names_first_transactions_and_counts_the_others(
 ) -> None:
     names = [build_task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
-    entry = Entry("p").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": many}, many), written)
+    entry = Entry("p").with_decision(Batch("q", 1), BatchSummary.from_row_counts({"t": many}, many), written)
     error = commit_errors.build_not_committed_error(entry, {name: build_broker_error(code, name) for name in names})
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
     assert len(lines) == shown_count
@@ -56,7 +56,10 @@ def test_error_names_first_transactions_and_counts_the_others(
 
 def test_other_rejections_of_tasks_are_not_converted() -> None:
     refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
-    with pytest.raises(BrokerError) as raised, precommit_errors.convert_timeout_errors(is_user_timeout=True):
+    with (
+        pytest.raises(BrokerError) as raised,
+        precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=True),
+    ):
         raise refused
     assert raised.value is refused
 
@@ -69,7 +72,7 @@ GRANTED_TIMEOUT = "kafka.transaction.timeout.ms is not set"
 def test_rejected_timeout_has_the_remedy_for_its_origin(is_user_timeout: bool, remedy: str) -> None:
     rejection = build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-driver")
     in_driver = precommit_errors.build_timeout_rejected_error(rejection, is_user_timeout=is_user_timeout)
-    convert = precommit_errors.convert_timeout_errors(is_user_timeout=is_user_timeout)
+    convert = precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=is_user_timeout)
     with pytest.raises(ExactlyOnceError) as in_task, convert:
         raise rejection
     assert isinstance(in_driver, PreflightError)
@@ -122,7 +125,7 @@ def test_unreadable_entry_is_reported_with_its_position_and_cause() -> None:
         (
             Entry("p")
             .with_claim("job-2", "", 60_000, writer_kind=WriterKind.JOB)
-            .with_decision(Batch(key="k"), BatchContent(0, 0, (), ""), ()),
+            .with_decision(Batch(key="k"), BatchSummary(0, 0, (), ""), ()),
             "belongs to batch jobs (newest driver: job-2; its last decision is the job with idempotencyKey 'k'), but "
             "this is a stream",
         ),

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once import log_writer, precommit_errors, query_transactions
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.driver_ids import has_claimed
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.log_writer import WriterState
@@ -128,7 +128,7 @@ def test_rejects_second_of_claim_and_decision_under_one_epoch(
     one.fence(None, (GRANTED_MS,))
     description = one.describe_driver_id()
     first, second = one.fence(description, (GRANTED_MS,))[0], other.fence(description, (GRANTED_MS,))[0]
-    decision = claim_entry("before").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": 1}, 1), ())
+    decision = claim_entry("before").with_decision(Batch("q", 1), BatchSummary.from_row_counts({"t": 1}, 1), ())
 
     def claim() -> None:
         one.claim(first, Entry(PREFIX), claim_entry("one"))
@@ -161,7 +161,7 @@ def test_gives_up_after_max_tries_fenced_writes(
         one.write_next_entry(
             WriterState(driver),
             before,
-            before.with_decision(Batch("q", 0), BatchContent.from_row_counts({}, 0), ()),
+            before.with_decision(Batch("q", 0), BatchSummary.from_row_counts({}, 0), ()),
             refused,
         )
     assert len(tried) == MAX_TRIES

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import query_transactions
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encode_entry
 from spark_kafka_sink.exactly_once.transaction_names import derive_prefix
@@ -67,12 +67,12 @@ def test_does_not_trust_commit_of_key_that_no_driver_wrote(
     """The writer may write to the log, but this user may not describe the writer's transactional id."""
     job = partial(run_job, broker, monkeypatch, ("a", "b"), decisionLogTopic=LOG)
     job(idempotencyKey="yesterday")  # creates the log
-    prefix, batch, content = (
+    prefix, batch, summary = (
         derive_prefix("key", "t\ntoday"),
         Batch(key="today", scope="t"),
-        BatchContent.from_row_counts({"t": 2}, 2),
+        BatchSummary.from_row_counts({"t": 2}, 2),
     )
-    write_entry_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
+    write_entry_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, summary, ()).as_done()))
     monkeypatch.setattr(query_transactions, "fetch_ids_by_producer", lambda client: {})
     for _ in range(2):
         with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):

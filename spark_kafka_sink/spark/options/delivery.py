@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
-from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, find_prefix_error
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import find_idempotence_conflicts
@@ -73,7 +73,7 @@ _DEPENDENT_OPTIONS = DELIVERY_OPTIONS[1:]
 CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "Spark's own option for streams")
 
 
-def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:
+def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> ExactlyOnceOptions | None:
     """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
     Add a fault to `parsed_options` for each option that conflicts with the guarantee or has no effect without it.
@@ -93,14 +93,14 @@ def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: Parse
         and "transaction_timeout_ms" not in parsed_producer_options.invalid_fields
     )
     _check_conflicts(parsed_options, parsed_producer_options)
-    return DeliveryOptions(
+    return ExactlyOnceOptions(
         prefix=option_values["transactionalIdPrefix"],
-        key=option_values["idempotencyKey"],
-        topic=option_values["decisionLogTopic"],
-        replication=option_values["decisionLogReplication"],
-        timeout_ms=parsed_producer_options.values["transaction_timeout_ms"] if has_user_timeout else None,
-        checkpoint=option_values["checkpointLocation"],
-        tolerate_mismatch=option_values["onReplayMismatch"] == WARN_ON_MISMATCH,
+        idempotency_key=option_values["idempotencyKey"],
+        log_topic=option_values["decisionLogTopic"],
+        log_replication_factor=option_values["decisionLogReplication"],
+        transaction_timeout_ms=parsed_producer_options.values["transaction_timeout_ms"] if has_user_timeout else None,
+        checkpoint_location=option_values["checkpointLocation"],
+        tolerate_replay_mismatch=option_values["onReplayMismatch"] == WARN_ON_MISMATCH,
     )
 
 

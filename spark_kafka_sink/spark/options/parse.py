@@ -123,7 +123,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     bytes_per_second = _parse_bytes_per_second(parsed_options, options_by_lowercase.get(CONCURRENT_TASKS_OPTION))
     topics = {"topic": topic, "deadLetterTopic": dead_letter_topic, "reportTopic": report_topic}
     if delivery is not None:
-        topics["decisionLogTopic"] = delivery.topic
+        topics["decisionLogTopic"] = delivery.log_topic
     _check_topics_differ(parsed_options, topics)
     faults = [*_find_unknown_options(sink_options), *parsed_options.faults.render(SINK_OPTION_SPELLING), *kafka.faults]
     if faults:

@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.new_topic import NewTopic
-    from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
+    from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
     from spark_kafka_sink.formats.options import FormatOptions
     from spark_kafka_sink.formats.registry_options import RegistryOptions
     from spark_kafka_sink.spark.options.distribution import DistributionOptions
@@ -56,7 +56,7 @@ class SinkOptions:
     write_method: str | None = None
     """DATA_SOURCE or MAP_IN_ARROW; None if the user has not set the option."""
 
-    exactly_once_options: DeliveryOptions | None = None
+    exactly_once_options: ExactlyOnceOptions | None = None
     """The options of exactly-once delivery; None for at-least-once delivery."""
 
     def producer_config(self) -> ProducerConfig:

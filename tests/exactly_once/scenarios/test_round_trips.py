@@ -11,10 +11,10 @@ import pytest
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.exactly_once import clients
-from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -39,7 +39,7 @@ class Kept:
     def __init__(self, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
-        options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
+        options = ExactlyOnceOptions(log_topic="decisions", transaction_timeout_ms=60_000)
         self.delivery = Delivery(
             parse_client_config({"bootstrap.servers": self.cluster.bootstrap_servers}),
             "p",
@@ -70,7 +70,7 @@ class Kept:
 
     def commit(self, start: BatchStart, number: int, prepared: TransactionIdentity) -> None:
         with Driver(self.delivery, system=self.system) as driver:
-            driver.commit(start, Batch("q", number), [prepared], BatchContent.from_row_counts({"t": 1}, 1))
+            driver.commit(start, Batch("q", number), [prepared], BatchSummary.from_row_counts({"t": 1}, 1))
 
     def round_trips(self, step: Callable[[], object]) -> int:
         begun = self.system.now()

@@ -182,7 +182,9 @@ def test_manual_abort_reports_concurrent_newer_driver_and_aborts_nothing_of_it(q
 
     with (
         patch.object(QueryTransactions, "list_task_transactions", leftovers),
-        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at the same"),
+        pytest.raises(
+            ExactlyOnceError, match="A newer driver has taken over the query with the prefix p in the meantime"
+        ),
     ):
         operations.abort(query.options, PREFIX, LOG)
     newer.commit(newer_start[0], 0, newer.write_tasks(newer_start[0], 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
+from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
 from spark_kafka_sink.spark.exactly_once import build_job_delivery, build_stream_delivery
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -23,13 +23,13 @@ def faults(**text: str) -> tuple[str, ...]:
     return error.value.faults
 
 
-def test_returns_no_delivery_options_by_default() -> None:
+def test_returns_no_exactly_once_options_by_default() -> None:
     assert parse().exactly_once_options is None
     assert parse(deliveryGuarantee=" At-Least-Once ").exactly_once_options is None
 
 
 def test_unset_options_have_defaults() -> None:
-    assert parse(**ONCE).exactly_once_options == DeliveryOptions(
+    assert parse(**ONCE).exactly_once_options == ExactlyOnceOptions(
         None, None, "pykafka-decisions", -1, None, "/checkpoint"
     )
 
@@ -42,7 +42,7 @@ def test_uses_options_that_are_set() -> None:
         "decisionLogReplication": "3",
         "kafka.transaction.timeout.ms": "70000",
     }
-    assert parse(**ONCE, **options).exactly_once_options == DeliveryOptions(
+    assert parse(**ONCE, **options).exactly_once_options == ExactlyOnceOptions(
         "orders", "today", "log", 3, 70_000, "/checkpoint"
     )
 
@@ -51,7 +51,7 @@ def test_uses_options_that_are_set() -> None:
 def test_uses_transaction_timeout_of_user_in_any_notation(text: str) -> None:
     delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": text}).exactly_once_options
     assert delivery is not None
-    assert delivery.timeout_ms == 5000
+    assert delivery.transaction_timeout_ms == 5000
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""BatchContent: the row count of each topic in a batch. Together with the batch's name, it identifies the batch.
+"""BatchSummary: the row count of each topic in a batch, by which a rerun of the batch is compared with the first run.
 
-A batch is named after its batch id or idempotency key, but the name alone does not identify the rows. A checkpoint may
+A batch is named after its batch id or idempotency key, but the same name may stand for different rows. A checkpoint may
 have been restored or copied, a source may return different rows when it is read again, or two jobs may use the same
-key. The decision log therefore stores the content along with the name, and a batch is skipped only if both match.
+key. The decision log therefore stores the summary along with the name, and `BatchStart.check_skipped_batch` compares
+the row counts when a committed batch is run again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ _DIGEST_CHARACTERS = 32
 
 
 @dataclass(frozen=True)
-class BatchContent:
-    """The number of rows in a batch, in total and by topic, and their size."""
+class BatchSummary:
+    """The number of rows in a batch, in total and by topic, and their size.
+
+    The names of the fields are part of the record format (entry_json.py).
+    """
 
     rows: int
     """The number of rows in all topics."""
@@ -32,21 +36,21 @@ class BatchContent:
     topics: tuple[tuple[str, int], ...]
     """The names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
-    """A hash over the names and row counts of all topics, by which two contents are compared."""
+    """A hash over the names and row counts of all topics, by which two summaries are compared."""
 
     @classmethod
-    def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
-        """Create the content from each topic's number of rows. Topics without rows do not affect it."""
-        topics = sorted((topic, count) for topic, count in row_counts.items() if count)
-        hasher = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
+    def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchSummary:
+        """Create the summary from each topic's number of rows. Topics without rows do not affect it."""
+        sorted_counts = sorted((topic, count) for topic, count in row_counts.items() if count)
+        hasher = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in sorted_counts).encode())
         return cls(
-            sum(count for _, count in topics),
+            sum(count for _, count in sorted_counts),
             payload_bytes,
-            tuple(topics[:MAX_LISTED_TOPICS]),
+            tuple(sorted_counts[:MAX_LISTED_TOPICS]),
             hasher.hexdigest()[:_DIGEST_CHARACTERS],
         )
 
-    def has_same_row_counts(self, other: BatchContent) -> bool:
+    def has_same_row_counts(self, other: BatchSummary) -> bool:
         """Return whether both batches have the same number of rows in each topic."""
         return self.digest == other.digest
 
@@ -55,12 +59,15 @@ class BatchContent:
         return f"{self.rows} rows with {self.payload_bytes} bytes in total ({topics or 'no topic'})"
 
 
-def sum_contents(task_contents: Iterable[tuple[Mapping[str, int], int]]) -> BatchContent:
-    """Return the content of a batch from those of its tasks: pairs of row counts by topic and payload bytes."""
+def summarize_tasks(task_counts: Iterable[tuple[Mapping[str, int], int]]) -> BatchSummary:
+    """Sum up the row counts and sizes of a batch's tasks.
+
+    `task_counts`: for each task, its row counts by topic, and the total size of its keys and values in bytes.
+    """
     total_counts: dict[str, int] = {}
     total_bytes = 0
-    for row_counts, payload_bytes in task_contents:
+    for row_counts, payload_bytes in task_counts:
         total_bytes += payload_bytes
         for topic, count in row_counts.items():
             total_counts[topic] = total_counts.get(topic, 0) + count
-    return BatchContent.from_row_counts(total_counts, total_bytes)
+    return BatchSummary.from_row_counts(total_counts, total_bytes)
