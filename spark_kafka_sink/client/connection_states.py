@@ -154,7 +154,7 @@ class ConnectionStates:
             return False
         return connection.state is _READY or self.state(node_id, now_ms) is _READY
 
-    def is_preparing(self, node_id: int) -> bool:
+    def is_preparing_connection(self, node_id: int) -> bool:
         """Return whether a connection is being set up but is not ready yet."""
         return self._is_in_any_state(node_id, _PREPARING)
 

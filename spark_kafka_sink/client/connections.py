@@ -214,7 +214,7 @@ class Connections:
 
     def is_alive(self, node_id: int) -> bool:
         """Return whether the node is connected or being connected."""
-        return self.states.is_preparing(node_id) or self.states.is_connected(node_id)
+        return self.states.is_preparing_connection(node_id) or self.states.is_connected(node_id)
 
     def describe(self, node_id: int) -> str:
         return str(self._nodes.get(node_id, f"node {node_id}"))
