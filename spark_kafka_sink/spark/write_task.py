@@ -49,7 +49,7 @@ from spark_kafka_sink.spark.pool import PRODUCER_POOL, ProducerPool, find_idle_t
 from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
-from spark_kafka_sink.spark.worker_process import disable_delayed_ack, freeze_gc
+from spark_kafka_sink.spark.worker_process import disable_delayed_ack, update_gc_freeze
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.record_digests import DigestCollector
@@ -83,7 +83,7 @@ def write_rows(
     # Set up this Python process: log to the executor's stderr, and shorten small writes. Spark reuses the process for
     # many tasks, and any of them may be the first one, so every task does this.
     install_stderr_handler()
-    freeze_gc()
+    update_gc_freeze()
     disable_delayed_ack()
     monotonic_start_s = time.monotonic()
     context = TaskContext.get()
