@@ -43,7 +43,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     repeat_value,
     to_binary,
     to_text,
-    view_offsets,
+    view_byte_offsets,
 )
 from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
@@ -304,7 +304,7 @@ def _escape(strings: pa.Array) -> pa.Array:
     _, _, data = strings.buffers()
     if data is None or not len(strings):  # no row contains any text
         return strings
-    offsets = view_offsets(strings)
+    offsets = view_byte_offsets(strings)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
     needs_escape = (data_bytes < _FIRST_PRINTABLE_BYTE) | (data_bytes == ord('"')) | (data_bytes == _BACKSLASH)
     if not needs_escape.any():
@@ -334,7 +334,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
         join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
     )
     _, _, data = padded_bytes.buffers()
-    offsets = view_offsets(padded_bytes)
+    offsets = view_byte_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
     encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     encoded_offsets = (offsets - offsets[0]) // 3 * 4
