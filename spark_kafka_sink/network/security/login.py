@@ -1,9 +1,9 @@
 """Parses the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
 
-A fault is an error message about one option. Its text is a predicate, such as "must not be empty", because OptionFault
-puts the option's name in front of it. {sasl.mechanism} in a text stands for the name of that option, in the user's
-spelling. Any other name in braces stands for a value that is passed along with the text. In f-strings, use
-option_placeholder() instead of braces.
+A fault is an error message about one option. Write its text as a predicate, such as "must not be empty.", because
+OptionFault puts the option's name before it. A placeholder such as {sasl.mechanism} is replaced with the option's name
+in the user's spelling, for example kafka.sasl.mechanism in a Spark job. A placeholder for a value, such as {module}, is
+replaced with the argument of this name. In f-strings, use option_placeholder() instead of braces.
 """
 
 from __future__ import annotations
