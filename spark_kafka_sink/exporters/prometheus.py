@@ -87,16 +87,16 @@ class ProducerCollector(Collector):
 
 def _add_sample(families_by_name: dict[str, Metric], client_id: str, name: str, value: float) -> None:
     """Add a sample of a producer metric to its metric family. Create the family for its first sample."""
-    base_name, tag_key, tag_value = parse_metric_name(name)
-    family_name, unit_factor = _add_unit(base_name)
+    parsed_name = parse_metric_name(name)
+    family_name, unit_factor = _add_unit(parsed_name.base_name)
     label_names, label_values = ["client_id"], [client_id]
-    if tag_key is not None:
-        family_name = f"{tag_key.removesuffix('-id')}-{family_name}"
-        label_names.append(tag_key.replace("-", "_"))
-        label_values.append(tag_value)
+    if parsed_name.tag_key is not None:
+        family_name = f"{parsed_name.tag_key.removesuffix('-id')}-{family_name}"
+        label_names.append(parsed_name.tag_key.replace("-", "_"))
+        label_values.append(parsed_name.tag_value)
     family = families_by_name.get(family_name)
     if family is None:
-        family = families_by_name[family_name] = _create_family(family_name, base_name, label_names)
+        family = families_by_name[family_name] = _create_family(family_name, parsed_name.base_name, label_names)
     family.add_metric(label_values, value * unit_factor)  # type: ignore[attr-defined]
 
 
@@ -108,15 +108,15 @@ def _add_unit(base_name: str) -> tuple[str, float]:
     if base_name == "connection-count":
         # Prometheus reserves the suffix `_count` for histograms.
         return "connections", 1.0
-    exported_name, unit, unit_factor = to_exported_metric(base_name)
-    suffix = _UNIT_SUFFIXES.get(unit)
-    if suffix is None or "byte" in exported_name:
-        return exported_name, unit_factor
-    name_without_kind, _, kind = exported_name.rpartition("-")
-    if kind == "total" and unit == SECONDS:
+    exported_metric = to_exported_metric(base_name)
+    suffix = _UNIT_SUFFIXES.get(exported_metric.unit)
+    if suffix is None or "byte" in exported_metric.name:
+        return exported_metric.name, exported_metric.factor
+    name_without_kind, _, kind = exported_metric.name.rpartition("-")
+    if kind == "total" and exported_metric.unit == SECONDS:
         # The name of a counter must end with `_total`.
-        return f"{name_without_kind}-{suffix}-total", unit_factor
-    return f"{exported_name}-{suffix}", unit_factor
+        return f"{name_without_kind}-{suffix}-total", exported_metric.factor
+    return f"{exported_metric.name}-{suffix}", exported_metric.factor
 
 
 def _create_family(name: str, base_name: str, labels: list[str]) -> Metric:

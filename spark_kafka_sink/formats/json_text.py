@@ -247,6 +247,12 @@ class _ObjectBuilder:
             self._pending_constant = b""
 
 
+def _encode_json_values(column: pa.Array) -> pa.Array:
+    """Return the complete JSON text of each value, in quotation marks if its type requires them. Nulls stay null."""
+    json_column = _encode_column(column)
+    return _add_quotes(json_column.values) if json_column.needs_quotes else json_column.values
+
+
 def _add_quotes(values: pa.Array) -> pa.Array:
     return join(build_binary_scalar(b'"'), values, build_binary_scalar(b'"'))
 
@@ -254,9 +260,7 @@ def _add_quotes(values: pa.Array) -> pa.Array:
 def _encode_lists(column: pa.Array) -> pa.Array:
     """Encode a list column as JSON arrays. Null lists stay null."""
     element_offsets, first_element_index, element_count = read_element_offsets(column)
-    elements, needs_quotes = _encode_column(column.values.slice(first_element_index, element_count))
-    if needs_quotes:
-        elements = _add_quotes(elements)
+    elements = _encode_json_values(column.values.slice(first_element_index, element_count))
     return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
 
 
@@ -264,9 +268,7 @@ def _encode_maps(column: pa.Array) -> pa.Array:
     """Encode a map column as JSON objects. Null maps stay null."""
     element_offsets, first_element_index, element_count = read_element_offsets(column)
     keys = _encode_keys(column.keys.slice(first_element_index, element_count))
-    values, needs_quotes = _encode_column(column.items.slice(first_element_index, element_count))
-    if needs_quotes:
-        values = _add_quotes(values)
+    values = _encode_json_values(column.items.slice(first_element_index, element_count))
     entries = join(build_binary_scalar(b'"'), keys, build_binary_scalar(b'":'), fill_nulls(values, b"null"))
     return _join_elements(entries, element_offsets, column, b"{", b"}")
 
