@@ -79,7 +79,7 @@ class _SchemaBuilder:
     def _build_nullable_schema(self, field: pa.Field, field_name: str, namespace: str, path: str) -> Any:
         """Return the schema of a field's or an element's type, in a union with null if it is nullable."""
         schema = self._build_type_schema(field.type, field_name, namespace, path)
-        if not field.nullable or schema == "null":
+        if not field.nullable or schema == "null":  # a union must not contain null twice
             return schema
         return ["null", schema] if self._null_first else [schema, "null"]
 

@@ -196,6 +196,7 @@ def _check_keys_have_prefix(
     """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
     key_format = next((options for options in formats if options.record_part == "key"), None)
     has_schema_id = key_format is not None and key_format.has_registry
+    # An invalid keyFormat has a fault of its own, and may have been meant as a format with a schema id.
     has_own_fault = "keyFormat" in parsed_options.invalid_fields
     if not has_schema_id and not has_own_fault:
         format_name = "" if key_format is None else key_format.format

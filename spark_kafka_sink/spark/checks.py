@@ -124,9 +124,9 @@ def check_servers_and_add_schema_ids(
 def check_connection_and_create_topic(options: SinkOptions, *, is_stream: bool = False) -> None:
     """Check that this process can write to Kafka and, with createTopic, create a missing topic.
 
-    A process does not check a connection again that has passed. With createTopic, each batch write repeats the check,
-    and creates the topic again if it has been deleted in the meantime. A stream does not, because this function is
-    called for each micro-batch, and a broker that restarts at that time must not fail the stream.
+    A connection that has passed is not checked again in this process. With createTopic, each batch write repeats the
+    check, and creates the topic again if it has been deleted in the meantime. A stream does not, because this function
+    is called for each micro-batch, and a broker that restarts at that time must not fail the stream.
 
     Raise PreflightError if the check fails or if the topic cannot be created.
     """

@@ -333,7 +333,7 @@ def _parse_assertion_config(
         nbf_seconds=int(_parse_number(options, f"{prefix}claim.nbf.seconds", faults)),
         includes_jti=_parse_boolean(options, f"{prefix}claim.jti.include", faults),
     )
-    if not config.issuer and not config.template_file:
+    if not config.issuer and not config.template_file:  # the template may contain the issuer
         faults.add(
             f"{prefix}private.key.file",
             "requires the issuer of the assertion: set {sasl.oauthbearer.client.credentials.client.id}, or "

@@ -408,6 +408,7 @@ def _prepare_exactly_once(writer: Any, recorded_calls: RecordedCalls) -> None:
     base_directory = get_writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINT_LOCATION_CONF, None)
     call = recorded_calls.last_call("queryName")
     query_name = options.get("queryname") if call is None else call.bound_arguments["queryName"]
+    # Without a query name, Spark would create a different directory below this one for each start of the query.
     if not base_directory or not query_name:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
     writer.option("checkpointLocation", f"{base_directory.rstrip('/')}/{query_name}")
