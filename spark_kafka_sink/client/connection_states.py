@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Returns the addresses of a host and port, or None while the name is being looked up.
+"""Function that returns the addresses of a host and port, or None while the name is being looked up.
 
 When the lookup has finished, `ConnectionStates.set_addresses` is called with the addresses.
 """

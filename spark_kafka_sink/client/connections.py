@@ -43,7 +43,7 @@ MAX_LOGGED_ADDRESSES = 1_000
 """The maximum number of addresses with a remembered failure. Once it is reached, all of them are forgotten."""
 
 MIN_CREDENTIAL_REJECTIONS = 3
-"""If no connection is alive, credentials count as invalid once this many brokers have rejected them.
+"""Number of brokers whose rejection makes credentials invalid if no connection is alive.
 
 This holds even if other brokers have not been tried.
 """

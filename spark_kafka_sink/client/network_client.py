@@ -46,7 +46,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
 MAX_CORRELATION_ID = 2**31 - 1024
-"""Higher correlation ids are reserved for the SASL exchanges of channels (network/authenticator.py)."""
+"""The highest correlation id of a request. Higher ones are reserved for SASL exchanges (network/authenticator.py)."""
 
 
 class _State(Enum):

@@ -11,7 +11,7 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequests
 
 UNRESPONSIVE_AFTER_MS = 1_000.0
-"""A node that has not responded for this long counts as unresponsive. The client then requests metadata from another
+"""Time without a response after which a node counts as unresponsive. The client then requests metadata from another
 node, because the cluster may have elected new leaders."""
 
 

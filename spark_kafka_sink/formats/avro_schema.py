@@ -25,7 +25,7 @@ PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes",
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
-"""Limits the index of a branch to 63, the largest number whose zigzag varint takes one byte."""
+"""Maximum number of branches. Their indices end at 63, the largest number whose zigzag varint takes one byte."""
 MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """Minimum size of a signed number in bytes, by its number of decimal digits. One bit is for the sign."""
 

@@ -31,7 +31,7 @@ _EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE_PATTERN = re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLIENT_FIRST_PATTERN = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
 _MAX_EXPIRY_S = 1e12
-"""Expiry times from this Unix time on (far beyond the year 9999) are invalid."""
+"""Unix time, far beyond the year 9999, from which on expiry times are invalid."""
 _INVALID_TOKEN_MESSAGE = '{"status":"invalid_token"}'
 
 _log = logging.getLogger(__name__)

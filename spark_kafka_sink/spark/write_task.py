@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
 NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for setting a default topic."
-"""The wording of Spark's own sink."""
+"""The error message for a row without a topic, in the wording of Spark's own sink."""
 
 NO_TOPIC_LABEL = "no topic"
 """The key under which rows without a topic are counted. It is not a valid topic name."""

@@ -57,7 +57,7 @@ _SINGLE_TOKEN_SOURCE_MESSAGE = (
     "{sasl.jaas.config} (for tests)."
 )
 _MAX_NUMBER = 1e9
-"""All numbers (seconds, milliseconds or a factor) must be less. This also rejects infinity and NaN."""
+"""Limit that all numbers (seconds, milliseconds or a factor) must be below. This also rejects infinity and NaN."""
 # package.module:function, or package.module:Class.method
 _FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (

@@ -62,7 +62,7 @@ from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK
 _log = logging.getLogger(__name__)
 
 _MIN_NAME_SIMILARITY = 0.75
-"""Less similar names are not suggested. Even unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
+"""Minimum similarity of a suggested name. Unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
 _ASYNC_PROGRESS_NAMES_BY_LOWERCASE = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
 _LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
 

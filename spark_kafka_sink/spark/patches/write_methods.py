@@ -443,9 +443,9 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
 
 
 def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Like `_prepare_write`, for a write to a table.
+    """Prepare a write to a table with `_prepare_write`, and reject options that have no effect on such a write.
 
-    Also raise ConfigurationError if the options require mapInArrow or a distribution.
+    Raise ConfigurationError if the options require mapInArrow or a distribution.
     """
     if should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
