@@ -30,7 +30,7 @@ WORKER_BYTES_MAX = 330_000_000
 GROWTH_BYTES_MAX = 40_000_000
 
 MICRO_BATCHES = 2_000 if SOAK else 100
-"""Number of micro-batches. With SOAK=1, a task worker unfreezes its objects ten times (CALLS_PER_CYCLE)."""
+"""Number of micro-batches. With SOAK=1, a task worker unfreezes its objects ten times (CALLS_PER_ROUND)."""
 ROWS_PER_BATCH = 1_000 if SOAK else 2_500
 LATE_GROWTH_BYTES_MAX = 4_000_000
 """Maximum growth of one process in the second half.

@@ -118,7 +118,7 @@ class OptionSpelling(NamedTuple):
     """The spelling of option names in the place where the user sets them, such as `kafka.linger.ms` in a Spark job."""
 
     spell: Callable[[str], str] = str
-    """Return the user's spelling of Kafka's option name."""
+    """Function that returns the user's spelling of Kafka's option name."""
     sentence_prefix: str = ""
     """Text in front of an option name at the start of a sentence, such as "Option " in "Option 'topic' must be ..."."""
 

@@ -44,7 +44,7 @@ from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.records.batch_slicing import BatchSlices
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode_records
-from spark_kafka_sink.spark.worker_process import disable_delayed_ack, freeze_gc
+from spark_kafka_sink.spark.worker_process import disable_delayed_ack, update_gc_freeze
 
 FLOORS = {"records of each Arrow batch": 1, "records of five Arrow batches": 5}
 DISCARD = """
@@ -67,7 +67,7 @@ class RecordsWriter(DataSourceArrowWriter):
         self._port, self._batches = port, batches
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        freeze_gc()
+        update_gc_freeze()
         disable_delayed_ack()
         pending_rows: list[RecordColumns] = []
         with socket.create_connection(("127.0.0.1", self._port)) as sink:

@@ -240,7 +240,7 @@ class FaultBuilder:
         """Send the fraction `at` of the response, and then close the connection."""
 
         def add_cut(effects: FaultEffects, _: Random) -> None:
-            effects.response_fault, effects.cut_at = ResponseFault.CUT, at
+            effects.response_fault, effects.cut_fraction = ResponseFault.CUT, at
 
         return self._add_rule(add_cut)
 

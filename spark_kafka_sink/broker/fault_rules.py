@@ -55,7 +55,7 @@ class FaultEffects:
     response_fault: ResponseFault = ResponseFault.NONE
     raw_bytes: bytes = b""
     should_close_after_raw_bytes: bool = False
-    cut_at: float = 0.5
+    cut_fraction: float = 0.5
     """Fraction of the response to send before closing the connection."""
     delay_before_ms: float = 0.0
     """Delay before the request is executed."""

@@ -143,7 +143,7 @@ def _to_channel_response(header: RequestHeader, response: Message, effects: Faul
         _log.error("Closed a connection: the %s response of %d bytes is too long", response.API_KEY.name, size)
         return CLOSE_CONNECTION
     if fault is ResponseFault.CUT:
-        return ChannelResponse(raw_bytes=_truncate(segments, effects.cut_at), action=ChannelAction.CLOSE)
+        return ChannelResponse(raw_bytes=_truncate(segments, effects.cut_fraction), action=ChannelAction.CLOSE)
     if fault is ResponseFault.RAW_BYTES:
         action = ChannelAction.CLOSE if effects.should_close_after_raw_bytes else ChannelAction.UNMUTE
         return ChannelResponse(raw_bytes=effects.raw_bytes, action=action)

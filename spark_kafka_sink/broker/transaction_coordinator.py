@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol import error_codes
 MAX_EPOCH = 32767
 """The highest epoch, which is reserved for fencing a producer."""
 MAX_TRANSACTIONAL_IDS = 10_000
-"""Limited because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
+"""Maximum number of transactional ids. They never expire here; Kafka's brokers expire them after a week without use."""
 
 NOT_STARTED_MS = -1
 """The start time of a transaction that has not begun, as in DescribeTransactions."""

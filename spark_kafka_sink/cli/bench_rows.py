@@ -11,7 +11,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 _PRODUCTS = ("anvil", "balloon", "compass", "doorbell", "easel", "fountain pen", "guitar", "hammock")
 _DISTINCT_KEYS = 10_000_000
 _SEED = 17
-"""The seed is fixed so that all runs write the same rows and their results can be compared."""
+"""Seed of the random rows, fixed so that all runs write the same rows and their results can be compared."""
 
 
 def build_call_columns(call_count: int, rows_per_call: int, value_bytes: int) -> list[RecordColumns]:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 MAX_ROWS_PER_CHUNK = 1_000
-"""Rows are converted to Python objects in chunks of this size, because Python objects need far more memory than Arrow
-columns."""
+"""Maximum number of rows to convert to Python objects at once. These need far more memory than Arrow columns."""
 
 MIN_TABLE_WIDTH = 60
 _MIN_VALUE_WIDTH = 20

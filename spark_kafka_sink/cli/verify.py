@@ -161,18 +161,19 @@ def _print_results(verified_partitions: Sequence[_VerifiedPartition]) -> int:
     """Print a line for each partition and the details of the results. Return the exit status: 1 if any failed."""
     rows = [
         (
-            topic,
-            partition,
-            result.written_range.first_offset,
-            result.written_range.last_offset,
-            result.written_range.rows,
-            result.found_count,
-            result.outcome.value,
+            verified_partition.topic,
+            verified_partition.partition,
+            verified_partition.result.written_range.first_offset,
+            verified_partition.result.written_range.last_offset,
+            verified_partition.result.written_range.rows,
+            verified_partition.result.found_count,
+            verified_partition.result.outcome.value,
         )
-        for topic, partition, result in verified_partitions
+        for verified_partition in verified_partitions
     ]
     print_table(_HEADINGS, rows)
-    for topic, partition, result in verified_partitions:
-        if result.detail:
-            print(f"\n{topic}, partition {partition}: {result.detail}.")
-    return int(any(result.outcome.is_failure for _, _, result in verified_partitions))
+    for verified_partition in verified_partitions:
+        detail = verified_partition.result.detail
+        if detail:
+            print(f"\n{verified_partition.topic}, partition {verified_partition.partition}: {detail}.")
+    return int(any(verified_partition.result.outcome.is_failure for verified_partition in verified_partitions))

@@ -75,11 +75,13 @@ def resolve_bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: Sys
 
     Raise ConfigurationError if no name can be resolved.
     """
-    nodes, failures = resolve_servers(servers, dns_lookup, system, failure_level=logging.WARNING)
-    if not nodes:
+    resolved_servers = resolve_servers(servers, dns_lookup, system, failure_level=logging.WARNING)
+    if not resolved_servers.nodes:
         message_template = "has no address that can be resolved: {failures}"
-        raise ConfigurationError(OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, {"failures": failures}))
-    return nodes
+        raise ConfigurationError(
+            OptionFault(BOOTSTRAP_SERVERS_OPTION, message_template, {"failures": resolved_servers.failures})
+        )
+    return resolved_servers.nodes
 
 
 def resolve_servers(servers: Sequence[str], dns_lookup: str, system: System, failure_level: int) -> ResolvedServers:

@@ -69,13 +69,13 @@ class BootstrapLookup:
         resolved_servers = self._resolve_servers()
         if resolved_servers is None:  # the attempt is still running
             return ()
-        nodes, self.failure_text = resolved_servers
+        self.failure_text = resolved_servers.failures
         self._has_attempted = True
         now_ms = self._system.now()
         self._next_attempt_ms = now_ms + self._retry_backoff_ms
-        if not nodes and now_ms >= self._deadline_ms:
+        if not resolved_servers.nodes and now_ms >= self._deadline_ms:
             raise self._build_timeout_error()
-        return nodes
+        return resolved_servers.nodes
 
     def _build_timeout_error(self) -> ConfigurationError:
         message_template = "could not be resolved within {timeout_ms} ms ({bootstrap.resolve.timeout.ms}): {failures}"

@@ -46,11 +46,11 @@ class ClientResponse(NamedTuple):
     version: int = -1
     message: Message | None = None
     disconnected: bool = False
-    """The connection ended before a response arrived. The broker may or may not have processed the request."""
+    """Whether the connection ended before a response arrived. The broker may or may not have processed the request."""
     timed_out: bool = False
-    """The connection was closed because of a timeout; `disconnected` is set as well."""
+    """Whether the connection was closed because of a timeout; `disconnected` is set as well."""
     version_error: UnsupportedVersionError | None = None
-    """The request was not sent, because there is no common version or the common version lacks a field."""
+    """The error of a request that was not sent: there is no common version, or the common version lacks a field."""
     authentication_error: AuthenticationError | None = None
     reason: str = ""
     """Why there is no response message. The text names the broker."""

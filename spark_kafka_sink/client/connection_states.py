@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Returns the addresses of a host and port, or None while the name is being looked up.
+"""Function that returns the addresses of a host and port, or None while the name is being looked up.
 
 When the lookup has finished, `ConnectionStates.set_addresses` is called with the addresses.
 """
@@ -154,7 +154,7 @@ class ConnectionStates:
             return False
         return connection.state is _READY or self.state(node_id, now_ms) is _READY
 
-    def is_preparing(self, node_id: int) -> bool:
+    def is_preparing_connection(self, node_id: int) -> bool:
         """Return whether a connection is being set up but is not ready yet."""
         return self._is_in_any_state(node_id, _PREPARING)
 

@@ -43,7 +43,7 @@ MAX_LOGGED_ADDRESSES = 1_000
 """The maximum number of addresses with a remembered failure. Once it is reached, all of them are forgotten."""
 
 MIN_CREDENTIAL_REJECTIONS = 3
-"""If no connection is alive, credentials count as invalid once this many brokers have rejected them.
+"""Number of brokers whose rejection makes credentials invalid if no connection is alive.
 
 This holds even if other brokers have not been tried.
 """
@@ -214,7 +214,7 @@ class Connections:
 
     def is_alive(self, node_id: int) -> bool:
         """Return whether the node is connected or being connected."""
-        return self.states.is_preparing(node_id) or self.states.is_connected(node_id)
+        return self.states.is_preparing_connection(node_id) or self.states.is_connected(node_id)
 
     def describe(self, node_id: int) -> str:
         return str(self._nodes.get(node_id, f"node {node_id}"))

@@ -27,10 +27,11 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 
 MIN_VERSION_WITH_RELIABLE_EPOCHS = 9
-"""Brokers that do not support this version may return a stale leader with a new epoch (KAFKA-9212)."""
+"""The first Metadata version with reliable leader epochs. Older brokers may return a stale leader with a new epoch
+(KAFKA-9212)."""
 
 MAX_PARTITIONS = 1_000_000
-"""More partitions than a whole cluster has. The limit bounds arrays that have one element for each partition index."""
+"""Limit of partition indices: more partitions than a whole cluster has. It bounds arrays with one element per index."""
 
 _log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
 MAX_CORRELATION_ID = 2**31 - 1024
-"""Higher correlation ids are reserved for the SASL exchanges of channels (network/authenticator.py)."""
+"""The highest correlation id of a request. Higher ones are reserved for SASL exchanges (network/authenticator.py)."""
 
 
 class _State(Enum):
@@ -110,7 +110,7 @@ class NetworkClient:
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
         """Return how long the node has not responded to a request or connection attempt; 0 if none is pending."""
-        if self._states.is_preparing(node_id):
+        if self._states.is_preparing_connection(node_id):
             since_ms = self._states.last_attempt_ms(node_id)
         else:
             since_ms = self._in_flight.waiting_since_ms(node_id)
@@ -277,7 +277,7 @@ class NetworkClient:
             self._connect(node, now_ms)
         # The end of a connection attempt ends the poll. Try another node if the attempt has failed immediately, or once
         # the node becomes unresponsive.
-        if self._states.is_preparing(node.id):
+        if self._states.is_preparing_connection(node.id):
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
             # An unresponsive node is chosen only if there is no better one. A wait of 0 would poll in a tight loop.
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS

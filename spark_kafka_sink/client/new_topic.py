@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.messages.create_topics import (
 )
 
 BROKER_DEFAULT = -1
-"""Lets the brokers choose the number of partitions or replicas."""
+"""The number of partitions or replicas that stands for the brokers' default."""
 
 _GRANT_REMEDY = "Grant this user the Create permission on the topic, or ask an administrator to create it."
 _REMEDIES = {

@@ -11,7 +11,7 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequests
 
 UNRESPONSIVE_AFTER_MS = 1_000.0
-"""A node that has not responded for this long counts as unresponsive. The client then requests metadata from another
+"""Time without a response after which a node counts as unresponsive. The client then requests metadata from another
 node, because the cluster may have elected new leaders."""
 
 
@@ -43,14 +43,12 @@ def choose_node(
     nodes = random.sample(nodes, len(nodes))  # the sorts below are stable, so ties keep this random order
     states = connections.states
     has_connected_node = any(states.is_connected(node.id) for node in nodes)
-    sendable_nodes = [
-        node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)
-    ]
-    sendable_nodes.sort(key=lambda node: in_flight.count(node.id))
-    connecting_nodes = [node for node in nodes if states.is_preparing(node.id)]
+    ready_nodes = [node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)]
+    ready_nodes.sort(key=lambda node: in_flight.count(node.id))
+    connecting_nodes = [node for node in nodes if states.is_preparing_connection(node.id)]
     connectable_nodes = [node for node in nodes if states.can_connect(node.id, now_ms)]
     connectable_nodes.sort(key=lambda node: states.last_attempt_ms(node.id))
-    usable_nodes = sendable_nodes + connecting_nodes
+    usable_nodes = ready_nodes + connecting_nodes
     responsive_nodes = [node for node in usable_nodes if is_responsive(node.id)]
     candidates = responsive_nodes + connectable_nodes + usable_nodes  # in order of preference
     return NodeChoice(candidates[0] if candidates else None, has_connected_node)

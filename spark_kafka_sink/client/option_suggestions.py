@@ -3,8 +3,8 @@
 For a name from a different client, the Java option with the most similar spelling is often the wrong suggestion. For
 example, the Java producer option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So names of other
 clients are recognized first, in two steps. If a name becomes an option when its underscores are replaced with dots,
-that option is suggested. Otherwise the name is looked up in the tables below. In the tables, as in the text of an
-OptionFault, a name in braces stands for that option, in the user's spelling.
+that option is suggested. Otherwise the name is looked up in the tables below. Their texts are inserted into an
+OptionFault, which replaces an option's name in braces with the user's spelling.
 """
 
 from __future__ import annotations

@@ -38,20 +38,20 @@ def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = N
     meter = _get_meter(provider)
     parsed_names = [parse_metric_name(name) for name in producer.metrics()]
     # A metric without a tag belongs to the producer as a whole, rather than to a topic or node.
-    producer_stems = sorted(parsed_name.stem for parsed_name in parsed_names if parsed_name.tag is None)
-    for stem in producer_stems:
-        _create_instrument(meter, "kafka.producer", stem, _build_callback(producer, stem))
-    for tag, stems in _TAGGED_METRIC_STEMS.items():
-        prefix = f"kafka.producer.{tag.removesuffix('-id')}"
-        for stem in stems:
-            _create_instrument(meter, prefix, stem, _build_tagged_callback(producer, tag, stem))
+    producer_base_names = sorted(parsed_name.base_name for parsed_name in parsed_names if parsed_name.tag_key is None)
+    for base_name in producer_base_names:
+        _create_instrument(meter, "kafka.producer", base_name, _build_callback(producer, base_name))
+    for tag_key, base_names in _TAGGED_METRIC_BASE_NAMES.items():
+        prefix = f"kafka.producer.{tag_key.removesuffix('-id')}"
+        for base_name in base_names:
+            _create_instrument(meter, prefix, base_name, _build_tagged_callback(producer, tag_key, base_name))
 
 
-def _list_rates_and_totals(*stems: str) -> list[str]:
-    return [f"{stem}-{kind}" for stem in stems for kind in ("rate", "total")]
+def _list_rates_and_totals(*prefixes: str) -> list[str]:
+    return [f"{prefix}-{kind}" for prefix in prefixes for kind in ("rate", "total")]
 
 
-_TAGGED_METRIC_STEMS = {
+_TAGGED_METRIC_BASE_NAMES = {
     "topic": [*_list_rates_and_totals("record-send", "record-retry", "record-error", "byte"), "compression-rate"],
     "node-id": [
         *_list_rates_and_totals("request", "response", "outgoing-byte", "incoming-byte"),
@@ -61,7 +61,7 @@ _TAGGED_METRIC_STEMS = {
         "request-latency-max",
     ],
 }
-"""Names of the topic metrics and node metrics without their tags.
+"""Names of the topic metrics and node metrics without their tags, by tag key.
 
 They are listed here because a producer has no such metrics until it knows a topic or node. The instruments are usually
 created before that.
@@ -70,41 +70,45 @@ created before that.
 _ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
 
-def _create_instrument(meter: Meter, prefix: str, stem: str, callback: _ObservableCallback) -> None:
+def _create_instrument(meter: Meter, prefix: str, base_name: str, callback: _ObservableCallback) -> None:
     """Create an observable counter for a metric whose name ends in `-total`, and an observable gauge for any other."""
-    exported_metric = to_exported_metric(stem)
+    exported_metric = to_exported_metric(base_name)
     instrument_name = f"{prefix}.{exported_metric.name.replace('-', '_')}"
-    if stem.endswith("-total"):
+    if base_name.endswith("-total"):
         meter.create_observable_counter(instrument_name.removesuffix("_total"), [callback], exported_metric.unit)
     else:
         meter.create_observable_gauge(instrument_name, [callback], exported_metric.unit)
 
 
-def _build_callback(producer: KafkaProducer, stem: str) -> _ObservableCallback:
+def _build_callback(producer: KafkaProducer, base_name: str) -> _ObservableCallback:
     """Build the callback that observes a metric of the producer as a whole."""
-    factor = to_exported_metric(stem).factor
+    unit_factor = to_exported_metric(base_name).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
-        value = producer.metric(stem)
+        value = producer.metric(base_name)
         if not math.isnan(value):
-            yield Observation(value * factor, {"client_id": producer.config.client_id})
+            yield Observation(value * unit_factor, {"client_id": producer.config.client_id})
 
     return observe
 
 
-def _build_tagged_callback(producer: KafkaProducer, tag: str, stem: str) -> _ObservableCallback:
-    """Build the callback that observes a metric of each topic or of each node, depending on the tag."""
-    factor = to_exported_metric(stem).factor
+def _build_tagged_callback(producer: KafkaProducer, tag_key: str, base_name: str) -> _ObservableCallback:
+    """Build the callback that observes a metric of each topic or of each node.
+
+    `tag_key`: `topic` or `node-id`.
+    `base_name`: the metric's name without its tag.
+    """
+    unit_factor = to_exported_metric(base_name).factor
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         for name, value in producer.metrics().items():
             parsed_name = parse_metric_name(name)
-            if parsed_name.stem == stem and parsed_name.tag == tag and not math.isnan(value):
+            if parsed_name.base_name == base_name and parsed_name.tag_key == tag_key and not math.isnan(value):
                 attributes = {
                     "client_id": producer.config.client_id,
-                    tag.replace("-", "_"): parsed_name.tag_value,
+                    tag_key.replace("-", "_"): parsed_name.tag_value,
                 }
-                yield Observation(value * factor, attributes)
+                yield Observation(value * unit_factor, attributes)
 
     return observe
 

@@ -87,46 +87,46 @@ class ProducerCollector(Collector):
 
 def _add_sample(families_by_name: dict[str, Metric], client_id: str, name: str, value: float) -> None:
     """Add a sample of a producer metric to its metric family. Create the family for its first sample."""
-    stem, tag, tag_value = parse_metric_name(name)
-    family_name, factor = _add_unit(stem)
+    parsed_name = parse_metric_name(name)
+    family_name, unit_factor = _add_unit(parsed_name.base_name)
     label_names, label_values = ["client_id"], [client_id]
-    if tag is not None:
-        family_name = f"{tag.removesuffix('-id')}-{family_name}"
-        label_names.append(tag.replace("-", "_"))
-        label_values.append(tag_value)
+    if parsed_name.tag_key is not None:
+        family_name = f"{parsed_name.tag_key.removesuffix('-id')}-{family_name}"
+        label_names.append(parsed_name.tag_key.replace("-", "_"))
+        label_values.append(parsed_name.tag_value)
     family = families_by_name.get(family_name)
     if family is None:
-        family = families_by_name[family_name] = _create_family(family_name, stem, label_names)
-    family.add_metric(label_values, value * factor)  # type: ignore[attr-defined]
+        family = families_by_name[family_name] = _create_family(family_name, parsed_name.base_name, label_names)
+    family.add_metric(label_values, value * unit_factor)  # type: ignore[attr-defined]
 
 
-def _add_unit(stem: str) -> tuple[str, float]:
+def _add_unit(base_name: str) -> tuple[str, float]:
     """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to that unit.
 
     Counts, ratios, and names that already mention bytes get no suffix.
     """
-    if stem == "connection-count":
+    if base_name == "connection-count":
         # Prometheus reserves the suffix `_count` for histograms.
         return "connections", 1.0
-    exported_name, unit, factor = to_exported_metric(stem)
-    suffix = _UNIT_SUFFIXES.get(unit)
-    if suffix is None or "byte" in exported_name:
-        return exported_name, factor
-    base_name, _, kind = exported_name.rpartition("-")
-    if kind == "total" and unit == SECONDS:
+    exported_metric = to_exported_metric(base_name)
+    suffix = _UNIT_SUFFIXES.get(exported_metric.unit)
+    if suffix is None or "byte" in exported_metric.name:
+        return exported_metric.name, exported_metric.factor
+    name_without_kind, _, kind = exported_metric.name.rpartition("-")
+    if kind == "total" and exported_metric.unit == SECONDS:
         # The name of a counter must end with `_total`.
-        return f"{base_name}-{suffix}-total", factor
-    return f"{exported_name}-{suffix}", factor
+        return f"{name_without_kind}-{suffix}-total", exported_metric.factor
+    return f"{exported_metric.name}-{suffix}", exported_metric.factor
 
 
-def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
+def _create_family(name: str, base_name: str, labels: list[str]) -> Metric:
     """Create a counter for a name that ends in `-total`, and a gauge for any other.
 
-    `stem`: the producer's name for the metric, without a tag.
+    `base_name`: the producer's name for the metric, without its tag.
     """
     full_name = f"kafka_producer_{name.replace('-', '_')}"
     family_type = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
-    return family_type(full_name, f"{stem} of KafkaProducer.metrics()", labels=labels)
+    return family_type(full_name, f"{base_name} of KafkaProducer.metrics()", labels=labels)
 
 
 def _build_producer_histogram(latencies_by_labels: dict[tuple[str, ...], LatencyHistogram]) -> HistogramMetricFamily:
@@ -143,11 +143,11 @@ class _QueryTotals:
     counters: Counter[str] = field(default_factory=Counter)
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     last_report: WriteReport | None = None
-    last_micro_batch_at: float | None = None
+    last_micro_batch_at_s: float | None = None
     """End of the latest micro-batch; None if none was reported."""
-    last_failure_at: float | None = None
+    last_failure_at_s: float | None = None
     """End of the latest failed write; None if none was reported."""
-    last_dead_letter_at: float | None = None
+    last_dead_letter_at_s: float | None = None
     """End of the latest write with dead letters; None if none was reported."""
 
 
@@ -195,7 +195,7 @@ class WriteCollector(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queries: dict[str, _QueryTotals] = {}  # guarded by _lock
+        self._totals_by_query_id: dict[str, _QueryTotals] = {}  # guarded by _lock
 
     def add_query(self, query_id: str) -> None:
         """Export a query's counters as 0 before its first report.
@@ -203,29 +203,29 @@ class WriteCollector(Collector):
         Without these zeros, Prometheus' `increase()` would miss the counts of the first report.
         """
         with self._lock:
-            self._get_or_add_query(query_id)
+            self._get_or_add_totals(query_id)
 
     def record(self, report: WriteReport) -> None:
         """Add a report to the metrics of its query. Usable as a `reportCallback`."""
         with self._lock:
-            query = self._get_or_add_query(get_query_id(report))
-            query.counters.update(_compute_counter_increments(report))
-            query.latencies.merge(report.latencies)
-            query.last_report = report
-            ended_at = report.ended_ms / 1000
+            totals = self._get_or_add_totals(get_query_id(report))
+            totals.counters.update(_compute_counter_increments(report))
+            totals.latencies.merge(report.latencies)
+            totals.last_report = report
+            ended_at_s = report.ended_ms / 1000
             if report.is_micro_batch:
-                query.last_micro_batch_at = ended_at
+                totals.last_micro_batch_at_s = ended_at_s
             if report.status == FAILED:
-                query.last_failure_at = ended_at
+                totals.last_failure_at_s = ended_at_s
             if report.dead_letters:
-                query.last_dead_letter_at = ended_at
+                totals.last_dead_letter_at_s = ended_at_s
 
-    def _get_or_add_query(self, query_id: str) -> _QueryTotals:
+    def _get_or_add_totals(self, query_id: str) -> _QueryTotals:
         """Return a query's totals, creating them on first use. The caller must hold the lock."""
-        if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
-            oldest_query_id = next(iter(self._queries))
-            del self._queries[oldest_query_id]
-        return self._queries.setdefault(query_id, _QueryTotals())
+        if query_id not in self._totals_by_query_id and len(self._totals_by_query_id) >= _MAX_QUERIES:
+            oldest_query_id = next(iter(self._totals_by_query_id))
+            del self._totals_by_query_id[oldest_query_id]
+        return self._totals_by_query_id.setdefault(query_id, _QueryTotals())
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
@@ -237,14 +237,14 @@ class WriteCollector(Collector):
                 name: GaugeMetricFamily(name, documentation, labels=["query"])
                 for name, documentation in _GAUGE_DOCUMENTATION.items()
             }
-            for query_id, query in self._queries.items():
+            for query_id, totals in self._totals_by_query_id.items():
                 for name, counter in counters.items():
-                    counter.add_metric([query_id], query.counters[name])
-                for name, value in _compute_gauge_values(query).items():
+                    counter.add_metric([query_id], totals.counters[name])
+                for name, value in _compute_gauge_values(totals).items():
                     gauges[name].add_metric([query_id], value)
             # Copy the histograms, because `record` may change them after the lock has been released.
             latencies_by_labels: dict[tuple[str, ...], LatencyHistogram] = {
-                (query_id,): query.latencies.copy() for query_id, query in self._queries.items()
+                (query_id,): totals.latencies.copy() for query_id, totals in self._totals_by_query_id.items()
             }
         yield from counters.values()
         yield from gauges.values()
@@ -268,19 +268,19 @@ def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
     }
 
 
-def _compute_gauge_values(query: _QueryTotals) -> dict[str, float]:
+def _compute_gauge_values(totals: _QueryTotals) -> dict[str, float]:
     """Return the values of a query's gauges, by metric name. Gauges that have no value yet are omitted.
 
     The timestamps of the latest failed write and of the latest write with dead letters are never omitted. They are 0
     until there is such a write.
     """
     values = {
-        "pykafka_last_failed_write_timestamp_seconds": query.last_failure_at or 0,
-        "pykafka_last_dead_letter_timestamp_seconds": query.last_dead_letter_at or 0,
+        "pykafka_last_failed_write_timestamp_seconds": totals.last_failure_at_s or 0,
+        "pykafka_last_dead_letter_timestamp_seconds": totals.last_dead_letter_at_s or 0,
     }
-    if query.last_micro_batch_at is not None:
-        values["pykafka_last_micro_batch_timestamp_seconds"] = query.last_micro_batch_at
-    report = query.last_report
+    if totals.last_micro_batch_at_s is not None:
+        values["pykafka_last_micro_batch_timestamp_seconds"] = totals.last_micro_batch_at_s
+    report = totals.last_report
     if report is not None:
         values["pykafka_last_write_timestamp_seconds"] = report.ended_ms / 1000
         values["pykafka_last_write_duration_seconds"] = report.duration_ms / 1000

@@ -52,15 +52,15 @@ def to_exported_metric(name: str) -> ExportedMetric:
     `name`: the metric's name in docs/metrics.md, without tags.
     """
     # For example, the kind of `record-send-total` is `total`.
-    base_name, _, kind = name.rpartition("-")
-    if base_name.endswith("-ns"):
-        return ExportedMetric(f"{base_name.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
+    name_without_kind, _, kind = name.rpartition("-")
+    if name_without_kind.endswith("-ns"):
+        return ExportedMetric(f"{name_without_kind.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
     if name.startswith(_MILLISECOND_PREFIXES):
         return ExportedMetric(name, SECONDS, _SECONDS_PER_MILLISECOND)
     if name == "metadata-age":
         return ExportedMetric(name, SECONDS, factor=1)
     if kind == "bytes":
-        return ExportedMetric(base_name, BYTES, factor=1)
+        return ExportedMetric(name_without_kind, BYTES, factor=1)
     if name.startswith(_BYTE_SIZE_PREFIXES):
         return ExportedMetric(name, BYTES, factor=1)
     if name.startswith(_RATIO_PREFIXES):

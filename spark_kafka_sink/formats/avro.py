@@ -44,7 +44,7 @@ from spark_kafka_sink.formats.binary_pieces import (
 from spark_kafka_sink.records.fields import Field, build_constant_field, build_signed_varint_fields, encode_varint
 
 RowWriter = Callable[[Sequence[pa.Array], Mask], list[Piece]]
-"""Like a ColumnWriter, but takes all columns of a record instead of a single column."""
+"""Function that encodes all columns of a record to pieces. A ColumnWriter encodes one column."""
 
 
 @dataclass(frozen=True)

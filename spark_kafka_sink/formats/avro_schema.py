@@ -25,7 +25,7 @@ PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes",
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
-"""Limits the index of a branch to 63, the largest number whose zigzag varint takes one byte."""
+"""Maximum number of branches. Their indices end at 63, the largest number whose zigzag varint takes one byte."""
 MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """Minimum size of a signed number in bytes, by its number of decimal digits. One bit is for the sign."""
 
@@ -79,7 +79,7 @@ class _SchemaBuilder:
     def _build_nullable_schema(self, field: pa.Field, field_name: str, namespace: str, path: str) -> Any:
         """Return the schema of a field's or an element's type, in a union with null if it is nullable."""
         schema = self._build_type_schema(field.type, field_name, namespace, path)
-        if not field.nullable or schema == "null":
+        if not field.nullable or schema == "null":  # a union must not contain null twice
             return schema
         return ["null", schema] if self._null_first else [schema, "null"]
 

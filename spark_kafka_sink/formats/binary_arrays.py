@@ -88,12 +88,15 @@ def repeat_value(data: bytes, row_count: int) -> pa.Array:
 
 
 def choose(indices: NDArray[Any], values: Sequence[bytes]) -> pa.Array:
-    """Return an array with `values[indices[row]]` in each row."""
+    """Return an array with `values[indices[row]]` in each row, like Arrow's `choose`."""
     return bytes_to_arrow(values).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))
 
 
 def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
-    """Return `true_values` where the mask is True and `false_values` elsewhere. Each may be an array or a scalar."""
+    """Return `true_values` where the mask is True and `false_values` elsewhere, like Arrow's `if_else`.
+
+    Each of them may be an array or a scalar.
+    """
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), true_values, false_values)
 
@@ -164,7 +167,7 @@ def _build_validity_buffer(null_mask: NDArray[np.bool_] | None) -> pa.Buffer | N
     return None if null_mask is None else pa.py_buffer(np.packbits(~null_mask, bitorder="little"))
 
 
-def view_offsets(array: pa.Array) -> NDArray[np.int32]:
-    """Return a view of the array's offsets: the start of each value in the data buffer, and the end of the last one."""
+def view_byte_offsets(array: pa.Array) -> NDArray[np.int32]:
+    """Return a view of the byte offsets: the start of each value in the data buffer, and the end of the last value."""
     _, offset_buffer, _ = array.buffers()
     return np.frombuffer(offset_buffer, np.int32, len(array) + 1, _OFFSET_BYTES * array.offset)

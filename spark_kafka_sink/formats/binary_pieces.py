@@ -19,7 +19,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.binary_arrays import build_binary_scalar, if_else, repeat_value, to_binary, view_offsets
+from spark_kafka_sink.formats.binary_arrays import (
+    build_binary_scalar,
+    if_else,
+    repeat_value,
+    to_binary,
+    view_byte_offsets,
+)
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import read_byte_column
 from spark_kafka_sink.records.fields import Field, mask_field
@@ -83,7 +89,7 @@ def compute_binary_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Return the number of bytes that a binary array stores for each value. This can exceed 0 even for a null."""
     if not len(array):
         return np.zeros(0, np.int64)
-    return np.diff(view_offsets(array)).astype(np.int64)
+    return np.diff(view_byte_offsets(array)).astype(np.int64)
 
 
 def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64]) -> pa.Array:
@@ -92,7 +98,7 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
     if not len(elements):
         return repeat_value(b"", list_count)
     _, _, data_buffer = elements.buffers()
-    list_byte_offsets = view_offsets(elements)[element_offsets]
+    list_byte_offsets = view_byte_offsets(elements)[element_offsets]
     buffers = [None, pa.py_buffer(list_byte_offsets), data_buffer]
     return pa.BinaryArray.from_buffers(pa.binary(), list_count, buffers, null_count=0)
 

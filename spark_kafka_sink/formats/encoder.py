@@ -20,7 +20,7 @@ from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.records.arrays import build_null_mask, numbers_to_arrow
 
 _MAX_BATCH_BYTES = 32 << 20
-"""Larger batches are split before encoding. Otherwise, the result could exceed 2 GiB, the limit of an Arrow array."""
+"""Size above which a batch is split, because the encoded batch could exceed 2 GiB, the limit of an Arrow array."""
 
 
 class RowFormat(Protocol):

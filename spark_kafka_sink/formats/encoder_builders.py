@@ -26,7 +26,12 @@ from spark_kafka_sink.errors import (
     option_placeholder,
 )
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.format_builders import DESCRIPTOR_FORMATS, SchemaFormat, build_format, build_latest_format
+from spark_kafka_sink.formats.format_builders import (
+    DESCRIPTOR_FORMATS,
+    FormatAndSchema,
+    build_format,
+    build_latest_format,
+)
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_options import RegistryOptions
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, get_registry_client
@@ -106,11 +111,11 @@ def _attach_latest_schema(
         subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start=stream_start
     )
     try:
-        schema_format = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
+        format_and_schema = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
     except SchemaError as error:
         reason = client.sanitize(str(error))
         raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
-    return _attach_registered_schema(encoder, schema_format, latest_schema, subject, options, registry_options)
+    return _attach_registered_schema(encoder, format_and_schema, latest_schema, subject, options, registry_options)
 
 
 def _attach_own_schema(
@@ -121,39 +126,39 @@ def _attach_own_schema(
     The registry provides only the schema's id.
     """
     client = get_registry_client(registry_options.config)
-    schema_format = build_format(options.format, encoder.fields, options.schema)
-    assert schema_format.schema is not None  # every registry format has a schema
+    format_and_schema = build_format(options.format, encoder.fields, options.schema)
+    assert format_and_schema.schema is not None  # every registry format has a schema
     subject = options.subject or registry_options.build_subject_name(
-        options.record_part, topic, schema_format.schema.name
+        options.record_part, topic, format_and_schema.schema.name
     )
     if registry_options.schema_source == "register":
-        registered_schema = client.register(subject, schema_format.schema)
+        registered_schema = client.register(subject, format_and_schema.schema)
     else:
-        registered_schema = client.lookup(subject, schema_format.schema)
+        registered_schema = client.lookup(subject, format_and_schema.schema)
     if registry_options.has_id_in_header and registered_schema.guid is None:
         # Some registries return no GUID when a schema is registered, but do when it is looked up.
-        registered_schema = client.lookup(subject, schema_format.schema)
-    return _attach_registered_schema(encoder, schema_format, registered_schema, subject, options, registry_options)
+        registered_schema = client.lookup(subject, format_and_schema.schema)
+    return _attach_registered_schema(encoder, format_and_schema, registered_schema, subject, options, registry_options)
 
 
 def _attach_registered_schema(
     encoder: ColumnsEncoder,
-    schema_format: SchemaFormat,
+    format_and_schema: FormatAndSchema,
     registered_schema: RegisteredSchema,
     subject: str,
     options: FormatOptions,
     registry_options: RegistryOptions,
 ) -> ColumnsEncoder:
-    """Return a copy of the encoder that uses `schema_format`, and adds the schema's id or GUID to each record.
+    """Return a copy of the encoder that uses `format_and_schema`, and adds the schema's id or GUID to each record.
 
     Raise SchemaRegistryError if the registry options require a GUID and the registry returned none.
     """
     if not registry_options.has_id_in_header:
-        prefix = schema_format.build_row_prefix(registered_schema.id)
+        prefix = format_and_schema.build_row_prefix(registered_schema.id)
         ignores_prefix = options.record_part == "key" and registry_options.partitioner_ignores_schema_id
         return dataclasses.replace(
             encoder,
-            format=schema_format.row_format,
+            format=format_and_schema.row_format,
             prefix=prefix,
             ignored_key_bytes=len(prefix) if ignores_prefix else 0,
         )
@@ -165,9 +170,9 @@ def _attach_registered_schema(
         )
     record_header = (
         f"__{options.record_part}_schema_id",
-        schema_format.build_guid_header_value(registered_schema.guid),
+        format_and_schema.build_guid_header_value(registered_schema.guid),
     )
-    return dataclasses.replace(encoder, format=schema_format.row_format, record_header=record_header)
+    return dataclasses.replace(encoder, format=format_and_schema.row_format, record_header=record_header)
 
 
 def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
@@ -189,13 +194,13 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     positions = _find_positions(options, columns) if struct_position is None else list(range(len(source_columns.names)))
     try:
         fields = tuple(source_columns.field(position) for position in positions)
-        schema_format = build_format(options.format, fields, options.schema)
+        format_and_schema = build_format(options.format, fields, options.schema)
     except SchemaError as error:
         placeholders = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(
             OptionFault(f"{options.record_part}Format", "{format}: {problem}.", placeholders)
         ) from error
-    return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), struct_position)
+    return ColumnsEncoder(format_and_schema.row_format, fields, tuple(positions), struct_position)
 
 
 def _find_struct_position(options: FormatOptions, columns: Columns) -> int | None:

@@ -1,4 +1,4 @@
-"""Build row formats and their schemas by format name, on the driver.
+"""Build the row format for a format name, and the schema of its rows. Runs on the driver.
 
 A builder checks that the format can encode the columns. It derives a schema from the columns or uses the user's schema,
 if the format has schemas.
@@ -24,29 +24,29 @@ from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, Schema
 
 MAGIC_BYTE = b"\0"
-"""First byte of a value or key that is preceded by its schema id. The id follows this byte."""
+"""First byte of the prefix of a value or key. The schema id follows this byte, and then the data."""
 GUID_MAGIC_BYTE = b"\1"
 """First byte of a record header with the schema's GUID. The 16 bytes of the GUID follow."""
 
 
 class SchemaOptions(NamedTuple):
-    """The user's schema."""
+    """A schema from the user or from a registry, or only the name for a schema that is derived from the columns."""
 
     text: str | None = None
     """The schema as JSON, or as a Protobuf descriptor in base64. None if the schema is derived from the columns."""
     name: str | None = None
-    """Full name of the record or message; None for a default name or, in a descriptor, the first message."""
+    """Full name of the record or message. If None, a default name is used, or the first message of a descriptor."""
 
 
 NO_SCHEMA = SchemaOptions()
 
 
-class SchemaFormat(NamedTuple):
-    """A row format with the schema of its rows."""
+class FormatAndSchema(NamedTuple):
+    """A row format and the schema of its rows."""
 
     row_format: RowFormat
     schema: Schema | None = None
-    """The schema, or None if the format has no schemas."""
+    """The schema of the rows, or None if the format has no schemas."""
     message_indexes: bytes = b""
     """A message's position in its Protobuf file, in Confluent's encoding; empty for other formats."""
 
@@ -59,23 +59,23 @@ class SchemaFormat(NamedTuple):
         return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
 
-def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
     """Build the format with this name. Raise SchemaError if it cannot encode the columns.
 
     `fields`: names and types of the encoded columns.
     """
-    schema_format = _BUILDERS[format_name](fields, schema)
+    format_and_schema = _BUILDERS[format_name](fields, schema)
     # Encode an empty batch, because Arrow rejects unsupported types (ArrowNotImplementedError) even without rows.
     empty_columns = [pa.nulls(0, field.type) for field in fields]
     empty_batch = pa.RecordBatch.from_arrays(empty_columns, [field.name for field in fields])
-    encoder = ColumnsEncoder(schema_format.row_format, tuple(fields), positions=tuple(range(len(fields))))
+    encoder = ColumnsEncoder(format_and_schema.row_format, tuple(fields), positions=tuple(range(len(fields))))
     encoder.encode(empty_batch)
-    return schema_format
+    return format_and_schema
 
 
 def build_latest_format(
     format_name: str, fields: Sequence[pa.Field], registered_schema: RegisteredSchema, schema_name: str | None
-) -> SchemaFormat:
+) -> FormatAndSchema:
     """Build the format with this name for a schema from the registry. Raise SchemaError if the schema does not fit.
 
     `schema_name`: the full name of the message in a Protobuf schema; None for the first message.
@@ -89,49 +89,49 @@ def build_latest_format(
     return build_format(format_name, fields, SchemaOptions(registered_schema.text, schema_name))
 
 
-def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> SchemaFormat:
+def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> FormatAndSchema:
     for field in fields:
         check_json_type(field.type, field.name)
-    return SchemaFormat(JsonFormat())
+    return FormatAndSchema(JsonFormat())
 
 
-def _build_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+def _build_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
     return _build_avro_format(fields, schema.text or derive_avro_schema(fields, schema.name, null_first=False))
 
 
-def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
     return _build_avro_format(fields, schema.text or derive_avro_schema(fields, schema.name, null_first=True))
 
 
-def _build_avro_format(fields: Sequence[pa.Field], schema_json: str) -> SchemaFormat:
+def _build_avro_format(fields: Sequence[pa.Field], schema_json: str) -> FormatAndSchema:
     # Build the writer only for its check that the columns fit the schema. The tasks build it again.
     build_record_writer(schema_json, tuple(field.name for field in fields), tuple(field.type for field in fields))
-    return SchemaFormat(
+    return FormatAndSchema(
         AvroFormat(schema_json), Schema("AVRO", text=schema_json, name=parse_full_record_name(schema_json))
     )
 
 
-def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
     if schema.text is None:
         derived_message = derive_message(fields, schema.name)
         registry_schema = Schema("PROTOBUF", text=derived_message.text, name=derived_message.name)
         # The derived message is the first of its file, whose position is encoded as a single 0.
-        return SchemaFormat(ProtobufFormat(derived_message.fields), registry_schema, message_indexes=b"\0")
+        return FormatAndSchema(ProtobufFormat(derived_message.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
     registry_schema = Schema("PROTOBUF", text=message.encoded_descriptor, name=message.name)
-    return SchemaFormat(ProtobufFormat(message.fields), registry_schema, message.message_indexes)
+    return FormatAndSchema(ProtobufFormat(message.fields), registry_schema, message.message_indexes)
 
 
-def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
-    schema_format = _build_json(fields, schema)
+def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
+    format_and_schema = _build_json(fields, schema)
     schema_json = schema.text or derive_json_schema(fields, schema.name)
     # Columns of type null have no property in the schema, because null fields are omitted.
     property_names = [field.name for field in fields if not pa.types.is_null(field.type)]
     title = check_names_and_parse_title(schema_json, property_names)
-    return SchemaFormat(schema_format.row_format, Schema("JSON", text=schema_json, name=title))
+    return FormatAndSchema(format_and_schema.row_format, Schema("JSON", text=schema_json, name=title))
 
 
-_BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], SchemaFormat]] = {
+_BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], FormatAndSchema]] = {
     "json": _build_json,
     "avro": _build_avro,
     "avro-confluent": _build_confluent_avro,

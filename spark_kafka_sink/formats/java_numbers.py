@@ -31,9 +31,9 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
 _MIN_PLAIN, _PLAIN_LIMIT = 1e-3, 1e7
-"""Magnitudes from _MIN_PLAIN to below _PLAIN_LIMIT are written as plain decimals, all others in scientific notation."""
+"""Magnitudes from which on, and below which, numbers are plain decimals. All others are in scientific notation."""
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
-"""Numbers below this magnitude have fewer than two digits of precision. The key is the type's size in bytes."""
+"""Magnitude below which numbers have fewer than two digits of precision, by the size of the type in bytes."""
 _MAX_DIGITS = 32
 """Upper bound on the number of digits in Arrow's text."""
 

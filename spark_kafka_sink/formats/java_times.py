@@ -38,7 +38,7 @@ _TIMESTAMP_TIME_COLUMNS, _TIMESTAMP_POINT_COLUMN, _TIMESTAMP_MILLIS_COLUMNS = sl
 _TIME_WIDTH = len("12:34:56.789012345")
 _TIME_POINT_COLUMN, _TIME_NANOS_COLUMNS = 8, slice(9, 18)
 _MAX_UNSIGNED_YEAR = 9_999
-"""Later years have five digits or more, and a sign, as in Java."""
+"""The last year without a sign. Later years have five digits or more, and a sign, as in Java."""
 
 
 def format_dates(array: pa.Array) -> pa.Array:

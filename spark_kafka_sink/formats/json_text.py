@@ -43,7 +43,7 @@ from spark_kafka_sink.formats.binary_arrays import (
     repeat_value,
     to_binary,
     to_text,
-    view_offsets,
+    view_byte_offsets,
 )
 from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
 from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
@@ -247,6 +247,12 @@ class _ObjectBuilder:
             self._pending_constant = b""
 
 
+def _encode_json_values(column: pa.Array) -> pa.Array:
+    """Return the complete JSON text of each value, in quotation marks if its type requires them. Nulls stay null."""
+    json_column = _encode_column(column)
+    return _add_quotes(json_column.values) if json_column.needs_quotes else json_column.values
+
+
 def _add_quotes(values: pa.Array) -> pa.Array:
     return join(build_binary_scalar(b'"'), values, build_binary_scalar(b'"'))
 
@@ -254,9 +260,7 @@ def _add_quotes(values: pa.Array) -> pa.Array:
 def _encode_lists(column: pa.Array) -> pa.Array:
     """Encode a list column as JSON arrays. Null lists stay null."""
     element_offsets, first_element_index, element_count = read_element_offsets(column)
-    elements, needs_quotes = _encode_column(column.values.slice(first_element_index, element_count))
-    if needs_quotes:
-        elements = _add_quotes(elements)
+    elements = _encode_json_values(column.values.slice(first_element_index, element_count))
     return _join_elements(fill_nulls(elements, b"null"), element_offsets, column, b"[", b"]")
 
 
@@ -264,9 +268,7 @@ def _encode_maps(column: pa.Array) -> pa.Array:
     """Encode a map column as JSON objects. Null maps stay null."""
     element_offsets, first_element_index, element_count = read_element_offsets(column)
     keys = _encode_keys(column.keys.slice(first_element_index, element_count))
-    values, needs_quotes = _encode_column(column.items.slice(first_element_index, element_count))
-    if needs_quotes:
-        values = _add_quotes(values)
+    values = _encode_json_values(column.items.slice(first_element_index, element_count))
     entries = join(build_binary_scalar(b'"'), keys, build_binary_scalar(b'":'), fill_nulls(values, b"null"))
     return _join_elements(entries, element_offsets, column, b"{", b"}")
 
@@ -304,7 +306,7 @@ def _escape(strings: pa.Array) -> pa.Array:
     _, _, data = strings.buffers()
     if data is None or not len(strings):  # no row contains any text
         return strings
-    offsets = view_offsets(strings)
+    offsets = view_byte_offsets(strings)
     data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
     needs_escape = (data_bytes < _FIRST_PRINTABLE_BYTE) | (data_bytes == ord('"')) | (data_bytes == _BACKSLASH)
     if not needs_escape.any():
@@ -334,7 +336,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
         join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
     )
     _, _, data = padded_bytes.buffers()
-    offsets = view_offsets(padded_bytes)
+    offsets = view_byte_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
     encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     encoded_offsets = (offsets - offsets[0]) // 3 * 4

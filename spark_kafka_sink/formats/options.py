@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
+from spark_kafka_sink.errors import option_placeholder
 from spark_kafka_sink.formats.format_builders import (
     DESCRIPTOR_FORMATS,
     FORMATS,
@@ -130,8 +131,9 @@ def _parse_part_options(parsed_options: ParsedOptions, part: str) -> FormatOptio
         return None
     format_name: str | None = option_values[format_option]
     if format_name is None:
+        format_placeholder = option_placeholder(f"{part}Format")
         part_options = (option for option in FORMAT_OPTIONS if option.name.startswith(part))
-        parsed_options.reject_unused(part_options, f"{{{part}Format}} is one of {_list_formats()}")
+        parsed_options.reject_unused(part_options, f"{format_placeholder} is one of {_list_formats()}")
         return None
     if part == "key" and "keyColumns" not in parsed_options.raw_values:
         parsed_options.faults.add("keyFormat", "requires {keyColumns}, which names the columns of the key.")
@@ -165,7 +167,8 @@ def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name:
             parsed_options.faults.add(useless_option, problem)
         return NO_SCHEMA
     if schema_text and path:
-        parsed_options.faults.add(f"{part}Schema", f"cannot be set together with {{{part}SchemaFile}}.")
+        file_placeholder = option_placeholder(f"{part}SchemaFile")
+        parsed_options.faults.add(f"{part}Schema", f"cannot be set together with {file_placeholder}.")
     elif path:
         try:
             schema_bytes = read_bounded_file(path)

@@ -150,8 +150,7 @@ def _encode_unsigned_varint(number: int) -> bytes:
 def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, path: str) -> Mask:
     """Return the mask of the values that differ from the field's default, or None if all of them differ.
 
-    Dates, times and decimals always differ from the default, because they become strings that are never empty. -0.0
-    differs from the default 0.0.
+    Dates, times and decimals always differ from the default, because they become strings that are never empty.
     """
     data_type = column.type
     is_non_default: NDArray[np.bool_]
@@ -159,6 +158,7 @@ def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, p
         is_non_default = _find_enum_numbers(field, column, mask, path) != 0
     elif pa.types.is_floating(data_type):
         values = floats_to_numpy(column)
+        # Compare the bits, because -0.0 equals the default 0.0 as a number, but is written.
         is_non_default = np.ascontiguousarray(values).view(f"u{values.itemsize}") != 0
     elif pa.types.is_boolean(data_type):
         is_non_default = bools_to_numpy(column) != 0
@@ -169,7 +169,7 @@ def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, p
         is_non_default = lengths > 0
     else:
         return None
-    # Without a mask, the pieces need not be copied.
+    # None rather than a mask of True only, so that the field's pieces are not copied to apply the mask.
     return None if is_non_default.all() else is_non_default
 
 

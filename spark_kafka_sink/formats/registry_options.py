@@ -196,6 +196,7 @@ def _check_keys_have_prefix(
     """Add a fault if `partitionerIgnoreSchemaId` has no effect because keys have no schema id before them."""
     key_format = next((options for options in formats if options.record_part == "key"), None)
     has_schema_id = key_format is not None and key_format.has_registry
+    # An invalid keyFormat has a fault of its own, and may have been meant as a format with a schema id.
     has_own_fault = "keyFormat" in parsed_options.invalid_fields
     if not has_schema_id and not has_own_fault:
         format_name = "" if key_format is None else key_format.format
@@ -215,7 +216,7 @@ def _check_keys_have_prefix(
 
 
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
-    """Add a fault to `faults` if the subject is not set, and the topic or schema name that determines it is unknown.
+    """Add a fault if the subject is not set and cannot be derived, because the topic or the schema name is unknown.
 
     `options`: the options of the value or the key.
     `topic`: the option `topic`, or None if it is not set.
@@ -223,7 +224,6 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     if options.subject:
         return
     subject_option = f"{options.record_part}Subject"
-    schema_name_option = f"{options.record_part}SchemaName"
     if topic is None and registry.subject_name_strategy != RECORD_STRATEGY:
         faults.add(
             subject_option,
@@ -231,15 +231,16 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
             "set. You can set {topic} instead, or set {subjectNameStrategy} to 'record'.",
             record_part=options.record_part,
         )
-    # The latest schema is fetched by its subject, so its record name cannot be taken from the schema.
+    # With 'latest', the subject is needed to fetch the schema, so the record name cannot come from the schema itself.
     needs_record_name = registry.schema_source == "latest" and registry.subject_name_strategy != TOPIC_STRATEGY
     if needs_record_name and not options.schema.name:
+        strategy_placeholder = option_placeholder("subjectNameStrategy")
+        name_placeholder = option_placeholder(f"{options.record_part}SchemaName")
         faults.add(
             "schemaSource",
-            "cannot be 'latest' while {subjectNameStrategy} is '{strategy}' and the record name is unknown. "
-            f"Set the name in {option_placeholder(schema_name_option)}, or the subject in "
+            f"cannot be 'latest' while {strategy_placeholder} is '{registry.subject_name_strategy}' and the record "
+            f"name is unknown. Set the name in {name_placeholder}, or the subject in "
             f"{option_placeholder(subject_option)}.",
-            strategy=registry.subject_name_strategy,
         )
 
 

@@ -241,7 +241,7 @@ class RegistryTransport:
         )
 
     def _describe_rejection(self, response: HttpResponse, subject: str, *, has_schema: bool) -> str:
-        """Describe the cause of an error response that is not retried, and its remedy.
+        """Explain why the registry rejected a request that is not retried, and how to fix it.
 
         `has_schema`: whether the request contained a schema.
         """
@@ -258,8 +258,8 @@ class RegistryTransport:
         if status == HTTPStatus.CONFLICT:
             return (
                 f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
-                "schema so that consumers of earlier versions can read it, or change the compatibility level of the "
-                f"subject. {self._sanitize_message(body)}"
+                "schema to satisfy the compatibility level of the subject, or change that level. "
+                f"{self._sanitize_message(body)}"
             ).rstrip()
         return f"{prefix}: {self._sanitize_message(body) or 'no reason given'}"
 

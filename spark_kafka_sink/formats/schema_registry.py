@@ -28,7 +28,7 @@ from spark_kafka_sink.formats.registry_transport import RETRIABLE_STATUSES, Regi
 from spark_kafka_sink.formats.write_rules import describe_active_write_rules
 
 _MAX_CACHED_SCHEMAS = 1_000
-"""The cache is cleared when it has this many schemas. Running streams then request theirs again."""
+"""Number of schemas at which the cache is cleared. Running streams then request their schemas again."""
 _MAX_CACHE_AGE_S = 60.0
 """Maximum age of a cached schema. Without a limit, a program that runs for days would miss new rules of a subject."""
 

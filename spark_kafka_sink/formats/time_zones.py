@@ -24,11 +24,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MEAN_YEAR_SECONDS = 31_556_952
 """Mean length of a year in the Gregorian calendar: 365.2425 days."""
 _CYCLE_YEARS = 400
-"""The dates and weekdays of the Gregorian calendar repeat after this many years, and with them the zones' rules."""
+"""Years after which the dates and weekdays of the Gregorian calendar repeat, and with them the zones' rules."""
 _FIRST_YEAR, _LAST_YEAR = 1800, 2800
 """No zone has a transition before _FIRST_YEAR. The transitions of the 400 years before _LAST_YEAR repeat after it."""
 _SEARCH_STEP = timedelta(days=5)
-"""No zone has two transitions within this time."""
+"""A time within which no zone has two transitions."""
 
 
 class _Transition(NamedTuple):

@@ -220,6 +220,7 @@ class KafkaChannel:
         counted the handshake as a successful authentication.
         """
         self.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+        # While no re-authentication is in progress, the authenticator is complete.
         if self._has_authenticated and not self.authenticator.is_complete:
             self._counts.failed_reauthentications += 1
         else:

@@ -11,7 +11,7 @@ from spark_kafka_sink.network.system import SocketAddress
 _log = logging.getLogger(__name__)
 
 FATAL_ERRORS = (IllegalStateError, AssertionError)
-"""These errors are bugs in this library and not specific to a connection, so `Selector.poll` raises them."""
+"""Errors that are bugs in this library and not specific to a connection, so `Selector.poll` raises them."""
 
 
 def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -> KafkaSinkError:

@@ -40,7 +40,7 @@ MIN_GROWTH_BYTES = 64 * 1024
 """The minimum memory allocated for a long frame, unless its whole payload needs less."""
 
 GROWTH_FACTOR = 4
-"""Each time a long frame's memory grows, it grows to this multiple of the bytes received so far."""
+"""Multiple of the bytes received so far to which a long frame's memory grows each time."""
 
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
 """The maximum memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""

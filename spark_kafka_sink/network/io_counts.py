@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 MAX_SEND_SIZES = 100_000
-"""How many sizes to keep until their average is computed. The oldest ones are dropped."""
+"""Maximum number of sizes to keep until their average is computed. The oldest ones are dropped."""
 
 
 class TrafficCounts:

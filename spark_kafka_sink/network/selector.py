@@ -230,7 +230,10 @@ class Selector:
         self._ids_with_rejected_sends.clear()
 
     def _read_from_closing_channels(self, now_ms: float) -> None:
-        """Read once from each closing channel, and finish closing the channels that have nothing left to return."""
+        """Read once from each closing channel, and finish closing the channels that have nothing left to return.
+
+        A closing channel for which `send` was called is closed without reading, to report the failed send at once.
+        """
         for channel in list(self._closing_channels.values()):
             if channel.id in self._ids_with_rejected_sends or not self._read_from_closing_channel(channel, now_ms):
                 self._finish_close(channel)

@@ -28,7 +28,7 @@ MAX_RECORD_BYTES = 16 * 1024
 """The most plaintext that one TLS record can hold."""
 
 ENCRYPTED_BYTES_PER_WRITE = 256 * 1024
-"""How many bytes of plaintext to encrypt before writing the ciphertext to the socket."""
+"""Number of plaintext bytes to encrypt before writing the ciphertext to the socket."""
 
 RECEIVE_BUFFER_BYTES = 32 * 1024
 """The maximum number of ciphertext bytes to receive at once."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 Parser = Callable[[object], object]
-"""Converts the value that a user set to the value that the library uses.
+"""Function that converts the value that a user set to the value that the library uses.
 
 If the value is invalid, the parser raises ValueError. The error's text completes a sentence that begins with the
 option's name, for example "must be ...". The message for the user also shows the value, unless the option is secret or

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 
 MIN_DAYS_LEFT = 30
-"""A certificate that expires sooner than this leads to a warning."""
+"""Days of validity below which a certificate leads to a warning."""
 _HOUR_S = 3_600
 _DAY_S = 86_400
 

@@ -47,7 +47,7 @@ FIRST_EPOCH = "first epoch"
 CLOCK = "clock"
 
 MAX_CLOCK_SKEW_MS = 5_000
-"""Tokens, certificates and record timestamps tolerate a clock skew of up to this much."""
+"""The clock skew that tokens, certificates and record timestamps tolerate."""
 
 _FIRST_EPOCH_TIMEOUT_MS = 60_000
 """The transaction timeout in the request of `check_first_epoch`, which never begins a transaction."""
@@ -233,7 +233,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> CheckResult:
 
 
 _CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | CheckResult]]
-"""Yields checks, or results that need no request, for a target and the topics in its metadata response."""
+"""Function that yields checks, or results that need no request, for a target and the topics in its metadata."""
 
 CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
 """The checks that run before each write, in order."""

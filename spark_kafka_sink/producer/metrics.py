@@ -317,9 +317,9 @@ class ProducerMetrics:
             self._update_windows(now_ms)
             values = {name: gauge(now_ms) for name, gauge in self._gauges.items()}
             for topic, metrics in self._metrics_by_topic.items():
-                values |= {f"{stem}{{topic={topic}}}": gauge(now_ms) for stem, gauge in metrics.gauges().items()}
+                values |= {f"{name}{{topic={topic}}}": gauge(now_ms) for name, gauge in metrics.gauges().items()}
             for node, gauges in self._network.node_gauges().items():
-                values |= {f"{stem}{{node-id={node}}}": gauge(now_ms) for stem, gauge in gauges.items()}
+                values |= {f"{name}{{node-id={node}}}": gauge(now_ms) for name, gauge in gauges.items()}
             return values
 
     def read(self, name: str, now_ms: float) -> float:
@@ -338,12 +338,12 @@ class ProducerMetrics:
 
     def _find_gauge(self, name: MetricName) -> Gauge | None:
         """Return the gauge that reads a metric, or None if the metric, its topic or its node is unknown."""
-        if name.tag is None:
-            return self._gauges.get(name.stem)
-        if name.tag == "topic":
+        if name.tag_key is None:
+            return self._gauges.get(name.base_name)
+        if name.tag_key == "topic":
             topic_metrics = self._metrics_by_topic.get(name.tag_value)
-            return None if topic_metrics is None else topic_metrics.gauges().get(name.stem)
-        return self._network.node_gauges().get(name.tag_value, {}).get(name.stem)
+            return None if topic_metrics is None else topic_metrics.gauges().get(name.base_name)
+        return self._network.node_gauges().get(name.tag_value, {}).get(name.base_name)
 
     def totals(self, now_ms: float) -> Totals:
         """Return the current totals.
@@ -362,16 +362,16 @@ class ProducerMetrics:
 class MetricName(NamedTuple):
     """The parts of a metric name such as `record-send-total{topic=t}`. Most names have no tag."""
 
-    stem: str
+    base_name: str
     """The name without the tag: `record-send-total`."""
-    tag: str | None = None
+    tag_key: str | None = None
     """`topic` or `node-id`; None without a tag."""
     tag_value: str = ""
     """The name of the topic or of the node."""
 
 
 def parse_metric_name(name: str) -> MetricName:
-    """Split a metric name into its stem and its tag. A name without a known tag is all stem."""
+    """Split a metric name into its base name and its tag. A name without a known tag is a base name."""
     match = _TAG_PATTERN.search(name)
     return MetricName(name) if match is None else MetricName(name[: match.start()], match[1], match[2])
 

@@ -174,7 +174,7 @@ class ArrayCodec(_LengthPrefixedCodec):
             return []
         if count == self._null_length:
             return None
-        reader.check_count(count, self._element.min_bytes)
+        reader.reserve_elements(count, self._element.min_bytes)
         read = self._element.read
         return [read(reader) for _ in range(count)]
 
@@ -206,7 +206,7 @@ class FixedArrayCodec(_LengthPrefixedCodec):
         count = self._read_length(reader)
         if count == self._null_length:
             return None
-        reader.check_count(count, self._element_size)
+        reader.reserve_elements(count, self._element_size)
         layout = self._layouts[count] if count < _CACHED_LAYOUTS else struct.Struct(f">{count}{self._format}")
         return list(reader.unpack(layout))
 

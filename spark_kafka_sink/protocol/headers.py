@@ -145,7 +145,7 @@ def _skip_tagged_fields(reader: Reader) -> None:
     count = reader.read_unsigned_varint()
     if not count:
         return
-    reader.check_count(count, min_element_bytes=2)  # one byte each for the tag and the size
+    reader.reserve_elements(count, min_element_bytes=2)  # one byte each for the tag and the size
     for _ in range(count):
         reader.read_unsigned_varint()  # the tag
         reader.read_view(reader.read_unsigned_varint())

@@ -165,7 +165,7 @@ class Reader:
         return self._read_long_varint()
 
     def read_int16_length(self) -> int:
-        """Read a two-byte length. -1 stands for null; `read_view` and `check_count` reject other negative lengths."""
+        """Read a two-byte length. -1 stands for null; `read_view` and `reserve_elements` reject all below it."""
         length: int = self.unpack(_INT16_LAYOUT)[0]
         return length
 
@@ -184,11 +184,11 @@ class Reader:
                 return byte - 1
         return self.read_unsigned_varint() - 1
 
-    def check_count(self, count: int, min_element_bytes: int) -> None:
-        """Check the declared count of array elements or tagged fields before allocating anything for them.
+    def reserve_elements(self, count: int, min_element_bytes: int) -> None:
+        """Check a declared count of array elements or tagged fields, and deduct it from the message's element budget.
 
-        Raise DecodeError if the remaining bytes cannot contain that many, or if the message would have more than
-        `max_elements` in total.
+        Call this before allocating anything for the elements. Raise DecodeError if the remaining bytes cannot contain
+        that many, or if the message would have more than `max_elements` in total.
         """
         # An element without fields, whose minimum size is 0, counts as one byte, so that the message's size limits the
         # count.

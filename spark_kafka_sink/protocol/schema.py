@@ -100,7 +100,8 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
 ) -> Any:
     """Return a dataclass field whose metadata contains its FieldSpec.
 
-    `versions` and `nullable` are in Kafka's notation. A `default` of `list` stands for a new, empty list.
+    `versions` and `nullable` are in Kafka's notation (see VersionRange.parse). A `default` of `list` stands for a new,
+    empty list.
     """
     nullable_versions = None if nullable is None else VersionRange.parse(nullable)
     spec = FieldSpec(type_name, VersionRange.parse(versions), nullable_versions, tag, ignorable, inner_type)
@@ -164,7 +165,7 @@ def nullable_string(
 ) -> str | None:
     """Declare a string that may be null.
 
-    `nullable`: the versions that allow null; None for all `versions`.
+    `nullable`: the versions in which the string may be null. None means every version in `versions`.
     """
     value: str | None = _define_field(
         "string", versions, default, nullable=nullable or versions, tag=tag, ignorable=ignorable
@@ -200,7 +201,7 @@ def nullable_array(
 ) -> list[Any] | None:
     """Declare an array that may be null.
 
-    `nullable`: the versions that allow null; None for all `versions`.
+    `nullable`: the versions in which the array may be null. None means every version in `versions`.
     """
     value: list[Any] | None = _define_field(
         "array", versions, list, nullable=nullable or versions, ignorable=ignorable, inner_type=element

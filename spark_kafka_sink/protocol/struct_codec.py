@@ -133,7 +133,7 @@ class StructCodec:
 
     def _read_tagged_fields(self, reader: Reader, count: int, value: Struct) -> None:
         """Read `count` tagged fields into `value`. Those that are not declared are kept in `unknown_tags`."""
-        reader.check_count(count, min_element_bytes=2)  # one byte each for the tag and the size
+        reader.reserve_elements(count, min_element_bytes=2)  # one byte each for the tag and the size
         unknown_tags: dict[int, bytes] = {}
         for _ in range(count):
             tag = reader.read_unsigned_varint()

@@ -45,7 +45,7 @@ _FAILURE_MARK_OFFSET = 4
 _MIN_NAME_DISTANCE = 13
 """Minimum vertical distance between the names of two lines."""
 _PAUSE_FACTOR = 5
-"""A line is interrupted where the gap between two writes exceeds this multiple of the median gap."""
+"""Multiple of the median gap between two writes above which a gap interrupts a line."""
 _ROUNDING_TOLERANCE = 1e-9
 _MIN_COLUMN_WIDTH = 1.0
 _MAX_COLUMN_WIDTH = 40

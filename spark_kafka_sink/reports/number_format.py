@@ -6,7 +6,7 @@ import math
 
 _SI_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NO_VALUE = "-"
-"""Shown in place of an undefined number, which is nan or a percentage of 0."""
+"""Text in place of an undefined number, which is nan or a percentage of 0."""
 
 
 def format_number(value: float) -> str:

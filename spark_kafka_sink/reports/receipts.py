@@ -25,7 +25,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_hash import DIGEST_MODULUS, UInt64Array, compute_digest, hash_records
 
 MAX_LOCATED_RECORDS = 10_000_000
-"""Extra records are located only in ranges of at most this many records. Each record takes 16 bytes of memory."""
+"""Maximum number of records in a range in which extra records are located. Each record takes 16 bytes of memory."""
 
 
 class ReceiptOutcome(Enum):

@@ -13,7 +13,7 @@ from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.reports.write_report import WriteReport
 
 SKEW_THRESHOLD = 1.5
-"""Rows count as skewed if the largest row count is at least this multiple of the mean."""
+"""Ratio of the largest row count to the mean from which on rows count as skewed."""
 
 
 def compute_skew(row_counts: Collection[int], mean: float | None = None) -> float:

@@ -41,7 +41,7 @@ _ARROW_SCHEMES = {
     "abfs": "abfs",
     "abfss": "abfss",
 }
-"""Maps Spark's URI schemes to Arrow's."""
+"""Arrow's URI schemes by Spark's."""
 _REMEDIES = {
     "s3": (
         "The credentials are those of the environment, ~/.aws or the machine's role; Spark's fs.s3a settings are not "

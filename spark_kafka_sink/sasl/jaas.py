@@ -20,7 +20,7 @@ MECHANISMS_BY_LOGIN_MODULE = {
     "OAuthBearerLoginModule": ("OAUTHBEARER",),
     "Krb5LoginModule": ("GSSAPI",),
 }
-"""Maps a login module's simple class name to the SASL mechanisms that its credentials can be used with."""
+"""The SASL mechanisms for the credentials of a login module, by the module's simple class name."""
 
 _CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
 _TOKEN_PATTERN = re.compile(

@@ -37,7 +37,7 @@ class ServerMechanism(Protocol):
 
     @property
     def credential_lifetime_ms(self) -> float | None:
-        """How much longer the client's credentials are valid; None if they do not expire."""
+        """The remaining lifetime of the client's credentials; None if they do not expire."""
 
     def step(self, token: bytes) -> bytes:
         """Process a token from the client and return the response, which may be empty."""

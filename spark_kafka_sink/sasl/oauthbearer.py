@@ -31,7 +31,7 @@ _EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE_PATTERN = re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLIENT_FIRST_PATTERN = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
 _MAX_EXPIRY_S = 1e12
-"""Expiry times from this Unix time on (far beyond the year 9999) are invalid."""
+"""Unix time, far beyond the year 9999, from which on expiry times are invalid."""
 _INVALID_TOKEN_MESSAGE = '{"status":"invalid_token"}'
 
 _log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 def find_extension_error(name: str, value: str) -> str | None:
     """Return why an extension is invalid, or None if it is valid."""
+    # In a message, the key `auth` names the token (RFC 7628).
     if name == "auth" or not _EXTENSION_NAME_PATTERN.fullmatch(name):
         return f"the name of extension {name!r} must be letters, and not 'auth'"
     if not _EXTENSION_VALUE_PATTERN.fullmatch(value):
@@ -154,7 +155,7 @@ def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str =
     """
     header = decode_token_header(token)
     claims = decode_token_claims(token)
-    if header.get("alg") != "none" or not token.endswith("."):
+    if header.get("alg") != "none" or not token.endswith("."):  # the signature, after the last dot, is empty
         raise AuthenticationError("OAUTHBEARER: only unsigned tokens are accepted here")
     principal = claims.get(principal_claim)
     expires_at_s = parse_token_expiry_s(claims)

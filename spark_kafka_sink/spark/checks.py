@@ -116,26 +116,26 @@ def check_servers_and_add_schema_ids(
     `stream_start`: identifies the start of a stream; None for a batch write. A stream looks up the latest version of
     each schema only once.
     """
-    check_connection_and_create_topic(options, stream_start)
+    check_connection_and_create_topic(options, is_stream=stream_start is not None)
     check_report_options(options)
     return add_schema_ids(plan, options, stream_start)
 
 
-def check_connection_and_create_topic(options: SinkOptions, stream_start: str | None = None) -> None:
+def check_connection_and_create_topic(options: SinkOptions, *, is_stream: bool = False) -> None:
     """Check that this process can write to Kafka and, with createTopic, create a missing topic.
 
-    Raise PreflightError if the check fails or if the topic cannot be created. A connection that has passed the check is
-    not checked again. With createTopic, each batch write checks again whether the topic exists, because the topic may
-    have been deleted since the last check. The micro-batches of a stream do not repeat this check.
+    A connection that has passed is not checked again in this process. With createTopic, each batch write repeats the
+    check, and creates the topic again if it has been deleted in the meantime. A stream does not, because this function
+    is called for each micro-batch, and a broker that restarts at that time must not fail the stream.
 
-    `stream_start`: identifies the start of a stream; None for a batch write.
+    Raise PreflightError if the check fails or if the topic cannot be created.
     """
     target = build_write_target(options)
     connection_key = (target, options.check_connection, *sorted(options.producer_options.items()))
-    must_check_topic = target.new_topic is not None and stream_start is None
-    is_already_checked = connection_key in _checked_connections and not must_check_topic
+    must_check_topic = target.new_topic is not None and not is_stream
+    can_skip_check = connection_key in _checked_connections and not must_check_topic
     has_nothing_to_check = not options.check_connection and target.new_topic is None
-    if is_already_checked or has_nothing_to_check:
+    if can_skip_check or has_nothing_to_check:
         return
     checks = _run_preflight(options, target)
     log_warnings(checks)
@@ -165,8 +165,8 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
             only_connectivity_failed = all(
                 check.is_connectivity_failure for check in checks if check.outcome is Outcome.FAILED
             )
-            can_skip_check = only_connectivity_failed and options.exactly_once_options is None
-            remedy = f"\n{_UNREACHABLE_REMEDY}" if can_skip_check else ""
+            should_suggest_disabling = only_connectivity_failed and options.exactly_once_options is None
+            remedy = f"\n{_UNREACHABLE_REMEDY}" if should_suggest_disabling else ""
             raise PreflightError(add_kafka_prefix(f"{error}{remedy}"))
     return checks
 

@@ -138,7 +138,10 @@ def _is_allowed_type(column: str, data_type: DataType) -> bool:
 
 
 def _is_header_type(data_type: DataType) -> bool:
-    """Return whether this is one of the header types in the module's docstring. Names of struct fields must match."""
+    """Return whether `data_type` is one of the header types in the module's docstring.
+
+    A struct must have exactly the fields `key` and `value`, in this order.
+    """
     if isinstance(data_type, MapType):
         return isinstance(data_type.keyType, _STRING_TYPES) and isinstance(
             data_type.valueType, (*_STRING_TYPES, BinaryType)

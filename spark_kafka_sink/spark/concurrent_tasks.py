@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 _DYNAMIC_ALLOCATION_CONF = "spark.dynamicAllocation.enabled"
-"""With this setting, Spark changes the number of executors while a job runs."""
+"""The setting with which Spark changes the number of executors while a job runs."""
 
 
 def find_max_concurrent_tasks(session: Any) -> int | None:

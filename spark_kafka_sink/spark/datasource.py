@@ -34,7 +34,7 @@ from spark_kafka_sink.spark.options.write_method import MAP_IN_ARROW
 from spark_kafka_sink.spark.pyspark_versions import DataSource
 from spark_kafka_sink.spark.task_report import MicroBatchId
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
-from spark_kafka_sink.spark.worker_process import freeze_gc
+from spark_kafka_sink.spark.worker_process import update_gc_freeze
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
 _BOOTSTRAP_SERVERS_OPTION = "kafka.bootstrap.servers"
@@ -49,13 +49,13 @@ class KafkaDataSource(DataSource):
         """Whether this process plans the write. False in the process that commits the micro-batches of a stream."""
         # A planning worker creates the data source right after pyspark's daemon has collected the garbage, so the
         # remaining objects can be frozen now.
-        freeze_gc()
+        update_gc_freeze()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # After planning, Spark pickles the data source for the process that commits a stream's micro-batches.
         self.__dict__.update(state)
         self._is_planning = False
-        freeze_gc()
+        update_gc_freeze()
 
     @classmethod
     def name(cls) -> str:

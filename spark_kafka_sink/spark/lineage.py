@@ -137,7 +137,7 @@ class LineageWrite:
 
         `timeout_s`: how long to wait for the watcher if the query has ended.
         """
-        query, watcher = watched_query
+        query, watcher = watched_query.query, watched_query.watcher
         try:
             is_active = query.isActive
         except (Py4JError, OSError):

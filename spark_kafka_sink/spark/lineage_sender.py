@@ -31,7 +31,7 @@ _DEFAULT_TIMEOUT_MS = 5_000
 _API_KEY_PARAMETER = "api_key"
 """URL parameter with an API key, which becomes an Authorization header."""
 _MAX_QUEUED_EVENTS = 1_000
-"""Further events are dropped, so that a server that does not respond cannot exhaust the memory."""
+"""Maximum number of queued events. If a server does not respond, further events are dropped, to limit the memory."""
 _UNSUPPORTED_TRANSPORT_MESSAGE = (
     "spark.openlineage.transport.type is '{}'. This sink supports only the http, console and file transports. Set one "
     "of them, or ignore this message if OpenLineage's Spark listener is all that you need."

@@ -49,6 +49,7 @@ def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start: str | N
     encoders: dict[str, Any] = {}
     for format_options in options.formats:
         encoder = plan.value if format_options.record_part == "value" else plan.key
+        # A part whose format has a registry always has the other two; their checks are for the type checker.
         if format_options.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
             encoders[format_options.record_part] = attach_schema_id(
                 encoder, format_options, options.registry, options.topic, stream_start

@@ -2,13 +2,15 @@
 
 **Fewer objects for the garbage collector.** pyspark's daemon runs a full `gc.collect()` after each task, planning step
 and commit. numpy, pyarrow, pandas and pyspark create 75,000 to 95,000 objects that never become garbage, and visiting
-them takes 25 to 50 ms of CPU time. `freeze_gc` hides the existing objects from the collector.
+them takes 25 to 50 ms of CPU time. `update_gc_freeze` freezes the existing objects (`gc.freeze`), which hides them from
+the collector. The function's calls are counted in rounds of CALLS_PER_ROUND:
 
-- `freeze_gc` freezes objects only in its first few calls. One call is not enough, because pandas is imported only at
-  the end of the first task. On the other hand, each call also freezes unrelated objects that happen to be alive.
-- Frozen objects that belong to a user's code may become garbage later. After many calls, all objects are therefore
-  unfrozen for one collection and then frozen again.
-- `freeze_gc` does nothing if workers are not reused, or in a process that Spark did not start.
+- The first FREEZES_PER_ROUND calls freeze. One call is not enough, because pandas is imported only at the end of the
+  first task. On the other hand, each call also freezes unrelated objects that happen to be alive.
+- The last call unfreezes, because frozen objects that belong to a user's code may have become garbage. The daemon's
+  next collection frees this garbage, before the first call of the next round freezes the other objects again.
+- All calls in between do nothing.
+- No call does anything if workers are not reused, or in a process that Spark did not start.
 
 **No delayed acknowledgements.** The JVM sends a task's command and then its first rows in small segments. Nagle's
 algorithm holds back the second segment until the first one is acknowledged. Linux delays this acknowledgement by up to
@@ -25,42 +27,41 @@ import socket
 import stat
 from collections.abc import Iterable
 
-FREEZES_PER_CYCLE = 3
-"""Number of calls of `freeze_gc`, at the beginning of a cycle, that freeze objects."""
-CALLS_PER_CYCLE = 200
-"""Number of calls of `freeze_gc` until all objects are unfrozen and a new cycle begins."""
+FREEZES_PER_ROUND = 3
+"""Number of calls of `update_gc_freeze`, at the beginning of a round, that freeze objects."""
+CALLS_PER_ROUND = 200
+"""Number of calls of `update_gc_freeze` in a round. The last one unfreezes all objects, so the next collection is slow:
+with 200 calls, this costs 0.25 ms per call at most."""
 
 _REUSE_WORKER_VARIABLE = "SPARK_REUSE_WORKER"
 """The variable that makes pyspark's daemon keep a process after a task and collect its garbage."""
 _UNIX_SOCKET_VARIABLE = "PYTHON_UNIX_DOMAIN_ENABLED"
 """The variable that makes the JVM and the worker communicate through a Unix socket instead of TCP."""
 
-_calls_in_cycle = 0
-"""Number of calls of `freeze_gc` in the current cycle."""
+_calls_in_round = 0
+"""Number of calls of `update_gc_freeze` in the current round."""
 
 
-def reset_freeze_cycle() -> None:
-    """Reset the cycle of `freeze_gc` (tests only)."""
-    global _calls_in_cycle
-    _calls_in_cycle = 0
+def reset_gc_freeze_round() -> None:
+    """Begin a new round of `update_gc_freeze` (tests only)."""
+    global _calls_in_round
+    _calls_in_round = 0
 
 
-def freeze_gc() -> None:
-    """Hide the live objects from the garbage collector (`gc.freeze`), so that a collection does not visit them.
+def update_gc_freeze() -> None:
+    """Freeze the live objects, unfreeze all objects or do nothing, depending on the number of calls in this round.
 
-    The calls form cycles: the first calls of a cycle freeze the live objects, and the last one unfreezes all objects.
-    The daemon then collects the garbage once, before the first call of the next cycle freezes the objects again.
-
-    Our entry points call this function whenever Spark starts to use the process again. At this time, the daemon has
-    just collected the garbage, so hardly any of the frozen objects are garbage.
+    The module's docstring describes a round. Our entry points call this function whenever Spark starts to use the
+    process again. At this time, the daemon has just collected the garbage, so hardly any of the frozen objects are
+    garbage.
     """
-    global _calls_in_cycle
+    global _calls_in_round
     if _REUSE_WORKER_VARIABLE not in os.environ:
         return
-    _calls_in_cycle = _calls_in_cycle % CALLS_PER_CYCLE + 1
-    if _calls_in_cycle <= FREEZES_PER_CYCLE:
+    _calls_in_round = _calls_in_round % CALLS_PER_ROUND + 1
+    if _calls_in_round <= FREEZES_PER_ROUND:
         gc.freeze()
-    elif _calls_in_cycle == CALLS_PER_CYCLE:
+    elif _calls_in_round == CALLS_PER_ROUND:
         gc.unfreeze()
 
 

@@ -49,14 +49,14 @@ from spark_kafka_sink.spark.pool import PRODUCER_POOL, ProducerPool, find_idle_t
 from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import install_stderr_handler
-from spark_kafka_sink.spark.worker_process import disable_delayed_ack, freeze_gc
+from spark_kafka_sink.spark.worker_process import disable_delayed_ack, update_gc_freeze
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.record_digests import DigestCollector
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
 NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for setting a default topic."
-"""The wording of Spark's own sink."""
+"""The error message for a row without a topic, in the wording of Spark's own sink."""
 
 NO_TOPIC_LABEL = "no topic"
 """The key under which rows without a topic are counted. It is not a valid topic name."""
@@ -83,7 +83,7 @@ def write_rows(
     # Set up this Python process: log to the executor's stderr, and shorten small writes. Spark reuses the process for
     # many tasks, and any of them may be the first one, so every task does this.
     install_stderr_handler()
-    freeze_gc()
+    update_gc_freeze()
     disable_delayed_ack()
     monotonic_start_s = time.monotonic()
     context = TaskContext.get()

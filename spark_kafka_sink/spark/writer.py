@@ -34,7 +34,7 @@ from spark_kafka_sink.spark.pyspark_versions import (
 )
 from spark_kafka_sink.spark.task_report import BATCH_JOB_LABEL, MicroBatchId, TaskReport, build_write_report
 from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
-from spark_kafka_sink.spark.worker_process import freeze_gc
+from spark_kafka_sink.spark.worker_process import update_gc_freeze
 from spark_kafka_sink.spark.write_task import write_rows
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class KafkaBatchWriter(_SinkWriter, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Set up the process that commits, and commit the write."""
-        freeze_gc()
+        update_gc_freeze()
         install_stderr_handler()
         self.commit_job(messages)
 

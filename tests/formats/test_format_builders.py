@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.format_builders import SchemaFormat, build_latest_format
+from spark_kafka_sink.formats.format_builders import FormatAndSchema, build_latest_format
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema
 
-INDEXED_FORMAT = SchemaFormat(JsonFormat(), message_indexes=b"\2\2")
+INDEXED_FORMAT = FormatAndSchema(JsonFormat(), message_indexes=b"\2\2")
 
 
 def test_prefix_of_rows_has_magic_byte_schema_id_and_message_indexes() -> None:

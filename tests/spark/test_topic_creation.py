@@ -61,9 +61,9 @@ def test_next_write_recreates_deleted_topic(broker: EmbeddedBroker, checks: str)
 def test_micro_batch_does_not_check_topic_again(broker: EmbeddedBroker) -> None:
     """A broker that restarts at the beginning of a micro-batch must not fail the stream."""
     parsed = parse_options(options(broker))
-    check_connection_and_create_topic(parsed, "a start")
+    check_connection_and_create_topic(parsed, is_stream=True)
     broker.control.delete_topic("new")
-    check_connection_and_create_topic(parsed, "a start")
+    check_connection_and_create_topic(parsed, is_stream=True)
     assert "new" not in broker.cluster.topics
 
 

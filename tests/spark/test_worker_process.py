@@ -19,7 +19,12 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark import worker_process
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.worker_process import CALLS_PER_CYCLE, FREEZES_PER_CYCLE, freeze_gc, set_first_quickack
+from spark_kafka_sink.spark.worker_process import (
+    CALLS_PER_ROUND,
+    FREEZES_PER_ROUND,
+    set_first_quickack,
+    update_gc_freeze,
+)
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
@@ -36,34 +41,34 @@ class Node:
 @pytest.fixture
 def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    worker_process.reset_freeze_cycle()
+    worker_process.reset_gc_freeze_round()
     gc.unfreeze()
     gc.collect()
     yield
     gc.unfreeze()
-    worker_process.reset_freeze_cycle()
+    worker_process.reset_gc_freeze_round()
 
 
-def test_freeze_gc_hides_existing_objects(reused_worker: None) -> None:
+def test_first_call_hides_existing_objects(reused_worker: None) -> None:
     before = len(gc.get_objects())
-    freeze_gc()
+    update_gc_freeze()
     assert len(gc.get_objects()) < before / 10
 
 
-def test_second_freeze_gc_hides_objects_of_the_first_task(reused_worker: None) -> None:
-    freeze_gc()
+def test_second_call_hides_objects_of_the_first_task(reused_worker: None) -> None:
+    update_gc_freeze()
     late = [Node() for _ in range(1_000)]  # like the objects of pandas, which a task imports
-    freeze_gc()
+    update_gc_freeze()
     assert not any(value is late for value in gc.get_objects())
 
 
 def test_stops_freezing_after_few_tasks(reused_worker: None) -> None:
-    for _ in range(FREEZES_PER_CYCLE):
-        freeze_gc()
+    for _ in range(FREEZES_PER_ROUND):
+        update_gc_freeze()
     hidden = gc.get_freeze_count()
     more = [Node() for _ in range(1_000)]
-    for _ in range(FREEZES_PER_CYCLE, CALLS_PER_CYCLE - 1):
-        freeze_gc()
+    for _ in range(FREEZES_PER_ROUND, CALLS_PER_ROUND - 1):
+        update_gc_freeze()
     assert gc.get_freeze_count() <= hidden
     del more
 
@@ -71,27 +76,27 @@ def test_stops_freezing_after_few_tasks(reused_worker: None) -> None:
 def test_garbage_of_user_code_is_finally_collected(reused_worker: None) -> None:
     left = Node()
     is_alive = weakref.ref(left)
-    freeze_gc()
+    update_gc_freeze()
     del left
-    for _ in range(CALLS_PER_CYCLE - 2):
-        freeze_gc()
+    for _ in range(CALLS_PER_ROUND - 2):
+        update_gc_freeze()
         assert is_alive() is not None
-    freeze_gc()
+    update_gc_freeze()
     gc.collect()
     assert is_alive() is None
 
 
 def test_freezes_again_after_unfreezing(reused_worker: None) -> None:
-    for _ in range(CALLS_PER_CYCLE):
-        freeze_gc()
+    for _ in range(CALLS_PER_ROUND):
+        update_gc_freeze()
     assert gc.get_freeze_count() == 0
-    freeze_gc()
+    update_gc_freeze()
     assert gc.get_freeze_count() > 0
 
 
 def test_does_not_freeze_in_process_that_spark_does_not_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    freeze_gc()
+    update_gc_freeze()
     assert gc.get_freeze_count() == 0
 
 
@@ -99,7 +104,7 @@ def test_every_entry_point_of_spark_freezes_first(reused_worker: None, monkeypat
     """Entry points: create the source or plan, commit a stream's batch, commit a job, and run a task."""
     writer = KafkaBatchWriter(parse_options({"kafka.bootstrap.servers": "a:1", "topic": "t"}), ColumnPlan(value=0))
     looks: list[bool] = []
-    monkeypatch.setattr(worker_process, "FREEZES_PER_CYCLE", 4)
+    monkeypatch.setattr(worker_process, "FREEZES_PER_ROUND", 4)
     monkeypatch.setattr(gc, "freeze", lambda: looks.append(True))
     source = KafkaDataSource({})
     times = [len(looks)]

@@ -80,13 +80,13 @@ def _build_response_partitions(
     """Build response partitions. `response_type` is one of two classes with the same fields, for v7 and v8."""
     return [
         response_type(
-            partition_index=partition,
-            committed_offset=committed.offset,
-            committed_leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-            error_code=error_code,
+            partition_index=offset.partition,
+            committed_offset=offset.committed.offset,
+            committed_leader_epoch=offset.committed.leader_epoch,
+            metadata=offset.committed.metadata,
+            error_code=offset.error_code,
         )
-        for partition, committed, error_code in offsets
+        for offset in offsets
     ]
 
 

@@ -39,17 +39,17 @@ def handle(context: RequestContext, request: DescribeConfigsRequest) -> HandlerR
 def _describe_resource(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     """Return the requested settings of a topic or broker; all of them if the request names none."""
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
-    error_code, defaults, topic_config = _find_settings(context, resource)
-    result.error_code = error_code
+    settings = _find_settings(context, resource)
+    result.error_code = settings.error_code
     requested_names = resource.configuration_keys
     result.configs = [
         DescribeConfigsResourceResult(
             name=name,
             value=value,
-            config_source=_TOPIC_CONFIG_SOURCE if name in topic_config else _DEFAULT_CONFIG_SOURCE,
+            config_source=_TOPIC_CONFIG_SOURCE if name in settings.topic_config else _DEFAULT_CONFIG_SOURCE,
             config_type=TOPIC_SETTINGS[name].type if name in TOPIC_SETTINGS else SettingType.INT,
         )
-        for name, value in {**defaults, **topic_config}.items()
+        for name, value in {**settings.defaults, **settings.topic_config}.items()
         if requested_names is None or name in requested_names
     ]
     return result

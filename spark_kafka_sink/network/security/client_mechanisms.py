@@ -93,7 +93,7 @@ _token_sources: dict[object, TokenSource] = {}
 # In a forked child, the lock of a token source may be held by a thread that does not exist there.
 os.register_at_fork(after_in_child=_token_sources.clear)
 _MAX_TOKEN_SOURCES = 64
-"""When this many configurations are cached, all are dropped before the next one is added."""
+"""Number of cached configurations at which all are dropped before the next one is added."""
 
 
 def clear_token_sources() -> None:

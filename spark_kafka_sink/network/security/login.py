@@ -1,9 +1,9 @@
 """Parses the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
 
-A fault is an error message about one option. Its text is a predicate, such as "must not be empty", because OptionFault
-puts the option's name in front of it. {sasl.mechanism} in a text stands for the name of that option, in the user's
-spelling. Any other name in braces stands for a value that is passed along with the text. In f-strings, use
-option_placeholder() instead of braces.
+A fault is an error message about one option. Write its text as a predicate, such as "must not be empty.", because
+OptionFault puts the option's name before it. A placeholder such as {sasl.mechanism} is replaced with the option's name
+in the user's spelling, for example kafka.sasl.mechanism in a Spark job. A placeholder for a value, such as {module}, is
+replaced with the argument of this name. In f-strings, use option_placeholder() instead of braces.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SINGLE_TOKEN_SOURCE_MESSAGE = (
     "{sasl.jaas.config} (for tests)."
 )
 _MAX_NUMBER = 1e9
-"""All numbers (seconds, milliseconds or a factor) must be less. This also rejects infinity and NaN."""
+"""Limit that all numbers (seconds, milliseconds or a factor) must be below. This also rejects infinity and NaN."""
 # package.module:function, or package.module:Class.method
 _FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
@@ -333,7 +333,7 @@ def _parse_assertion_config(
         nbf_seconds=int(_parse_number(options, f"{prefix}claim.nbf.seconds", faults)),
         includes_jti=_parse_boolean(options, f"{prefix}claim.jti.include", faults),
     )
-    if not config.issuer and not config.template_file:
+    if not config.issuer and not config.template_file:  # the template may contain the issuer
         faults.add(
             f"{prefix}private.key.file",
             "requires the issuer of the assertion: set {sasl.oauthbearer.client.credentials.client.id}, or "

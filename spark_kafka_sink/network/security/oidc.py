@@ -47,7 +47,7 @@ ENDPOINT_URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 _MIN_REPORTED_CLOCK_SKEW_S = 30
 """Smallest clock skew that error messages mention. Some providers tolerate no skew, others at most a few minutes."""
 _MAX_LIFETIME_S = 10 * 365 * 86400
-"""A longer lifetime in a response is reduced to this value (ten years)."""
+"""Maximum lifetime of a token (ten years). A longer lifetime in a response is reduced to it."""
 _JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ERROR_CODE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")

@@ -30,7 +30,7 @@ from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.network.transport import raise_if_connect_failed
 
 _NO_CHECK_TIME_FLAG = 0x200000
-"""Lets an expired certificate pass verification. The value of X509_V_FLAG_NO_CHECK_TIME in OpenSSL's x509_vfy.h."""
+"""Flag that lets an expired certificate pass verification: X509_V_FLAG_NO_CHECK_TIME in OpenSSL's x509_vfy.h."""
 
 MAX_SUBJECT_ALT_NAMES = 5
 _SHORT_NAMES = {

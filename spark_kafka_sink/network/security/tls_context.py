@@ -4,9 +4,9 @@ TLS versions before 1.2 are not supported. The broker's certificate is always ve
 the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
 descriptor whose file has no name in any directory.
 
-The text of an OptionFault is a predicate, such as "must be true or false", because the option's name is put in front of
-it. {ssl.key.password} in a text stands for the name of that option, in the user's spelling. Any other name in braces
-stands for a value that is passed along with the text.
+Write the text of an OptionFault as a predicate, such as "must be true or false.", because it follows the option's name.
+A placeholder such as {ssl.key.password} is replaced with the option's name in the user's spelling. Any other
+placeholder is replaced with the value of this name that is passed with the text.
 """
 
 from __future__ import annotations

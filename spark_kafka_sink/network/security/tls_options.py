@@ -1,8 +1,8 @@
 """Parses the `ssl.*` options into a TlsConfig.
 
-A fault is an error message about one option. Its text is a predicate, such as "must be true or false", because
-OptionFault puts the option's name in front of it. {ssl.key.password} in a text stands for the name of that option, in
-the user's spelling.
+A fault is an error message about one option. Write its text as a predicate, such as "must be true or false.", because
+OptionFault puts the option's name before it. A placeholder such as {ssl.key.password} is replaced with the option's
+name in the user's spelling.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ write_method.py     defines writeMethod
 delivery.py         defines and parses deliveryGuarantee and its options
 values.py           parses kinds of values that only the sink's options have
 names.py            spells option names as Spark jobs do, and lists options that get a specific error message
-ignored_options.py  lists options of Spark's source, consumers and schema registries, which the sink ignores
+ignored_options.py  lists the options that the sink ignores: those of Spark's source, consumers and schema registries
 sink_options.py     defines SinkOptions, which is pickled to the tasks
 
 The options for valueFormat, keyFormat and schema registries are in formats/, because the producer also has them.

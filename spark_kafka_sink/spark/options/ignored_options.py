@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka source, consumers and schema registries, which the sink ignores with a warning.
+"""Options that the sink ignores with a warning: those of Spark's Kafka source, Kafka consumers and schema registries.
 
 Jobs often keep them in the same dictionary as the sink's options. Spark's own sink also ignores them.
 """
@@ -57,3 +57,5 @@ CONSUMER_OPTIONS = (
 )
 
 REGISTRY_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.", "apicurio.")
+"""Prefixes of the options of schema registries. Those with REGISTRY_PREFIX are used if valueFormat or keyFormat is set.
+"""

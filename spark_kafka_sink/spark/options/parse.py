@@ -9,8 +9,8 @@ Spark passes option names in lowercase. There are three kinds of options:
 Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver before any task, and its
 result is pickled to the tasks.
 
-The text of a fault is a template: `{name}` stands for an option name or a value, and is replaced when the fault is
-rendered (OptionFault).
+The text of a fault is a template: the name of an option or of a value in braces is replaced when the fault is shown to
+the user (OptionFault).
 
 Option values may contain passwords, so no repr shows a value. No error shows the value of an option in
 SECURITY_OPTIONS, of another secret option, or of an unknown option, which may be a misspelt secret.
@@ -28,7 +28,7 @@ from typing import NamedTuple
 from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_values
 from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
-from spark_kafka_sink.errors import ConfigurationError, OptionFault
+from spark_kafka_sink.errors import ConfigurationError, OptionFault, option_placeholder
 from spark_kafka_sink.formats.options import find_encoded_parts, parse_format_options
 from spark_kafka_sink.formats.registry_options import parse_registry_options
 from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX
@@ -62,7 +62,7 @@ from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK
 _log = logging.getLogger(__name__)
 
 _MIN_NAME_SIMILARITY = 0.75
-"""Less similar names are not suggested. Even unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
+"""Minimum similarity of a suggested name. Unrelated names, such as 'mergeSchema' and 'keySchema', reach 0.7."""
 _ASYNC_PROGRESS_NAMES_BY_LOWERCASE = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
 _LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
 
@@ -283,7 +283,7 @@ def _check_topics_differ(parsed_options: ParsedOptions, topics: Mapping[str, str
         if first_topic is not None and first_topic == second_topic:
             parsed_options.faults.add(
                 first_option,
-                f"is {{topic!r}}, and so is {{{second_option}}}. Set a different topic for each.",
+                f"is {{topic!r}}, and so is {option_placeholder(second_option)}. Set a different topic for each.",
                 topic=first_topic,
             )
 

@@ -27,7 +27,7 @@ class SinkOptions:
     """The topic to create if `topic` is missing. Only the driver uses it."""
 
     distribution: DistributionOptions | None = None
-    """How to distribute rows over tasks; None if rows stay in their tasks or are already distributed."""
+    """The distribution of rows over tasks; None if rows stay in their tasks or are already distributed."""
 
     dead_letter_topic: str | None = None
     check_connection: bool = True

@@ -105,4 +105,4 @@ _OPTIONS = (
 )
 SINK_OPTIONS = build_option_table(_OPTIONS)
 OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
-"""Spark passes option names in lowercase."""
+"""Option names by lowercase name, because Spark passes option names in lowercase."""

@@ -408,6 +408,7 @@ def _prepare_exactly_once(writer: Any, recorded_calls: RecordedCalls) -> None:
     base_directory = get_writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINT_LOCATION_CONF, None)
     call = recorded_calls.last_call("queryName")
     query_name = options.get("queryname") if call is None else call.bound_arguments["queryName"]
+    # Without a query name, Spark would create a different directory below this one for each start of the query.
     if not base_directory or not query_name:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
     writer.option("checkpointLocation", f"{base_directory.rstrip('/')}/{query_name}")
@@ -442,9 +443,9 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
 
 
 def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Like `_prepare_write`, for a write to a table.
+    """Prepare a write to a table with `_prepare_write`, and reject options that have no effect on such a write.
 
-    Also raise ConfigurationError if the options require mapInArrow or a distribution.
+    Raise ConfigurationError if the options require mapInArrow or a distribution.
     """
     if should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)

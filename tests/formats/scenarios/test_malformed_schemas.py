@@ -65,9 +65,9 @@ def test_accepts_structs_of_eighty_levels(levels: int) -> None:
     for _ in range(levels):
         data_type = pa.struct([pa.field("x", data_type)])
     for name in ("avro", "avro-confluent", "json-schema-confluent", "protobuf-confluent"):
-        schema_format = build_format(name, [pa.field("x", data_type)], SchemaOptions())
-        if schema_format.schema is not None and name != "protobuf-confluent":
-            build_format(name, [pa.field("x", data_type)], SchemaOptions(schema_format.schema.text))
+        format_and_schema = build_format(name, [pa.field("x", data_type)], SchemaOptions())
+        if format_and_schema.schema is not None and name != "protobuf-confluent":
+            build_format(name, [pa.field("x", data_type)], SchemaOptions(format_and_schema.schema.text))
 
 
 def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
