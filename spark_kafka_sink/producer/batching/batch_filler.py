@@ -344,7 +344,7 @@ class BatchFiller:
         `slices`: the slices of all buffers.
         """
         encoded_buffers: list[EncodedBuffer] = []
-        stage_lease = stage.leases[0]  # reserves the memory of all rows (see _split_into_row_groups)
+        stage_lease = stage.reservation_lease
         next_slice = 0
         for encoded_slices in encoded_slices_by_buffer:
             slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))

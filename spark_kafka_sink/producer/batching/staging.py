@@ -72,7 +72,10 @@ fills four batches sooner, and then its own thread assigns the records."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
-"""A serialized record from send(): value, key, headers, requested partition, and timestamp in milliseconds."""
+"""A serialized record from send(): value, key, headers, requested partition, and timestamp in milliseconds.
+
+It is a plain tuple, because creating any other object for each record would make send() slower.
+"""
 
 
 class StagedRecords:
@@ -96,7 +99,8 @@ class StagedRecords:
     @property
     def partitions(self) -> NDArray[np.int32]:
         """The requested partition of each record, or -1 if none was requested."""
-        return np.array([-1 if partition is None else partition for *_, partition, _ in self.records], np.int32)
+        requested_partitions = [partition for _value, _key, _headers, partition, _timestamp_ms in self.records]
+        return np.array([-1 if partition is None else partition for partition in requested_partitions], np.int32)
 
     def add(self, record: SingleRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Append a record and return its future."""
@@ -203,7 +207,8 @@ class Stage:
         """Set when the sender must check this topic again: another thread was filling batches from the stage when the
         sender found it due, or rows that were returned to the stage are due earlier than the sender knows."""
         self.leases: list[MemoryLease] = []
-        """Leases that own the reserved memory while batches are being filled from the stage."""
+        """Leases that own the reserved memory while batches are being filled from the stage: `reservation_lease`,
+        then one for each encoded buffer."""
 
     def __repr__(self) -> str:
         size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
@@ -213,6 +218,11 @@ class Stage:
     def assigned_entries(self) -> list[Rows]:
         """The entries that are already assigned to partitions. After `assign_partitions`, these are all entries."""
         return [entry for entry in self.entries if isinstance(entry, Rows)]
+
+    @property
+    def reservation_lease(self) -> MemoryLease:
+        """The lease that takes over the memory of all rows, and then gives each encoded buffer's lease its share."""
+        return self.leases[0]
 
     def add(self, rows: Rows, reserved_bytes: int) -> None:
         """Append rows for which the caller has reserved `reserved_bytes`."""
