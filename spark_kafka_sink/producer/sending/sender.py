@@ -444,4 +444,7 @@ class Sender:
 
         `error`: the error; None changes nothing.
         """
-        self.fatal_error = self.fatal_error or error
+        # Write nothing without an error: another thread may set one between this read and this write (see
+        # handle_interrupted_append), and None would replace it.
+        if error is not None:
+            self.fatal_error = self.fatal_error or error
