@@ -134,6 +134,13 @@ class BatchAppends(NamedTuple):
             start = stop
 
 
+class _SparseRemainder(NamedTuple):
+    """The argument and the result of a `_has_sparse_remainder` call."""
+
+    max_body_bytes: int
+    is_sparse: bool
+
+
 class Stage:
     """The staging buffer of one topic.
 
@@ -193,9 +200,8 @@ class Stage:
         """The maximum of _bytes_by_partition."""
         self._nonempty_partition_count = 0
         """Number of partitions that have Rows."""
-        self._cached_sparse_remainder: tuple[int, bool] | None = None
-        """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
-        then."""
+        self._cached_sparse_remainder: _SparseRemainder | None = None
+        """The last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since then."""
         # The schedule of the sender thread.
         self.record_assignment_due_ms = math.inf
         """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
@@ -359,12 +365,13 @@ class Stage:
 
         `max_body_bytes`: the maximum size of a batch without its header.
         """
-        if self._cached_sparse_remainder is None or self._cached_sparse_remainder[0] != max_body_bytes:
+        cached = self._cached_sparse_remainder
+        if cached is None or cached.max_body_bytes != max_body_bytes:
             remainder = self._bytes_by_partition[self._bytes_by_partition < max_body_bytes]
             min_average_bytes = min(_FULL_STAGE_BYTES_PER_PARTITION, max_body_bytes // 2)
             is_sparse = int(remainder.sum()) < min_average_bytes * int(np.count_nonzero(remainder))
-            self._cached_sparse_remainder = max_body_bytes, is_sparse
-        return self._cached_sparse_remainder[1]
+            cached = self._cached_sparse_remainder = _SparseRemainder(max_body_bytes, is_sparse)
+        return cached.is_sparse
 
     def find_ready_partitions(self, max_body_bytes: int) -> NDArray[np.bool_] | None:
         """Return a mask of the partitions whose rows should become batches now, or None if all rows should.
