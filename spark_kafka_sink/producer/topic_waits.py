@@ -42,7 +42,11 @@ class _TopicsInUse(NamedTuple):
 
 
 class TopicMetadataWaiter:
-    """Waits for the metadata of the topics that callers send to. Thread-safe."""
+    """Waits for the metadata of the topics that callers send to.
+
+    Thread-safe without a lock: `_topics_in_use` is replaced as a whole. If an entry of a dictionary is lost because
+    threads overwrite each other's changes, a later call only records a topic's use, or waits, once more.
+    """
 
     def __init__(
         self,

@@ -163,7 +163,8 @@ class TransactionManager:
             if version is None:
                 version = self._version or 1  # that of the previous transaction, or 1 if there was none
             # A new epoch is needed in two cases. Brokers expect one for the first transaction of version 2. And if a
-            # request of an earlier transaction runs late, it would affect this transaction under the same epoch.
+            # request of an earlier transaction runs late, it would affect this transaction under the same epoch. But
+            # the epoch is new anyway after a transaction of version 2, and if there was none (version 0).
             if self._version == 1 and (version >= 2 or self._may_have_late_request):
                 self._request_producer_id(self.id_and_epoch)
             self._version = version
