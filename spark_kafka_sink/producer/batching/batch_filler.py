@@ -217,8 +217,8 @@ class BatchFiller:
                 max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
                 if not stage.is_full(max_body_bytes):
                     return None
-            # Keep this order: an interrupt between the statements leaves the stage in both mappings rather than in
-            # neither. `fail_staged_rows` can handle the former, whereas the latter would lose the stage's rows.
+            # Keep this order: an interrupt between the statements leaves the stage in both mappings, which
+            # `fail_staged_rows` can handle. The rows of a stage in neither mapping would be lost.
             self._stages_in_use[topic] = stage
             del self.stages[topic]
             return stage

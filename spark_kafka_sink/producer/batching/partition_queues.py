@@ -327,7 +327,7 @@ class PartitionQueues:
 
         The total size of the batches is at most `max_bytes`, unless the first batch alone is larger.
 
-        `admit`: returns whether a batch may be sent now. If it may not, its queue is muted.
+        `admit`: returns whether a batch may be sent now. If the result is False, the batch's queue is muted.
         """
         drained_batches: list[ProducerBatch] = []
         drained_bytes = 0
