@@ -90,8 +90,8 @@ class Sender:
         self.fatal_error: KafkaSinkError | None = None
         """The error that ends the producer; None while there is none.
 
-        `handle_interrupted_append` also sets it without a lock. If two threads set an error at the same time, either of
-        the errors may remain.
+        Other threads set it in handle_interrupted_append, without a lock. If two threads set an error at the same time,
+        either error may remain.
         """
 
     # --- start and end

@@ -146,7 +146,7 @@ class TransactionManager:
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
             # It is unknown which requests the other process has sent under this epoch, and which sequence is next. So
-            # the next transaction must have a new epoch, which this flag makes `begin` request.
+            # the next transaction must have a new epoch, which this flag makes `begin` request after version 1.
             self._may_have_late_request = True
             self._transaction = OpenTransaction(prepared.version, is_started=True)
             self._lifecycle.transition_to(_State.PREPARED)
