@@ -118,7 +118,7 @@ GUARDS = [
         "_lock",
         _names(
             "_lifecycle _transaction _version _needs_producer_id _id_and_epoch_to_send _transaction_count "
-            "_has_delayable_request"
+            "_may_have_late_request"
         ),
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),

@@ -312,7 +312,7 @@ TRANSACTION_BRANCHES = (
         "if not transaction.accepts_records:",
     ),
     Branch(
-        "a producer takes over a prepared transaction", f"{_MANAGER}.take_over", "self._has_delayable_request = True"
+        "a producer takes over a prepared transaction", f"{_MANAGER}.take_over", "self._may_have_late_request = True"
     ),
     # Requests
     Branch(
@@ -338,7 +338,7 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a transaction begins under a new epoch",
         f"{_MANAGER}.begin",
-        "if self._version == 1 and (version >= 2 or self._has_delayable_request):",
+        "if self._version == 1 and (version >= 2 or self._may_have_late_request):",
     ),
     Branch("a transaction is the first one after an upgrade to version 2", f"{_MANAGER}.begin", "version >= 2"),
     Branch(

@@ -31,7 +31,7 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/sending/idempotence.py: Idempotence.handle_retry: return": (
         "nothing uses the phase of a partition if idempotence is disabled"
     ),
-    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if self._has_ended:": (
+    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if self._has_sender_ended:": (
         "see the next statement"
     ),
     "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: "

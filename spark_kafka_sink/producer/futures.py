@@ -89,14 +89,14 @@ def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
-    Most callers never read the futures of their records. Future.__init__ creates a condition and two lists (1.5 kB),
+    Most callers never access the futures of their records. Future.__init__ creates a condition and two lists (1.5 kB),
     which takes as long as the rest of send(). SendFuture.__init__ therefore does not call Future.__init__, and
     RecordFutures stores the outcomes of many records together. The first access to an attribute of Future creates an
     ordinary Future and copies its attributes to this object.
 
     The sender thread and the thread that first accesses an attribute need no common lock:
 
-        sender thread       1. stores the outcome                    2. completes the watched future, if any
+        sender thread       1. stores the outcome                    2. completes the future if it is watched
         first access        1. adds the future to watched_futures    2. completes the future if it has an outcome
 
     Each thread stores before it reads, so at least one of them sees what the other has stored.
@@ -184,7 +184,7 @@ class RecordFutures:
     """The outcomes of consecutive records of one topic that were passed to send() and staged together.
 
     This is a SendCall (calls.py). A row index is the position of a record among the records that were staged together.
-    Outcomes arrive for whole groups of rows, and are indexed by row only when a future is first read.
+    Outcomes arrive for whole groups of rows, and are indexed by row only when a caller first accesses a future.
     """
 
     future_bytes_per_row = FUTURE_BYTES
@@ -193,7 +193,7 @@ class RecordFutures:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
         """Callbacks by row index, for rows that have no outcome yet."""
         self.watched_futures: dict[int, SendFuture] = {}
-        """Futures by row index, for rows whose future was read before they had an outcome."""
+        """Futures by row index, for rows whose future a caller accessed before they had an outcome."""
         self._topic = topic
         self._shared_outcomes: list[_SharedOutcome] = []
         self._indexed_outcome_count = 0
@@ -212,16 +212,16 @@ class RecordFutures:
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
-        """Add the outcome of the rows in each range, as SendCall documents."""
+        """Deliver the outcome of the rows in each range, as SendCall documents."""
         for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
-            self._add_outcome(_SharedOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
+            self._deliver_outcome(_SharedOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
     def fail_rows(
         self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
-        """Add the outcome of the failed rows, as SendCall documents."""
+        """Deliver the outcome of the failed rows, as SendCall documents."""
         partition = -1 if failure.partition is None else failure.partition
-        self._add_outcome(
+        self._deliver_outcome(
             _SharedOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
         )
 
@@ -234,7 +234,7 @@ class RecordFutures:
         row_index = 0  # the record is the only one of this object
         self.callbacks[row_index] = callbacks
         row_indices = np.array([row_index], np.int64)
-        interruption = self._add_outcome(
+        interruption = self._deliver_outcome(
             _SharedOutcome(row_indices, partition=-1 if partition is None else partition, error=error)
         )
         if interruption is not None:
@@ -289,27 +289,32 @@ class RecordFutures:
             self._value_sizes.item(row_index),
         )
 
-    def _add_outcome(self, shared_outcome: _SharedOutcome) -> BaseException | None:
-        """Run the callbacks of the rows, store the outcome, and complete the futures that callers have already read.
+    def _deliver_outcome(self, shared_outcome: _SharedOutcome) -> BaseException | None:
+        """Run the callbacks of the rows, store the outcome, and complete the watched futures of the rows.
 
-        If callbacks raised a BaseException that is not an Exception, such as KeyboardInterrupt, return the last one.
-        Otherwise return None.
+        Return what `_run_callbacks` returns.
         """
         try:
             return self._run_callbacks(shared_outcome) if self.callbacks else None
-        finally:
+        finally:  # the rows must get their outcome even if an interrupt between two callbacks ends `_run_callbacks`
             self._shared_outcomes.append(shared_outcome)
             if self.watched_futures:
-                for row_index in shared_outcome.row_indices.tolist():
-                    future = self.watched_futures.pop(row_index, None)
-                    record_outcome = None if future is None else self.find_record_outcome(row_index)
-                    if future is not None and record_outcome is not None:
-                        complete_safely(future.complete, record_outcome)
+                self._complete_watched_futures(shared_outcome)
+
+    def _complete_watched_futures(self, shared_outcome: _SharedOutcome) -> None:
+        """Complete the watched futures of the rows, whose outcome has just been stored."""
+        for row_index in shared_outcome.row_indices.tolist():
+            future = self.watched_futures.pop(row_index, None)
+            if future is None:
+                continue
+            record_outcome = self.find_record_outcome(row_index)
+            if record_outcome is not None:
+                complete_safely(future.complete, record_outcome)
 
     def _run_callbacks(self, shared_outcome: _SharedOutcome) -> BaseException | None:
         """Run each callback of the rows once.
 
-        Return the last exception that is not an Exception, such as KeyboardInterrupt, or None if there was none.
+        Return the last BaseException raised by a callback that is not an Exception, such as KeyboardInterrupt, or None.
         """
         interruption: BaseException | None = None
         for position, row_index in enumerate(shared_outcome.row_indices.tolist()):

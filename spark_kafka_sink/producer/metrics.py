@@ -106,7 +106,7 @@ class _SendTotals:
 class _TopicMetrics:
     """The metrics of one topic, as in the Java client's `producer-topic-metrics` group.
 
-    The Java client calls compression ratios `compression-rate`, and so do our metric names.
+    Compression ratios are published as `compression-rate`, the Java client's name for them.
     """
 
     __slots__ = ("compression_ratios", "failed_records", "retried_records", "sent_bytes", "sent_records")

@@ -270,7 +270,7 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
 
     A tail consists of the last 0 to 3 bytes of a key, which do not fill a word.
 
-    `tail_words`: for each key, the word that begins with the tail. The other bytes of the word are surplus.
+    `tail_words`: for each key, a word whose first bytes are the tail. The other bytes are surplus, and arbitrary.
     `tail_byte_counts`: the number of bytes of each tail.
     """
     # Shift out the surplus bits. Without a tail, all 32 bits are surplus, and numpy shifts the word to 0.
@@ -279,7 +279,7 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
     tail_words >>= surplus_bits
     hashes ^= tail_words
     has_tail = np.minimum(tail_byte_counts, 1).view(np.uint32)
-    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # m if there is a tail, and 1 if not
+    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # by m if there is a tail, else by 1
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:

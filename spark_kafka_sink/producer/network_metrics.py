@@ -85,14 +85,14 @@ class NetworkMetrics:
     def update(self, now_ms: float) -> None:
         """Record the increase of each counter since the last call."""
         self._traffic.update(now_ms)
-        previous_select_count = self._meters["select"].total
+        previous_select_count = self._meters["select"].total  # read before the loop updates this meter
         for name, attribute in _COUNTER_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
         # A timer's average is the time per select, so count the selects since the last call.
         new_select_count = self._meters["select"].total - previous_select_count
         for name, attribute in _TIMER_ATTRIBUTES.items():
-            nanoseconds = getattr(self._counts, attribute) * NANOSECONDS_PER_MS
-            self._timers[name].record_increase(nanoseconds, now_ms, count=new_select_count)
+            total_ms = getattr(self._counts, attribute)
+            self._timers[name].record_increase(total_ms * NANOSECONDS_PER_MS, now_ms, count=new_select_count)
         # Iterate over a copy, because the sender thread may add the channel of a new node concurrently.
         for channel_id, channel_counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:

@@ -41,7 +41,7 @@ from spark_kafka_sink.producer.murmur2 import compute_partitions
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks, take_rows
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
@@ -312,9 +312,9 @@ def _assign_by_key(
     `partitions`: the partition of each row, which is set in place.
     `unassigned_indices`: the indices of the unassigned rows, at least one.
     """
-    unassigned_keys = RecordColumns(key).take(unassigned_indices).value
-    partitions[unassigned_indices], keyless_indices = compute_partitions_by_key(unassigned_keys, partition_count)
-    return unassigned_indices[keyless_indices]
+    unassigned_keys = take_rows(combine_chunks(key), unassigned_indices)
+    partitions[unassigned_indices], keyless_positions = compute_partitions_by_key(unassigned_keys, partition_count)
+    return unassigned_indices[keyless_positions]
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -3,9 +3,9 @@
 caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
 sender thread       batches -> brokers -> results -> callbacks, futures
 
-send() passes one record per call, send_columns() many rows as Arrow columns. The callbacks of staged records run on the
+send() takes one record; send_columns() takes many rows as Arrow columns. The callbacks of staged records run on the
 sender thread, which also frees memory and updates the metadata. A method that is called in such a callback must
-therefore never wait for either.
+therefore never wait for memory or metadata, because the sender thread would wait for itself.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.staging import SingleRecord
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig, merge_keywords
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, SendFuture
@@ -457,7 +458,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             staged_count, error = self._accumulator.append_columns(
                 topic, rows, max_block_ms=max_block_ms, check_open=transaction_check
             )
-        except BaseException as append_error:  # usually a KeyboardInterrupt: how many rows are staged is unknown
+        except BaseException as append_error:
+            # Usually a KeyboardInterrupt, after which it is unknown how many rows are staged.
             self._sender.handle_interrupted_append("send_columns()", append_error)
             raise
         if error is not None:
@@ -490,10 +492,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         started_ms = self._system.now()
         snapshot = self._await_topic(topic, started_ms, partition)
         key, value, headers = self._serializers.serialize(record)
-        # A null has the length -1, as in its encoding. MAX_RECORD_OVERHEAD_BYTES contains a byte to make up for it.
-        key_bytes = -1 if key is None else len(key)
-        value_bytes = -1 if value is None else len(value)
-        size = MAX_RECORD_OVERHEAD_BYTES + key_bytes + value_bytes + compute_max_headers_bytes(headers)
+        # Count a null as -1 bytes, the length with which it is encoded. MAX_RECORD_OVERHEAD_BYTES includes one byte for
+        # each -1.
+        key_size = -1 if key is None else len(key)
+        value_size = -1 if value is None else len(value)
+        size = MAX_RECORD_OVERHEAD_BYTES + key_size + value_size + compute_max_headers_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
             raise build_record_size_error(topic, size, self.config)
         if partition is not None:
@@ -503,7 +506,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             partition = self._call_record_partitioner(topic, key, value, snapshot)
         if timestamp_ms is None:
             timestamp_ms = self._system.wall_ms()
-        serialized_record = (value, key, headers, partition, timestamp_ms)
+        serialized_record: SingleRecord = (value, key, headers, partition, timestamp_ms)
         try:
             return self._accumulator.append_record(
                 topic,
@@ -516,7 +519,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             )
         except KafkaSinkError as error:
             raise self._add_buffer_hint(error) from None
-        except BaseException as append_error:  # usually a KeyboardInterrupt: whether the record is staged is unknown
+        except BaseException as append_error:
+            # Usually a KeyboardInterrupt, after which it is unknown whether the record is staged.
             self._sender.handle_interrupted_append("send()", append_error)
             raise
 

@@ -95,8 +95,10 @@ def _encode_headers(headers: Any) -> Any:
         return headers
     encoded_headers: list[Any] = []
     for header in headers:
-        has_text_value = isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
-        encoded_headers.append((header[0], header[1].encode()) if has_text_value else header)
+        if isinstance(header, tuple) and len(header) == 2:
+            name, value = header
+            header = (name, value.encode()) if isinstance(value, str) else header
+        encoded_headers.append(header)
     return tuple(encoded_headers)
 
 

@@ -59,28 +59,29 @@ class DigestCollector:
     def _add_ranges(
         self, topic: str, stored_ranges: NDArray[np.int64], row_indices: NDArray[np.int64], hashes: UInt64Array
     ) -> None:
-        """Add the hashes of the rows in stored ranges of one row group, which are rows that were encoded together.
+        """Add the hashes of the rows in `stored_ranges` to the sums of their partitions.
 
-        `stored_ranges`: one row per range and one column per field of StoredRange.
-        `row_indices`: the index in the call of each row of the group.
+        `stored_ranges`: at least one range of a row group (rows that were encoded together), as an array with one range
+        per row and one field of StoredRange per column.
+        `row_indices`: for each row of the group, its index in the call.
         `hashes`: the hash of each row of the call.
         """
         starts, stops, partitions, _base_offsets, _log_append_times = stored_ranges.T
         row_counts = stops - starts
-        # `group_indices` lists the rows of all ranges, one range after the other, as indices in the row group. Range i
-        # begins at the position first_positions[i] of this list.
+        # `indices_in_group` lists the rows of all ranges, one range after the other. Range i begins at the position
+        # first_positions[i] of this list.
         end_positions = row_counts.cumsum()
         first_positions = end_positions - row_counts
-        group_indices = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
-        hash_halves = split_hashes(hashes[row_indices[group_indices]])
+        indices_in_group = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
+        hash_halves = split_hashes(hashes[row_indices[indices_in_group]])
         range_sums = np.stack([np.add.reduceat(half, first_positions) for half in hash_halves], axis=1)
-        np.add.at(self._get_extended_sums(topic, int(partitions.max())), partitions, range_sums)
+        np.add.at(self._get_sums(topic, int(partitions.max()) + 1), partitions, range_sums)
 
-    def _get_extended_sums(self, topic: str, partition: int) -> UInt64Array:
-        """Return the sums of a topic, extended with zeros if `partition` is beyond the end of the array."""
+    def _get_sums(self, topic: str, min_partition_count: int) -> UInt64Array:
+        """Return the sums of a topic. If they are for fewer partitions, first add zeros for the missing partitions."""
         topic_sums = self._sums.get(topic)
-        if topic_sums is None or len(topic_sums) <= partition:
-            extended_sums = np.zeros((partition + 1, 2), np.uint64)
+        if topic_sums is None or len(topic_sums) < min_partition_count:
+            extended_sums = np.zeros((min_partition_count, 2), np.uint64)
             if topic_sums is not None:
                 extended_sums[: len(topic_sums)] = topic_sums
             self._sums[topic] = topic_sums = extended_sums

@@ -187,11 +187,11 @@ class TableSender:
         """Create a sender for one table.
 
         `plan`: how to turn the columns of the table into records.
-        `max_failed_rows`: sending stops once more rows than this have failed.
-        `on_unsent_rows`: called with the error of rows that cannot be sent, in order to prevent the commit of their
-        transaction. If the function raises, its error ends the call.
+        `max_failed_rows`: how many failed rows to tolerate. Sending stops once more rows have failed.
+        `on_unsent_rows`: called with the error of rows that cannot be sent, so that the producer can prevent the commit
+        of their transaction. An exception that it raises ends the sending.
 
-        Raise ConfigurationError if `max_failed_rows` is not a number of rows.
+        Raise ConfigurationError if `max_failed_rows` is negative or not an integer.
         """
         _check_max_failed_rows(max_failed_rows)
         self.result = TableResult()
@@ -204,7 +204,7 @@ class TableSender:
         self._written_offsets = OffsetRangeCollector()
         self._rows_read = 0
         self._errors_by_unavailable_topic: dict[str, KafkaSinkError] = {}
-        """The errors of topics whose last call failed, usually because their metadata is unknown.
+        """For each topic whose last send_columns() call failed, usually because its metadata is unknown, the error.
 
         Further rows for such a topic fail at once with this error, until the topic's metadata arrives. Otherwise, each
         call would wait max.block.ms for the metadata.
@@ -366,7 +366,7 @@ class TableSender:
 
 
 def _check_max_failed_rows(max_failed_rows: object) -> None:
-    """Raise ConfigurationError unless `max_failed_rows` is a number of rows."""
+    """Raise ConfigurationError if `max_failed_rows` is negative or not an integer."""
     if isinstance(max_failed_rows, bool) or not isinstance(max_failed_rows, int) or max_failed_rows < 0:
         raise ConfigurationError([f"max_failed_rows must be a number of rows, 0 or more, not {max_failed_rows!r}."])
 

@@ -1,7 +1,7 @@
 """TopicMetadataWaiter: lets calling threads wait for the metadata of topics.
 
 A send waits until the partitions of its topic are known. It requests metadata immediately, and again after each update
-without the topic, until max.block.ms has passed.
+that does not include the topic, until max.block.ms has passed.
 
 If the caller requests a partition that is unknown, the partition may have been added since the last metadata update.
 The send then requests metadata for one second, and at least once. But usually the partition number is a mistake. Later
@@ -25,8 +25,8 @@ from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 _PARTITION_PROPAGATION_MS = 1_000.0
 """Time after which every broker is assumed to know newly added partitions."""
-_USE_RECORD_INTERVAL_MS = 1_000.0
-"""How long the use of a topic is not recorded again, because recording takes a lock.
+_TOPIC_USE_REFRESH_INTERVAL_MS = 1_000.0
+"""Minimum time between two recordings of a topic's use. Sends in between skip it, because recording takes a lock.
 
 The interval must be shorter than metadata.max.idle.ms (at least five seconds), after which the metadata of an unused
 topic is dropped.
@@ -37,12 +37,16 @@ class _TopicsInUse(NamedTuple):
     """Topics whose partitions are known in `snapshot` and whose use was recorded recently."""
 
     snapshot: ClusterSnapshot
-    recorded_until_ms: dict[str, float]
-    """For each topic, the time until which its recorded use remains valid."""
+    refresh_due_ms: dict[str, float]
+    """For each topic, the time from which a send must record its use again."""
 
 
 class TopicMetadataWaiter:
-    """Waits for the metadata of the topics that callers send to. Thread-safe."""
+    """Waits for the metadata of the topics that callers send to.
+
+    Thread-safe without a lock: `_topics_in_use` is replaced as a whole. If an entry of a dictionary is lost because
+    threads overwrite each other's changes, a later call only records a topic's use, or waits, once more.
+    """
 
     def __init__(
         self,
@@ -60,9 +64,9 @@ class TopicMetadataWaiter:
         self._wake_sender = wake_sender
         self._max_block_ms = max_block_ms
         self._system = system
-        self._topics_in_use = _TopicsInUse(metadata.snapshot, recorded_until_ms={})
-        self._partition_counts_when_missing: dict[str, int] = {}
-        """The number of partitions that each topic had when a requested partition was last missing."""
+        self._topics_in_use = _TopicsInUse(metadata.snapshot, refresh_due_ms={})
+        self._partition_counts_at_last_miss: dict[str, int] = {}
+        """By topic, the number of partitions it had when a call last requested a partition that was missing."""
 
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None. Return the metadata.
@@ -77,15 +81,15 @@ class TopicMetadataWaiter:
         if (
             partition is None
             and topics_in_use.snapshot is self._metadata.snapshot
-            and now_ms < topics_in_use.recorded_until_ms.get(topic, 0.0)
+            and now_ms < topics_in_use.refresh_due_ms.get(topic, 0.0)
         ):
             return topics_in_use.snapshot
         self._metadata.add_topic(topic, now_ms)
         snapshot = self._find_snapshot(topic, partition) or self._wait_for_partitions(topic, now_ms, partition)
         topics_in_use = self._topics_in_use
         if topics_in_use.snapshot is not snapshot:
-            topics_in_use = self._topics_in_use = _TopicsInUse(snapshot, recorded_until_ms={})
-        topics_in_use.recorded_until_ms[topic] = now_ms + _USE_RECORD_INTERVAL_MS
+            topics_in_use = self._topics_in_use = _TopicsInUse(snapshot, refresh_due_ms={})
+        topics_in_use.refresh_due_ms[topic] = now_ms + _TOPIC_USE_REFRESH_INTERVAL_MS
         return snapshot
 
     def prefetch(self, topics: Iterable[str], now_ms: float) -> set[str]:
@@ -161,7 +165,7 @@ class TopicMetadataWaiter:
     def _was_partition_missing(self, topic: str) -> bool:
         """Return whether a requested partition was missing when the topic had the same number of partitions."""
         partition_count = self._metadata.snapshot.partition_count(topic)
-        return partition_count is not None and self._partition_counts_when_missing.get(topic) == partition_count
+        return partition_count is not None and self._partition_counts_at_last_miss.get(topic) == partition_count
 
     def _build_callback_error(self, topic: str, partition: int | None) -> KafkaSinkError:
         """Build the error of a send in a callback, which cannot wait because it runs on the sender thread."""
@@ -183,7 +187,7 @@ class TopicMetadataWaiter:
         """
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is not None:
-            self._partition_counts_when_missing[topic] = partition_count
+            self._partition_counts_at_last_miss[topic] = partition_count
             raise InvalidRecordError(
                 f"{format_partition(topic)} has no partition {partition}: it has {partition_count}, numbered from 0, "
                 "according to the brokers' latest response."

@@ -1,9 +1,9 @@
 """Conversions between Arrow, numpy and Python that do not import pandas.
 
-`pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and `np.asarray(array)` give the same results. But if
-pandas is installed, the first of these calls in a process imports it, because Arrow checks whether the argument is a
-DataFrame. The import takes 48 MB in every process, even if the process only writes. All code that handles records
-therefore uses this module, except the code for rejected records.
+The results are the same as those of `pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and
+`np.asarray(array)`. But the first of those calls in a process imports pandas, if it is installed, because Arrow checks
+whether the argument is a DataFrame. The import takes 48 MB in every process, even if the process only writes. All code
+that handles records therefore uses this module, except the code for rejected records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def integers_to_numpy(array: pa.Array, null: int = 0) -> NDArray[Any]:
     """Convert an array of integers to numpy. Nulls become the number `null`. An array without nulls is not copied."""
     dtype = _NUMPY_TYPES[array.type]
     number_buffer = array.buffers()[1]
-    # Arrow may omit the buffer if all numbers are null, and for the only offset (0) of an empty list array.
+    # Arrow may omit the buffer if all numbers are null. It may also omit the only offset (0) of an empty list array.
     if number_buffer is None or not number_buffer.size:
         return np.full(len(array), null, dtype)
     numbers = np.frombuffer(number_buffer, dtype, len(array), dtype.itemsize * array.offset)

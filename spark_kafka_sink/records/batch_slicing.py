@@ -42,9 +42,9 @@ class PartitionSlices(NamedTuple):
 
     starts: Sequence[int]
     stops: Sequence[int]
-    open_records: Sequence[int]
+    open_record_counts: Sequence[int]
     """The number of records in the open batch; 0 if there is none."""
-    open_bytes: Sequence[int]
+    open_batch_bytes: Sequence[int]
     """The size of the open batch, header included; HEADER_BYTES if there is none."""
     base_timestamps: Sequence[int | None]
     """The base timestamp of the open batch; None if there is none."""
@@ -53,7 +53,7 @@ class PartitionSlices(NamedTuple):
 def build_single_partition_slices(row_count: int) -> PartitionSlices:
     """Return the slices of rows that all go to one partition, which has no open batch."""
     return PartitionSlices(
-        starts=[0], stops=[row_count], open_records=[0], open_bytes=[HEADER_BYTES], base_timestamps=[None]
+        starts=[0], stops=[row_count], open_record_counts=[0], open_batch_bytes=[HEADER_BYTES], base_timestamps=[None]
     )
 
 
@@ -121,9 +121,9 @@ def split_into_batches(
         return build_consecutive_slices(())
     starts, stops = slices.starts, slices.stops
     cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, timestamp_range)
-    batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + slices.open_bytes
+    batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + slices.open_batch_bytes
     # One slice per partition, which is the result for all partitions whose rows fit into one batch.
-    unsplit = BatchSlices(range(len(starts)), starts, stops, slices.open_records, slices.base_timestamps)
+    unsplit = BatchSlices(range(len(starts)), starts, stops, slices.open_record_counts, slices.base_timestamps)
     # Partitions without rows must have no slices. _split_partition returns none for them, so they count as split, too.
     exceeds_batch = batch_bytes > max_batch_bytes
     has_no_rows = np.greater_equal(starts, stops)
@@ -163,11 +163,11 @@ def _split_partition(
     cumulative_view = cumulative_bytes.data  # indexing a memoryview is faster than indexing an array
     max_body_bytes = max_batch_bytes - HEADER_BYTES
     start, stop = slices.starts[partition_index], slices.stops[partition_index]
-    open_records = slices.open_records[partition_index]
+    open_record_count = slices.open_record_counts[partition_index]
     boundaries = [start]
-    if open_records:
-        # `open_bytes` includes the header of the batch, so subtract it from the limit that includes the header, too.
-        open_batch_limit = cumulative_view[start] + max_batch_bytes - slices.open_bytes[partition_index]
+    if open_record_count:
+        # `open_batch_bytes` includes the batch's header, so subtract it from the limit that includes the header, too.
+        open_batch_limit = cumulative_view[start] + max_batch_bytes - slices.open_batch_bytes[partition_index]
         open_batch_stop = bisect_right(cumulative_view, open_batch_limit, start, stop + 1) - 1
         if open_batch_stop > start:
             boundaries.append(open_batch_stop)
@@ -179,7 +179,7 @@ def _split_partition(
     first_offset_deltas = [0] * batch_count
     base_timestamps: list[int | None] = [None] * batch_count
     if appends_to_open_batch:
-        first_offset_deltas[0] = open_records
+        first_offset_deltas[0] = open_record_count
         base_timestamps[0] = slices.base_timestamps[partition_index]
     return BatchSlices(
         [partition_index] * batch_count, boundaries[:-1], boundaries[1:], first_offset_deltas, base_timestamps
@@ -199,7 +199,7 @@ def _compute_cumulative_sizes(
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + _MIN_DELTA_BYTES
     max_rows = max(map(sub, slices.stops, slices.starts))
     # The rows of a batch are at most all rows of a partition, and at most as many as fit if all have the minimum size.
-    max_offset_delta = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
+    max_offset_delta = max(slices.open_record_counts) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
     delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, timestamp_range)
     cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + (delta_bytes - assumed_delta_bytes), out=cumulative_bytes[1:])

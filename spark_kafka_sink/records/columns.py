@@ -162,7 +162,7 @@ class RecordColumns:
         row_indices = integers_to_numpy(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
         return self._from_checked_columns(
             *[
-                None if column is None else _take(combine_chunks(column), row_indices)
+                None if column is None else take_rows(combine_chunks(column), row_indices)
                 for _, column in self._list_named_columns()
             ]
         )
@@ -247,7 +247,7 @@ def combine_chunks(column: ArrowColumn) -> pa.Array:
     return pa.concat_arrays(_widen_offsets(column).chunks)
 
 
-def _take(array: pa.Array, row_indices: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
+def take_rows(array: pa.Array, row_indices: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
     """Return a copy of the rows at these indices, with 64-bit offsets if 32-bit offsets could overflow."""
     return pc.take(_widen_offsets(array), numbers_to_arrow(row_indices), boundscheck=False)
 

@@ -195,20 +195,22 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         position += length
         if length < MIN_RECORD_BYTES - 1 or position > data_end:
             raise DecodeError(
-                f"record {len(ends)} of a batch has a length of {length}, {data_end - starts[-1]} are left"
+                f"record {len(ends)} of a batch has the invalid length {length}: {data_end - starts[-1]} bytes are left"
             )
         ends.append(position)
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            # The next records probably have the same size, too. Find out how many do, and add them in one step. There
-            # cannot be more than the records that are missing, and not more than fit into the bytes that are left.
-            max_run_records = min(count - len(ends), (data_end - start) // size - 1)
-            run_records = _count_equal_sizes(data, start, size, max_run_records)
-            length_width, run_bytes = starts[-1] - start, run_records * size
-            starts.extend(range(position + length_width, position + length_width + run_bytes, size))
-            ends.extend(range(position + size, position + size + run_bytes, size))
-            position += run_bytes
+            # The next records probably have the same size, too. Find out how many do, and add them in one step. Their
+            # number is limited by the records that are missing and by the bytes that are left. One is subtracted,
+            # because the bytes from `start` on include the record that was just added.
+            max_run_length = min(count - len(ends), (data_end - start) // size - 1)
+            run_length = _count_equal_sizes(data, start, size, max_run_length)
+            run_end = position + run_length * size
+            length_width = starts[-1] - start
+            starts.extend(range(position + length_width, run_end + length_width, size))
+            ends.extend(range(position + size, run_end + size, size))
+            position = run_end
             equal_count = 0
     if position != data_end:
         raise DecodeError(f"{data_end - position} bytes follow the last record of a batch")

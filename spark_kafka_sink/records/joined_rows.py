@@ -1,4 +1,4 @@
-"""JoinedRowsBuilder: concatenates columns row by row into bytes, as records, headers, or values in Avro and Protobuf.
+"""JoinedRowsBuilder: joins columns row by row into bytes, for records, headers, and values in Avro and Protobuf.
 
 A row consists of *fields* (encoded numbers, fields.py) and *payloads* (bytes of keys, values and headers in Arrow
 arrays). Both are represented by Arrow's binary views, which have 16 bytes:
@@ -7,14 +7,16 @@ arrays). Both are represented by Arrow's binary views, which have 16 bytes:
     longer           length (4 bytes), first 4 bytes, number of a buffer (4 bytes), offset in the buffer (4 bytes)
 
 The builder creates a table of views, with one row per row of the result and one column per field or payload. A single
-Arrow call then writes the bytes of all views one after the other. For two rows that consist of a length and a value:
+Arrow call then writes the bytes of all views one after the other. Payloads are not copied before this call; only their
+views are put in order.
 
-    views     length 0, value 0, length 1, value 1
-    written   the two rows
+Writing a view takes as long as writing a short value, so adjacent fields are merged into one view. A constant field at
+the end of every row, the *row suffix*, is merged with the length at the start of the next row. The first row then also
+begins with a suffix, which is skipped, and the suffix of the last row gets a view of its own. For example, these are
+the values `a` and `bc`, each between a length (a signed varint: 04 stands for 2 bytes, `a` and 00) and the suffix 00:
 
-Payloads are not copied before this call; only their views are put in order. A view takes as long to write as a short
-value, so adjacent fields are merged into one view. A constant field at the end of every row, the *row end*, is merged
-with the length at the start of the next row.
+    views     00 04, a, 00 06, bc, 00
+    rows      04 a 00, 06 bc 00
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ from spark_kafka_sink.records.fields import (
     merge_fields,
 )
 
-Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
+IntArray: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 
 MAX_JOINED_BYTES = MAX_OFFSET - 8
-"""Maximum total size of all rows, because they become one array with 32-bit offsets.
+"""Maximum total size of all rows. They become one array with 32-bit offsets.
 
-8 bytes are subtracted, because a row end (at most 8 bytes) is also written before the first row. The limit is checked
-here, because some versions of Arrow do not detect an overflow.
+8 bytes are subtracted, because a row suffix (at most 8 bytes) is also written before the first row. The limit is
+checked here, because some versions of Arrow do not detect an overflow.
 """
 _BINARY, _VIEW = pa.binary(), pa.binary_view()
 _VIEW_LAYOUT = np.dtype("V16")
@@ -82,7 +84,7 @@ class JoinedRowsBuilder:
         self._payload_count = 0
         """Number of columns of payloads."""
         self._payload_bytes = 0
-        self._row_end = build_constant_field(b"")
+        self._row_suffix = build_constant_field(b"")
         """The last bytes of every row, which are written together with the first field of the next row."""
         self._sizes: NDArray[np.int32] = np.zeros(row_count, np.int32)
         """The size of each row as built so far, in bytes."""
@@ -91,7 +93,7 @@ class JoinedRowsBuilder:
         """Add these bytes to every row."""
         self.add_fields(build_constant_fields(data))
 
-    def add_varints(self, values: Numbers) -> None:
+    def add_varints(self, values: IntArray) -> None:
         """Add a column of signed varints."""
         self.add_fields(build_signed_varint_fields(values))
 
@@ -125,10 +127,10 @@ class JoinedRowsBuilder:
         # A constant at the end of every row is written together with the length of the next row.
         last_column = self._columns[-1]
         if isinstance(last_column, Field) and isinstance(last_column.word, int) and isinstance(last_column.width, int):
-            self._row_end = last_column
+            self._row_suffix = last_column
             del self._columns[-1]
         lengths = build_signed_varint_fields(self._sizes)
-        self._columns[:0] = [self._row_end, *lengths]
+        self._columns[:0] = [self._row_suffix, *lengths]
         for length in lengths:
             self._sizes += length.width
 
@@ -145,7 +147,7 @@ class JoinedRowsBuilder:
         payloads, buffers = self._build_payload_views()
         order = self._order
         for start, stop in pairwise([0, *stops]):
-            # A table of views with one row per row of the buffer. One more view is for the row end of the last row.
+            # A table of views with one row per row of the buffer. One more view is for the suffix of the last row.
             views = np.empty((stop - start) * len(columns) + 1, _VIEW_LAYOUT)
             table = views[:-1].reshape(-1, len(columns))
             short_views = table.view(_SHORT_VIEW_LAYOUT)
@@ -158,12 +160,12 @@ class JoinedRowsBuilder:
                     table[:, index] = payloads[column, start:stop]
                 else:
                     table[:, index] = payloads[column].take(order[start:stop])
-            views.view(_SHORT_VIEW_LAYOUT)[-1] = self._row_end.width, self._row_end.word
+            views.view(_SHORT_VIEW_LAYOUT)[-1] = self._row_suffix.width, self._row_suffix.word
             view_array = pa.Array.from_buffers(_VIEW, len(views), [None, pa.py_buffer(views), *buffers])
             _, offsets, data = pc.cast(view_array, _BINARY, memory_pool=_MEMORY_POOL).buffers()
-            # Skip the row end that was written before the first row. After that, each row starts at the offset of its
+            # Skip the suffix that was written before the first row. After that, each row starts at the offset of its
             # first view, and the last row ends at the offset of the additional view.
-            yield data.slice(self._row_end.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
+            yield data.slice(self._row_suffix.max_width), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
 
     def to_array(self) -> pa.Array:
         """Return all rows as an Arrow binary array, instead of calling `join`."""

@@ -6,11 +6,14 @@ docs/receipts.md defines the hash for other implementations and explains why it 
 
 Digests are stored in receipts, so the hash of a record must never change.
 
-A hash is computed modulo 2^64, and every factor is odd. A field is padded with zero bytes to little-endian words of 8
-bytes, which are divided into blocks of 32 words:
+A hash is computed modulo 2^64. A field is padded with zero bytes to little-endian words of 8 bytes, which are divided
+into blocks of 32 words:
 
     sum(field)    = sum over words j of  K[j mod 32] * B^(j div 32) * (word j ^ word j >> 33)
     hash(record)  = mix(S + sum over fields f of F^f * (sum(field f) + L * (length of f + 1)))
+
+K[0] to K[31], B, F, L and S are constants (_CONSTANTS). All are odd, so that multiplication by them is invertible.
+mix() is the finalizer of splitmix64 (_mix).
 
 Field 0 is the key and field 1 is the value. Fields 2 + 2i and 3 + 2i are the key and the value of header i. A null
 field adds nothing to the sum.
@@ -36,16 +39,17 @@ _MIX_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """_GAMMA and _MIX_FACTORS are the constants of splitmix64."""
 _WORD_BYTES = 8
 _BLOCK_WORDS = 32
+"""Number of words in a block, the 32 of the formula."""
 _BLOCK_BYTES = _BLOCK_WORDS * _WORD_BYTES
 _FOLD_BITS = np.uint64(33)
-"""Number of bits by which each word is shifted before it is XORed with itself."""
+"""Number of bits by which each word is shifted before it is XORed with itself, the 33 of the formula."""
 
 # These numbers are for tuning, and do not affect the hash:
 _MAX_UNDIVIDED_BLOCKS = 4
 _MAX_UNDIVIDED_BYTES = _MAX_UNDIVIDED_BLOCKS * _BLOCK_BYTES
 """Maximum size of a field that is hashed in one step instead of block by block."""
 _MAX_PADDING_RATIO = 1.5
-"""Fields of more than one block are hashed undivided only if the largest has at most 1.5 times the average size.
+"""Fields of more than one block are hashed undivided only if the largest is at most 1.5 times the average size.
 
 The words of undivided fields form one matrix, in which each field is padded to the size of the largest field. The ratio
 limits this padding.

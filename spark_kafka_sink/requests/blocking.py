@@ -111,7 +111,7 @@ class BlockingClient:
         `refresh`: fetch the metadata again even if the topic is known, because the topic may have been deleted or have
         gained partitions.
 
-        Raise BrokerError if the topic does not exist or the user may not describe it.
+        Raise BrokerError if the topic does not exist or the user is not allowed to describe it.
         """
         deadline = self.create_deadline(f"metadata of {format_partition(topic)}")
         is_known = self.metadata.contains_topic(topic)

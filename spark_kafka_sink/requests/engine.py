@@ -206,15 +206,21 @@ class RequestEngine:
         Keys whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS fail.
         """
         self._is_waiting_for_node = False
-        return [attempt for call in list(self._calls) for attempt in self._find_call_attempts(call, now_ms)]
+        return [attempt for call in list(self._calls) for attempt in self._build_due_attempts(call, now_ms)]
 
-    def _find_call_attempts(self, call: Call[Any], now_ms: float) -> list[Attempt]:
-        """Return one attempt for each request and node with due keys, plus a coordinator lookup if one is needed."""
+    def _build_due_attempts(self, call: Call[Any], now_ms: float) -> list[Attempt]:
+        """Group the call's due keys by node and request, and return one attempt for each group.
+
+        Add a coordinator lookup if a key needs one and none is in flight. Fail keys whose topic stays unknown. Set
+        `_is_waiting_for_node` if other due keys or the lookup have no node.
+        """
         call.update_due_keys(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
-        # One unknown coordinator is enough, because its lookup includes all others of its type.
+        # One unknown coordinator is enough, because its lookup includes all others of its type. Coordinators of another
+        # type are looked up afterwards.
         unknown_coordinator: CoordinatorKey | None = None
-        for key, due_ms in list(call.due_ms_by_key.items()):  # a copy, because a key of an unknown topic may fail here
+        # Iterate over a copy, because `_fail_if_topic_stays_unknown` may remove keys.
+        for key, due_ms in list(call.due_ms_by_key.items()):
             if due_ms > now_ms:
                 continue
             request = call.get_request(key)

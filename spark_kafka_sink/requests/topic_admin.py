@@ -84,7 +84,7 @@ def _create(client: BlockingClient, new_topic: NewTopic, name_suffix: str) -> No
 def fetch_topic_settings(client: BlockingClient, topic: str, settings: Sequence[str]) -> dict[str, str]:
     """Return the values of these settings by name. Settings that the broker does not report are omitted.
 
-    Raise AuthorizationError if the user may not describe the topic's settings.
+    Raise AuthorizationError if the user is not allowed to describe the topic's settings.
     """
     request = DescribeTopicConfigs(topic, settings)
     response = client.send(request)

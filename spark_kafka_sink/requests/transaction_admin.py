@@ -99,7 +99,7 @@ def describe_transactions(
     `wait_while_ending`: wait while a coordinator is committing or aborting a transaction; open transactions are
     returned without waiting.
 
-    Raise BrokerError if the user may not describe an id.
+    Raise BrokerError if the user is not allowed to describe an id.
     """
     request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
     return collect_descriptions(request, client.send_all([request], timeout_ms))

@@ -46,7 +46,10 @@ class TransactionRequest(Request[ResponseT]):
     may_open_transaction: ClassVar[bool] = False
     """Whether the coordinator knows of the transaction once it has executed this request, even without a response."""
     affects_next_transaction_if_late: ClassVar[bool] = False
-    """Whether a broker that executes this request late would change the next transaction under the same epoch."""
+    """Whether this request would change the next transaction if a broker executed it late under the same epoch.
+
+    A request is late if its connection was lost before the response, and its transaction has ended since.
+    """
     ends_transaction: ClassVar[bool] = False
     """Whether nothing may be added to the transaction after this request."""
     completes_abort: ClassVar[bool] = False
@@ -65,11 +68,11 @@ class TransactionRequest(Request[ResponseT]):
     def route(self, key: str) -> Route:
         return self.coordinator._replace(key=key)
 
-    def on_parts_executed(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Tell the listener which parts of the request were executed. Other parts may have to be retried."""
+    def on_partitions_executed(self, response: ResponseT, listener: TransactionListener) -> None:
+        """Tell the listener for which partitions the request was executed. The others may have to be retried."""
 
     def on_executed(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Tell the listener that the whole request was executed. Called after `on_parts_executed`."""
+        """Tell the listener that the whole request was executed. Called after `on_partitions_executed`."""
 
     def describe_subject(self, key: str) -> str:
         return f"transactional id {key}"

@@ -58,9 +58,9 @@ from spark_kafka_sink.requests.verdicts import (
     select_most_severe,
 )
 
-MIN_TXN_OFFSET_COMMIT_VERSION_WITH_V2 = MIN_END_TXN_VERSION_WITH_V2 = 5
+MIN_TXN_OFFSET_COMMIT_VERSION_FOR_TXN_V2 = MIN_END_TXN_VERSION_FOR_TXN_V2 = 5
 """The first versions of TxnOffsetCommit and EndTxn for transaction version 2 (KIP-890)."""
-MIN_VERSION_WITH_MEMBERS = 3
+MIN_TXN_OFFSET_COMMIT_VERSION_WITH_MEMBER_FIELDS = 3
 """The first version of TxnOffsetCommit that identifies the consumer group's member (KIP-447)."""
 
 
@@ -181,9 +181,10 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(MIN_TXN_OFFSET_COMMIT_VERSION_WITH_V2, NO_MAX_VERSION)
-        has_member = self.group != GroupMetadata(self.group.group_id)  # any field besides the id is set
-        return VersionRange(MIN_VERSION_WITH_MEMBERS if has_member else 0, MIN_TXN_OFFSET_COMMIT_VERSION_WITH_V2 - 1)
+            return VersionRange(MIN_TXN_OFFSET_COMMIT_VERSION_FOR_TXN_V2, NO_MAX_VERSION)
+        has_member_fields = self.group != GroupMetadata(self.group.group_id)  # any field besides the id is set
+        min_version = MIN_TXN_OFFSET_COMMIT_VERSION_WITH_MEMBER_FIELDS if has_member_fields else 0
+        return VersionRange(min_version, MIN_TXN_OFFSET_COMMIT_VERSION_FOR_TXN_V2 - 1)
 
     def build_message(self, version: int) -> TxnOffsetCommitRequest:
         partitions_by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
@@ -213,7 +214,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
         return select_most_severe(_classify_partitions(self, self.offsets, _parse_offset_error_codes(response)))
 
-    def on_parts_executed(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
+    def on_partitions_executed(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
         error_codes = _parse_offset_error_codes(response)
         listener.on_offsets_written(partition for partition, code in error_codes.items() if code == codes.NONE)
 
@@ -247,8 +248,8 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(MIN_END_TXN_VERSION_WITH_V2, NO_MAX_VERSION)
-        return VersionRange(0, MIN_END_TXN_VERSION_WITH_V2 - 1)
+            return VersionRange(MIN_END_TXN_VERSION_FOR_TXN_V2, NO_MAX_VERSION)
+        return VersionRange(0, MIN_END_TXN_VERSION_FOR_TXN_V2 - 1)
 
     def build_message(self, version: int) -> EndTxnRequest:
         return EndTxnRequest(

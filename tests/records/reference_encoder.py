@@ -73,9 +73,9 @@ def reference_split(
     """
     batch_slices = []
     for index, part in enumerate(slices):
-        start, place, base = part.start, part.open_records, part.base_timestamp
-        used = part.open_bytes if part.open_records else HEADER_BYTES
-        empty = part.open_records == 0
+        start, place, base = part.start, part.open_record_count, part.base_timestamp
+        used = part.open_batch_bytes if part.open_record_count else HEADER_BYTES
+        empty = part.open_record_count == 0
         for row in range(part.start, part.stop):
             size = sizes[row] - 4 - 6 + delta_bytes
             if used + size > max_batch_bytes and not empty:

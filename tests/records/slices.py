@@ -19,8 +19,8 @@ class PartitionSlice(NamedTuple):
 
     start: int
     stop: int
-    open_records: int = 0
-    open_bytes: int = HEADER_BYTES
+    open_record_count: int = 0
+    open_batch_bytes: int = HEADER_BYTES
     base_timestamp: int | None = None
 
 

@@ -32,10 +32,10 @@ def draw_slices(draw: st.DrawFn, rows: int) -> list[PartitionSlice]:
     cuts = sorted([*draw(st.lists(st.integers(0, rows), max_size=6)), 0, rows])
     slices = []
     for start, stop in itertools.pairwise(cuts):
-        open_records = draw(st.sampled_from([0, 0, 3, 50, 8_170]))
-        open_bytes = draw(st.integers(HEADER_BYTES, 300)) if open_records else HEADER_BYTES
-        base = draw(st.sampled_from([NOW, NOW - 64, NOW + 8_200, 0])) if open_records else None
-        slices.append(PartitionSlice(start, stop, open_records, open_bytes, base))
+        open_record_count = draw(st.sampled_from([0, 0, 3, 50, 8_170]))
+        open_batch_bytes = draw(st.integers(HEADER_BYTES, 300)) if open_record_count else HEADER_BYTES
+        base = draw(st.sampled_from([NOW, NOW - 64, NOW + 8_200, 0])) if open_record_count else None
+        slices.append(PartitionSlice(start, stop, open_record_count, open_batch_bytes, base))
     return slices
 
 
@@ -87,9 +87,11 @@ def test_records_fit_their_bounds_and_batches_their_limit(data: st.DataObject, r
 
 @given(st.data(), mixed_rows, timestamps.filter(lambda time: time is not None), st.sampled_from([1, 63, 8192, 1 << 20]))
 @settings(max_examples=60, deadline=None)
-def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row], base: int, open_records: int) -> None:
+def test_open_batch_stays_within_its_limit(
+    data: st.DataObject, rows: list[Row], base: int, open_record_count: int
+) -> None:
     columns = data.draw(arrow_columns(rows))
-    open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
+    open_batch = PartitionSlice(0, len(rows), open_record_count, 100, base)
     max_batch_bytes = data.draw(st.integers(100, 2_000))
     plan = split_into_batches(
         compute_record_size_bounds(columns),
@@ -122,15 +124,15 @@ def test_open_batch_with_distant_base_timestamp_stays_within_limit() -> None:
 @pytest.mark.parametrize("sizes", [[1], [100], [5, 6, 7], [0, 20], [70] * 50 + [300]], ids=len)
 @pytest.mark.parametrize("max_batch_bytes", [700, 16_384, 150_000])
 @pytest.mark.parametrize(
-    ("open_records", "base"),
+    ("open_record_count", "base"),
     [(0, None), (1, NOW), (63, NOW - 63), (64, NOW - 65), (8_150, NOW + 20_000), (8_192, 0)],
 )
 def test_batches_are_full_to_within_one_record(
-    sizes: list[int], max_batch_bytes: int, open_records: int, base: int | None
+    sizes: list[int], max_batch_bytes: int, open_record_count: int, base: int | None
 ) -> None:
     values = [b"v" * sizes[i % len(sizes)] for i in range(9_000)]
     columns = RecordColumns(pa.array(values), pa.array([b"k" * 12] * len(values)))
-    open_batch = PartitionSlice(0, len(values), open_records, 400 if open_records else HEADER_BYTES, base)
+    open_batch = PartitionSlice(0, len(values), open_record_count, 400 if open_record_count else HEADER_BYTES, base)
     times = find_timestamp_range(columns, NOW)
     plan = split_into_batches(
         compute_record_size_bounds(columns), partition_slices([open_batch]), max_batch_bytes, times
@@ -166,6 +168,6 @@ def test_alternating_timestamps_stay_within_limit(times: tuple[int, ...], base: 
 
 def test_record_above_limit_gets_its_own_batch() -> None:
     sizes = np.array([10, 500, 10], np.int64)
-    open_batch = PartitionSlice(0, 3, open_records=2, open_bytes=80, base_timestamp=NOW)
+    open_batch = PartitionSlice(0, 3, open_record_count=2, open_batch_bytes=80, base_timestamp=NOW)
     plan = split_into_batches(sizes, partition_slices([open_batch]), 100, TimestampRange(NOW, NOW))
     assert [(p.start, p.stop, p.first_offset_delta) for p in to_rows(plan)] == [(0, 1, 2), (1, 2, 0), (2, 3, 0)]

@@ -113,11 +113,11 @@ class ReadyCheckResult(NamedTuple):
 class _FillPlan(NamedTuple):
     """What the sender thread does with staged rows before it looks for ready nodes."""
 
-    full_batches_only_by_topic: dict[str, bool]
-    """The topics to fill batches for, each with the `full_batches_only` argument for BatchFiller.fill_batches.
+    is_stage_due_by_topic: dict[str, bool]
+    """The topics to fill batches for, and whether the topic's stage is due.
 
-    The argument is True if the topic's stage is not due yet and only its single records must be assigned to partitions,
-    which may complete batches.
+    All rows of a due stage become batches. In any other stage, only the assignment of its single records to partitions
+    is due, which may complete batches.
     """
     next_due_ms: float
     """Time at which, after this plan, staged rows next need work; inf if there is no such time."""
@@ -341,7 +341,10 @@ class RecordAccumulator:
             self._wake_sender()
 
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
-        """Return how many bytes to reserve for rows: the larger of their staged and encoded sizes, plus the overhead.
+        """Return how many bytes to reserve for rows.
+
+        That is the overhead, plus the larger of the staged size and the size of all encoded copies that exist at once
+        (two if compression is enabled).
 
         `encoded_bytes`: upper bound of the rows' encoded size.
         `staged_bytes`: size of the rows while they are staged.
@@ -354,6 +357,7 @@ class RecordAccumulator:
         if reserved_bytes <= self.pool.total_bytes:
             return reserved_bytes
         if encoded_bytes > self.pool.total_bytes:
+            # These rows are a single record, because a chunk of several rows has at most _max_chunk_bytes.
             raise RecordTooLargeError(
                 f"A record of {encoded_bytes} bytes does not fit into buffer.memory ({self.pool.total_bytes} bytes)."
             )
@@ -401,16 +405,18 @@ class RecordAccumulator:
         batches to such a flush is harmless.
         """
         with self._lock:
-            is_flushing = self._is_closed or self._incomplete_batches.is_flush_in_progress
+            is_flushing_or_closed = self._is_closed or self._incomplete_batches.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
-            is_linger_suspended = is_flushing or is_memory_short or len(self._linger_suspensions) > 0
+            is_linger_suspended = is_flushing_or_closed or is_memory_short or len(self._linger_suspensions) > 0
             # Update the queues first, because how long rows linger depends on the leaders and on the ready batches.
             self._update_queues(snapshot, now_ms, is_linger_suspended=is_linger_suspended)
             # A flush or the close sends all batches anyway, so copying them out of sparse leases would be wasted.
-            if is_memory_short and not is_flushing:
+            if is_memory_short and not is_flushing_or_closed:
                 self._batch_filler.free_sparse_leases()
-            plan = self._plan_fill(now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended)
-            if not plan.full_batches_only_by_topic and not plan.flushes:
+            plan = self._plan_fill(
+                now_ms, is_flushing_or_closed=is_flushing_or_closed, is_linger_suspended=is_linger_suspended
+            )
+            if not plan.is_stage_due_by_topic and not plan.flushes:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
@@ -423,29 +429,29 @@ class RecordAccumulator:
         self._queues.set_linger_suspended(is_linger_suspended, now_ms)
         self._queues.fire_timers(now_ms)
 
-    def _plan_fill(self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool) -> _FillPlan:
+    def _plan_fill(self, now_ms: float, *, is_flushing_or_closed: bool, is_linger_suspended: bool) -> _FillPlan:
         """Decide which batches to fill. The caller must hold the lock.
 
         This changes nothing, except that `_find_due_topics` marks the due stages that other threads are using.
         """
-        full_batches_only_by_topic, next_due_ms = self._find_due_topics(
-            now_ms, is_flushing=is_flushing, is_linger_suspended=is_linger_suspended
+        is_stage_due_by_topic, next_due_ms = self._find_due_topics(
+            now_ms, is_flushing_or_closed=is_flushing_or_closed, is_linger_suspended=is_linger_suspended
         )
         flushes = self._incomplete_batches.find_flushes_without_batches()
         if flushes:
             # A flush must wait until every row is in a batch, even the rows of a stage from which another thread is
-            # filling batches. Fill all topics, because fill_batches waits for such a thread.
-            full_batches_only = False
-            full_batches_only_by_topic = dict.fromkeys(self._batch_filler.list_topics(), full_batches_only)
-        return _FillPlan(full_batches_only_by_topic, next_due_ms, flushes)
+            # filling batches. So treat all stages as due, because fill_batches waits for such a thread.
+            is_stage_due = True
+            is_stage_due_by_topic = dict.fromkeys(self._batch_filler.list_topics(), is_stage_due)
+        return _FillPlan(is_stage_due_by_topic, next_due_ms, flushes)
 
     def _fill_batches(self, plan: _FillPlan, now_ms: float) -> float:
         """Fill the planned batches without the lock. Return the time at which staged rows next need work."""
         next_due_ms = plan.next_due_ms
-        for topic, full_batches_only in plan.full_batches_only_by_topic.items():
+        for topic, is_stage_due in plan.is_stage_due_by_topic.items():
             started_ms = self._clock()
-            should_recheck = self._batch_filler.fill_batches(topic, full_batches_only=full_batches_only)
-            if not full_batches_only:
+            should_recheck = self._batch_filler.fill_batches(topic, full_batches_only=not is_stage_due)
+            if is_stage_due:
                 with self._lock:
                     self._queues.begin_fill_pause(topic, started_ms, self._clock())
             elif should_recheck:
@@ -454,33 +460,32 @@ class RecordAccumulator:
         return next_due_ms
 
     def _find_due_topics(
-        self, now_ms: float, *, is_flushing: bool, is_linger_suspended: bool
+        self, now_ms: float, *, is_flushing_or_closed: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
         """Find the topics whose staged rows need work now, and the time at which other rows next need work.
 
-        The first result maps each topic to the `full_batches_only` argument for BatchFiller.fill_batches: False if the
-        stage is due, True if only the assignment of its single records to partitions is due, which may complete
-        batches. Omit and mark a stage from which another thread is filling batches. That thread then wakes the sender.
+        Return the topics, each with whether its stage is due (see `_FillPlan`), and the time. Leave out a stage from
+        which another thread is filling batches, and set its `should_recheck`: that thread then wakes the sender.
         """
-        full_batches_only_by_topic: dict[str, bool] = {}
+        is_stage_due_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
         for stage in self._batch_filler.list_stages():
             # A flush and the close make every stage due, regardless of linger and fill pauses.
             due_ms = now_ms
-            if not is_flushing:
+            if not is_flushing_or_closed:
                 due_ms = self._compute_stage_due_ms(stage, now_ms, is_linger_suspended=is_linger_suspended)
             is_due = due_ms <= now_ms
             is_assignment_due = stage.record_assignment_due_ms <= now_ms
-            if not is_due:
+            if not is_due and not is_assignment_due:
+                next_due_ms = min(next_due_ms, due_ms, stage.record_assignment_due_ms)
+                continue
+            if not is_due:  # the rows that stay staged after the assignment are due later
                 next_due_ms = min(next_due_ms, due_ms)
-                if not is_assignment_due:
-                    next_due_ms = min(next_due_ms, stage.record_assignment_due_ms)
-                    continue
             if self._batch_filler.is_in_use(stage):
                 stage.should_recheck = True
             else:
-                full_batches_only_by_topic[stage.topic] = not is_due
-        return full_batches_only_by_topic, next_due_ms
+                is_stage_due_by_topic[stage.topic] = is_due
+        return is_stage_due_by_topic, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
         """Return the time at which a stage's rows must become batches unless the stage is full earlier.
@@ -539,10 +544,10 @@ class RecordAccumulator:
     def unmute(self, topic_partition: TopicPartition | None = None) -> None:
         """Let `drain` try again to send the oldest batches of muted queues.
 
-        `drain` mutes a queue whose oldest batch may not be sent. Call this when it may be sent now. `reenqueue`,
-        `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
+        `drain` mutes a queue if its oldest batch must not be sent yet. Call this once the batch may be sent.
+        `reenqueue`, `split_and_reenqueue` and `remove_completed` unmute the queues of their batches themselves.
 
-        `topic_partition`: whose queue to unmute; None for all queues.
+        `topic_partition`: the partition whose queue to unmute; None for all queues.
         """
         with self._lock:
             now_ms = self._clock()

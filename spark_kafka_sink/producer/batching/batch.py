@@ -14,7 +14,8 @@ Once encoded, the header is byte-for-byte the same in every retry, unless the se
     AWAITING_CLOSE   was drained while it was open; the sender closes it        CLOSED, DONE
     CLOSED           accepts no more records, waits in its queue                IN_FLIGHT, DONE
     IN_FLIGHT        is part of a produce request                               CLOSED, DONE
-    DONE             was acknowledged, has failed or was split                  -
+    DONE             was acknowledged, has failed or was split;                 -
+                     its request may still be in flight
 
 `TRANSITIONS` holds this table; any other transition raises IllegalStateError. A batch that expires in flight is DONE
 even though a socket may still be reading its bytes. So the batch's memory is released only when the batch is DONE and

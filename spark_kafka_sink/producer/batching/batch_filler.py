@@ -217,8 +217,8 @@ class BatchFiller:
                 max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
                 if not stage.is_full(max_body_bytes):
                     return None
-            # Keep this order: an interrupt between the statements leaves the stage in both mappings rather than in
-            # neither. `fail_staged_rows` can handle the former, whereas the latter would lose the stage's rows.
+            # Keep this order: an interrupt between the statements leaves the stage in both mappings, which
+            # `fail_staged_rows` can handle. The rows of a stage in neither mapping would be lost.
             self._stages_in_use[topic] = stage
             del self.stages[topic]
             return stage
@@ -344,12 +344,13 @@ class BatchFiller:
         `slices`: the slices of all buffers.
         """
         encoded_buffers: list[EncodedBuffer] = []
-        stage_lease = stage.leases[0]  # reserves the memory of all rows (see _split_into_row_groups)
-        next_slice = 0
+        stage_lease = stage.reservation_lease
+        slice_start = 0
         for encoded_slices in encoded_slices_by_buffer:
-            slice_range = slice(next_slice, next_slice + len(encoded_slices.sizes))
-            next_slice = slice_range.stop
-            row_starts, row_stops = slices.starts[slice_range], slices.stops[slice_range]
+            slice_stop = slice_start + len(encoded_slices.sizes)
+            buffer_slices = slices.select(slice_start, slice_stop)
+            slice_start = slice_stop
+            row_starts, row_stops = buffer_slices.starts, buffer_slices.stops
             lease = stage_lease.create_empty()
             # The stage keeps the memory reserved until _finish_stage, even before any batch holds the lease.
             lease.add_holder(stage, nbytes=0)
@@ -357,7 +358,7 @@ class BatchFiller:
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
             encoded_bytes = self._compressor.max_encoded_copy_count * encoded_slices.data.nbytes
             stage_lease.transfer(encoded_bytes + overhead_bytes, lease)
-            first_offset_deltas = slices.first_offset_deltas[slice_range]
+            first_offset_deltas = buffer_slices.first_offset_deltas
             encoded_buffers.append(
                 EncodedBuffer(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)
             )

@@ -46,7 +46,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     )
     fits_in_one_batch = len(slices.starts) == 1
     if fits_in_one_batch and columns.num_rows > 1:  # the broker's limit is lower, so make the batch smaller anyway
-        slices = build_consecutive_slices([_find_second_half(sizes), columns.num_rows])
+        slices = build_consecutive_slices([_find_second_half_start(sizes), columns.num_rows])
     children: list[ProducerBatch] = []
     for encoded_slices in encode_records(columns, slices, batch.max_timestamp):
         for slice_index in range(len(encoded_slices.sizes)):
@@ -55,7 +55,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
     return children
 
 
-def _find_second_half(sizes: NDArray[np.int64]) -> int:
+def _find_second_half_start(sizes: NDArray[np.int64]) -> int:
     """Return the index of the first row of the second half, measured by size. The first half has at least one row."""
     half_bytes = sizes.sum() // 2
     return max(1, int(np.searchsorted(np.cumsum(sizes), half_bytes, "right")))

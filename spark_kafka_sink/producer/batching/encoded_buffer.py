@@ -54,6 +54,7 @@ class EncodedBuffer:
         self.lease = lease
         lease.buffer = encoded_slices.data
         self.row_group = row_group
+        # All attributes below are parallel lists, with one item per slice.
         self.row_starts = row_starts
         self.row_stops = row_stops
         self.first_offset_deltas = first_offset_deltas

@@ -15,6 +15,8 @@ from spark_kafka_sink.producer.partitioner import PartitionLoads
 
 
 class _NodeTimes(NamedTuple):
+    """The times, in milliseconds, that determine whether a node is available."""
+
     ready_ms: float
     """When there last were batches for the node."""
     accepting_ms: float

@@ -327,7 +327,7 @@ class PartitionQueues:
 
         The total size of the batches is at most `max_bytes`, unless the first batch alone is larger.
 
-        `admit`: returns whether a batch may be sent now. If it may not, its queue is muted.
+        `admit`: returns whether a batch may be sent now. If the result is False, the batch's queue is muted.
         """
         drained_batches: list[ProducerBatch] = []
         drained_bytes = 0
@@ -367,7 +367,7 @@ class PartitionQueues:
     def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
         """Return the time from which a queue's oldest batch may be sent.
 
-        The result is -inf if the batch may be sent now, and inf if only an event can change that.
+        The result is -inf if the batch may be sent now, and inf if the batch must wait for an event instead of a time.
         """
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):

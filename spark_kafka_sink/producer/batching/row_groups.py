@@ -1,9 +1,9 @@
-"""RowGroup: rows that are encoded together, each with the call that it was passed with and its index in that call.
+"""RowGroup: rows that are encoded together. For each row, it knows the row's call and the row's index in that call.
 
 The call (SendCall) and the index identify the future to complete once the row is acknowledged or has failed.
 
 Rows of many calls are grouped together and then split into batches. A batch refers to a row group and to a range of the
-group's rows. The ranges are split by call only when the batches are acknowledged or have failed. When many batches are
+group's rows. A range is split by call only once its batch is acknowledged or has failed. If many batches are
 acknowledged together, all their ranges of one row group are split as one array.
 
 With a thousand partitions, a call with ten thousand rows has ten rows in each batch. With ten thousand partitions, it
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.calls import SendCall, StoredRange, StoredRanges
 
-_MIN_ARRAY_RANGES = 4
+_MIN_RANGES_TO_VECTORIZE = 4
 """Minimum number of stored ranges that are split as one array. Fewer ranges are split faster one by one."""
 _STORED_RANGE_FIELD_COUNT = len(StoredRange._fields)
 _group_numbers = count()  # the numbers of row groups, in the order of their creation
@@ -142,7 +142,7 @@ class RowGroup:
 
         Yield the calls in the order in which they were appended, each with its rows in order within a partition.
         """
-        if len(stored_ranges) >= _MIN_ARRAY_RANGES:
+        if len(stored_ranges) >= _MIN_RANGES_TO_VECTORIZE:
             return self._split_as_array(stored_ranges)
         if len(self._calls) == 1:  # the common case, without anything to split
             return iter([StoredRows(self._calls[0], self.row_indices, stored_ranges, _count_rows(stored_ranges))])

@@ -72,7 +72,10 @@ fills four batches sooner, and then its own thread assigns the records."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
-"""A serialized record from send(): value, key, headers, requested partition, and timestamp in milliseconds."""
+"""A serialized record from send(): value, key, headers, requested partition, and timestamp in milliseconds.
+
+It is a plain tuple, because creating any other object for each record would make send() slower.
+"""
 
 
 class StagedRecords:
@@ -96,7 +99,8 @@ class StagedRecords:
     @property
     def partitions(self) -> NDArray[np.int32]:
         """The requested partition of each record, or -1 if none was requested."""
-        return np.array([-1 if partition is None else partition for *_, partition, _ in self.records], np.int32)
+        requested_partitions = [partition for _value, _key, _headers, partition, _timestamp_ms in self.records]
+        return np.array([-1 if partition is None else partition for partition in requested_partitions], np.int32)
 
     def add(self, record: SingleRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Append a record and return its future."""
@@ -128,6 +132,13 @@ class BatchAppends(NamedTuple):
             stop = start + len(encoded_buffer)
             yield encoded_buffer, self.batches[start:stop], self.queues[start:stop]
             start = stop
+
+
+class _SparseRemainder(NamedTuple):
+    """The argument and the result of a `_has_sparse_remainder` call."""
+
+    max_body_bytes: int
+    is_sparse: bool
 
 
 class Stage:
@@ -189,9 +200,8 @@ class Stage:
         """The maximum of _bytes_by_partition."""
         self._nonempty_partition_count = 0
         """Number of partitions that have Rows."""
-        self._cached_sparse_remainder: tuple[int, bool] | None = None
-        """Argument and result of the last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since
-        then."""
+        self._cached_sparse_remainder: _SparseRemainder | None = None
+        """The last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since then."""
         # The schedule of the sender thread.
         self.record_assignment_due_ms = math.inf
         """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
@@ -203,7 +213,8 @@ class Stage:
         """Set when the sender must check this topic again: another thread was filling batches from the stage when the
         sender found it due, or rows that were returned to the stage are due earlier than the sender knows."""
         self.leases: list[MemoryLease] = []
-        """Leases that own the reserved memory while batches are being filled from the stage."""
+        """Leases that own the reserved memory while batches are being filled from the stage: `reservation_lease`,
+        then one for each encoded buffer."""
 
     def __repr__(self) -> str:
         size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
@@ -213,6 +224,11 @@ class Stage:
     def assigned_entries(self) -> list[Rows]:
         """The entries that are already assigned to partitions. After `assign_partitions`, these are all entries."""
         return [entry for entry in self.entries if isinstance(entry, Rows)]
+
+    @property
+    def reservation_lease(self) -> MemoryLease:
+        """The lease that takes over the memory of all rows, and then gives each encoded buffer's lease its share."""
+        return self.leases[0]
 
     def add(self, rows: Rows, reserved_bytes: int) -> None:
         """Append rows for which the caller has reserved `reserved_bytes`."""
@@ -349,12 +365,13 @@ class Stage:
 
         `max_body_bytes`: the maximum size of a batch without its header.
         """
-        if self._cached_sparse_remainder is None or self._cached_sparse_remainder[0] != max_body_bytes:
+        cached = self._cached_sparse_remainder
+        if cached is None or cached.max_body_bytes != max_body_bytes:
             remainder = self._bytes_by_partition[self._bytes_by_partition < max_body_bytes]
             min_average_bytes = min(_FULL_STAGE_BYTES_PER_PARTITION, max_body_bytes // 2)
             is_sparse = int(remainder.sum()) < min_average_bytes * int(np.count_nonzero(remainder))
-            self._cached_sparse_remainder = max_body_bytes, is_sparse
-        return self._cached_sparse_remainder[1]
+            cached = self._cached_sparse_remainder = _SparseRemainder(max_body_bytes, is_sparse)
+        return cached.is_sparse
 
     def find_ready_partitions(self, max_body_bytes: int) -> NDArray[np.bool_] | None:
         """Return a mask of the partitions whose rows should become batches now, or None if all rows should.

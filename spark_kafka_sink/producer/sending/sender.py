@@ -88,7 +88,11 @@ class Sender:
         self._is_close_forced = False  # whether a close, now or later, does not wait for incomplete batches
         self._is_abandoned = False  # whether the producer ended without close()
         self.fatal_error: KafkaSinkError | None = None
-        """The error that ends the producer; None while there is none."""
+        """The error that ends the producer; None while there is none.
+
+        Other threads set it in handle_interrupted_append, without a lock. If two threads set an error at the same time,
+        either error may remain.
+        """
 
     # --- start and end
 
@@ -167,15 +171,17 @@ class Sender:
     def shut_down(self) -> None:
         """Fail all incomplete batches, end all calls that wait for the sender, and close the connections.
 
-        The order of the steps matters. All of buffer.memory is released, except the memory reserved by an interrupted
-        append.
+        All of buffer.memory is released, except the memory reserved by an interrupted append.
         """
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
+        # The order of the steps matters. First reject new records, so that none is added after the batches have failed.
         self._stop_accepting_records()
         now_ms = self._system.now()
         self._call_executor.fail(error)
+        # Fail a pending commit before the batches. Otherwise a failed batch would fail the commit, with an error that
+        # asks the caller to abort the transaction.
         if self._transactions is not None:
             self._transactions.close(error)
         # Fail the stored batches before all later ones, so that the futures of a partition fail in order.
@@ -228,7 +234,7 @@ class Sender:
             # the free request slots of the coordinator's connection, and a new partition could only be added to the
             # transaction once all of them were sent.
             request_delay_ms = self._send_due_requests(now_ms)
-        node_ids, node_delay_ms = self._find_sendable_nodes(snapshot, ready_check.ready_node_ids, now_ms)
+        node_ids, node_delay_ms = self._connect_and_find_available_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
@@ -366,22 +372,23 @@ class Sender:
         if topics:
             self.metadata.request_update()
 
-    def _find_sendable_nodes(
+    def _connect_and_find_available_nodes(
         self, snapshot: ClusterSnapshot, ready_node_ids: Iterable[int], now_ms: float
     ) -> tuple[list[int], float]:
-        """Return the ready nodes that can accept a request now, and the delay until another one may be able to.
+        """Connect to the ready nodes that are not connected, and find those that can accept a request now.
 
-        Connect to nodes that are not connected. Record for the partitioner which of the nodes accept requests.
+        Return these nodes, and the delay until another one may be able to. Record for the partitioner which of the
+        nodes accept requests.
         """
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
         for node_id in ready_node_ids:
-            can_send = self.client.ready(snapshot.nodes[node_id], now_ms)
+            can_send = self.client.ready(snapshot.nodes[node_id], now_ms)  # connects to the node if necessary
             self.accumulator.record_node_availability(node_id, now_ms, is_accepting=can_send)
             if can_send:
                 node_ids.append(node_id)
             else:
-                # A delay of 0 means no limit, because poll() ends by itself at events and deadlines of connections.
+                # A delay of 0 means no limit: poll() returns anyway at any event or deadline of a connection.
                 node_delay_ms = self.client.poll_delay_ms(node_id, now_ms) or _MAX_POLL_MS
                 delay_ms = min(delay_ms, node_delay_ms)
         return node_ids, delay_ms
@@ -437,4 +444,7 @@ class Sender:
 
         `error`: the error; None changes nothing.
         """
-        self.fatal_error = self.fatal_error or error
+        # Write nothing without an error: another thread may set one between this read and this write (see
+        # handle_interrupted_append), and None would replace it.
+        if error is not None:
+            self.fatal_error = self.fatal_error or error

@@ -43,7 +43,7 @@ class SenderThread:
         self._thread: threading.Thread | None = None
         self._running_lock = threading.Lock()
         """Held from `start` until the sender has ended. `join` waits for this lock."""
-        self._has_ended = False
+        self._has_sender_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
         """Start the thread under this name. Call this once."""
@@ -73,11 +73,11 @@ class SenderThread:
             # Release the lock only if the sender has ended: before that, the next `join` would acquire the released
             # lock at once instead of waiting. After an interrupt, it is unknown whether this thread has acquired the
             # lock, but releasing it does no harm in either case (see `_release_running_lock`).
-            if self._has_ended:
+            if self._has_sender_ended:
                 self._release_running_lock()
-        if self._has_ended:
+        if self._has_sender_ended:
             self._thread.join()  # the thread has only a few instructions left
-        return self._has_ended
+        return self._has_sender_ended
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
@@ -90,7 +90,7 @@ class SenderThread:
         finally:
             _running_threads.discard(self)
             # Set the flag before releasing the lock, because `join` reads the flag once it has acquired the lock.
-            self._has_ended = True
+            self._has_sender_ended = True
             self._release_running_lock()
 
     def _release_running_lock(self) -> None:

@@ -11,10 +11,10 @@
                         transition_to_fatal_error              the producer has failed
 
 The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt to
-send one, `_derive_request` computes the next request from the state. A producer id comes first, then additions to the
-transaction, then its end. The request engine (requests/engine.py) routes and retries the requests; transaction_call.py
-passes them to the engine. Each request in requests/transactions.py interprets its response and calls one of the
-listener methods below (on_...).
+send one, `_build_next_request` derives it from the state. A producer id comes first, then additions to the transaction,
+then its end. The request engine (requests/engine.py) routes and retries the requests; transaction_call.py passes them
+to the engine. Each request in requests/transactions.py interprets its response and calls one of the listener methods
+below (on_...).
 
 EndTxn, the request that ends a transaction, is sent only when all batches of the transaction are done and none of their
 requests is in flight (`is_flushed`). An empty transaction ends without a request.
@@ -96,7 +96,8 @@ class TransactionManager:
         self._id_and_epoch_to_send: ProducerIdAndEpoch
         """Sent with InitProducerId: the current identity to get its next epoch (KIP-360), or NO_PRODUCER_ID."""
         self._transaction_count = 0  # number of transactions that `begin` has begun
-        self._has_delayable_request = False  # whether a request under this epoch got no response and may run late
+        self._may_have_late_request = False
+        """Whether a request under this epoch got no response, and may be executed during a later transaction."""
 
     @property
     def transactional_id(self) -> str:
@@ -145,8 +146,8 @@ class TransactionManager:
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
             # It is unknown which requests the other process has sent under this epoch, and which sequence is next. So
-            # the next transaction must have a new epoch.
-            self._has_delayable_request = True
+            # the next transaction must have a new epoch, which this flag makes `begin` request after version 1.
+            self._may_have_late_request = True
             self._transaction = OpenTransaction(prepared.version, is_started=True)
             self._lifecycle.transition_to(_State.PREPARED)
 
@@ -162,8 +163,9 @@ class TransactionManager:
             if version is None:
                 version = self._version or 1  # that of the previous transaction, or 1 if there was none
             # A new epoch is needed in two cases. Brokers expect one for the first transaction of version 2. And if a
-            # request of an earlier transaction runs late, it would affect this transaction under the same epoch.
-            if self._version == 1 and (version >= 2 or self._has_delayable_request):
+            # request of an earlier transaction runs late, it would affect this transaction under the same epoch. But
+            # the epoch is new anyway after a transaction of version 2, and if there was none (version 0).
+            if self._version == 1 and (version >= 2 or self._may_have_late_request):
                 self._request_producer_id(self.id_and_epoch)
             self._version = version
             self._transaction_count += 1
@@ -364,7 +366,8 @@ class TransactionManager:
     def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
         """Return the next request, or None if none can be sent now.
 
-        If the transaction is to end and is empty, end it here: no request is needed.
+        This also advances the transaction. If it has started since the last call, it gets `now_ms` as its start time.
+        If it is to end and is empty, it ends here, because no request is needed.
 
         `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
         """
@@ -375,7 +378,7 @@ class TransactionManager:
             can_end = self.state in ENDING_STATES and is_flushed and not self._needs_producer_id
             if can_end and self._is_transaction_empty():
                 self._complete_transaction()
-            return self._derive_request(is_flushed)
+            return self._build_next_request(is_flushed)
 
     def try_begin_sending(self, request: Request) -> bool:
         """Record that a request is being sent, and return True. Call this immediately before its bytes are sent.
@@ -400,18 +403,18 @@ class TransactionManager:
         `was_sent`: whether the request was sent, so that the broker may have received it.
         """
         with self._lock:
-            self._has_delayable_request |= was_sent and request.affects_next_transaction_if_late
+            self._may_have_late_request |= was_sent and request.affects_next_transaction_if_late
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
-        """Apply what a response says about parts of the request, even if the request will be retried."""
+        """Apply what a response says about individual partitions, even if the request will be retried."""
         with self._lock:
             classification = request.classify(response)
             if may_be_stored(classification):
                 self._mark_in_doubt(request)
             is_done_or_retried = classification.verdict < Verdict.ABORTABLE
             if is_done_or_retried:
-                request.on_parts_executed(response, self)
+                request.on_partitions_executed(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
         """Handle the final response to a request, after which the request is not retried."""
@@ -496,7 +499,7 @@ class TransactionManager:
         is_aborting = self.state is _State.ABORTING
         return self._transaction is None or self._transaction.can_end_without_request(is_aborting=is_aborting)
 
-    def _derive_request(self, is_flushed: bool) -> Request | None:
+    def _build_next_request(self, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, or None if none can be sent now.
 
         The order matters: a producer id comes first, because all other requests contain it. Additions to the
@@ -542,7 +545,7 @@ class TransactionManager:
     def on_initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Adopt the identity that the coordinator has assigned (InitProducerId)."""
         self.id_and_epoch = id_and_epoch
-        self._needs_producer_id = self._has_delayable_request = False
+        self._needs_producer_id = self._may_have_late_request = False
         if self._transaction is None:
             self._version = 0  # no transaction has begun under the new epoch yet
         if self.state is _State.INITIALIZING:

@@ -29,23 +29,24 @@ class TransactionCall(Call[Any]):
     def __init__(
         self,
         manager: TransactionManager,
-        check_flushed: Callable[[], bool],
+        is_flushed: Callable[[], bool],
         on_result: Callable[[], None] = lambda: None,
     ) -> None:
         """Create a call without requests.
 
-        `check_flushed`: returns whether all batches of the transaction are done, with none of their requests in flight.
-        `on_result`: called after the final result of each request, which may have changed the manager's state.
+        `is_flushed`: returns whether all batches of the transaction are done and none of their requests is in flight.
+        `on_result`: called after each final result of a request was handled, because that may have changed the
+        manager's state.
         """
         super().__init__(requests=())
         self._manager = manager
-        self._check_flushed = check_flushed
+        self._is_flushed = is_flushed
         self._on_result = on_result
         self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled
 
     def update_due_keys(self, now_ms: float) -> None:
         """Make the manager's next request due, but not before its backoff ends and not while a request is in flight."""
-        is_flushed = self._manager.state in ENDING_STATES and self._check_flushed()
+        is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
         request = None if self.in_flight_keys else self._manager.next_request(now_ms, is_flushed=is_flushed)
         if request is None:
             self.due_ms_by_key = {}

@@ -230,7 +230,7 @@ def test_waits_for_end_of_throttling_while_requests_are_in_flight(monkeypatch: p
     node_id = next(iter(sender.metadata.snapshot.nodes))
     monkeypatch.setattr(sender.client, "ready", lambda *_: False)
     monkeypatch.setattr(sender.client, "poll_delay_ms", lambda *_: 300.0)
-    assert sender._find_sendable_nodes(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
+    assert sender._connect_and_find_available_nodes(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
 
 
 def test_follows_moved_leader() -> None:

@@ -66,6 +66,15 @@ def test_unexpected_exception_is_logged_and_the_cause_of_the_records_error(caplo
     assert "The sender thread has failed. No more records are sent." in caplog.text
 
 
+def test_absence_of_an_error_does_not_replace_the_error_of_an_interrupted_call() -> None:
+    """The interrupted call's thread may set its error at any moment, so only an error may be written."""
+    _, producer = simulated()
+    established(producer)
+    sender = get_sender(producer)
+    with patch.object(Sender, "__setattr__", side_effect=AssertionError("written")):
+        sender._set_fatal_error(None)
+
+
 def test_call_that_waits_for_memory_ends_when_the_sender_fails() -> None:
     _, producer = simulated()
     established(producer)
