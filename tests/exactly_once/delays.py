@@ -46,6 +46,9 @@ class Delays:
 
     # --- requests
 
+    def has_delayed_request(self, sender: str) -> bool:
+        return any(request.sender == sender for request in self._requests)
+
     def delay_next_request(self, actor: Actor, arrives_at: int) -> None:
         """Deliver the actor's next request at this point of the schedule. The actor's connection closes before."""
 

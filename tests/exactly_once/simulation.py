@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.client import metadata, network_client
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
@@ -358,9 +359,9 @@ class Simulation:
         """Advance the clock while all actors are suspended, unless an open transaction may not time out now.
 
         The clock stays while a batch is decided and not done: a transaction that timed out then would be lost, and the
-        next start would report it. The clock also stays while attempts of the last batch are open that were not
-        accepted: a driver that was suspended while it aborts them gives up, and they end with their timeout or with the
-        next batch.
+        next start would report it. The clock also stays while attempts of the last batch that were not accepted have
+        open transactions or may still begin them: a driver that was suspended while it aborts them gives up, and their
+        transactions end with their timeout or with the next batch.
         """
         self.delays.write_markers()
         last = self.read_entries()[-1] if self.read_entries() else None
@@ -368,10 +369,21 @@ class Simulation:
             self.system.advance(ms)
 
     def _has_open_attempts(self, entry: Entry) -> bool:
+        """Return whether attempts of the entry's batch have open transactions, or may still begin them."""
         open_identities = find_open_identities(self.cluster.core.coordinator.transactions.values())
         return any(
-            attempt.identity in open_identities for attempt in self.attempts if attempt.batch == entry.batch.batch_id
+            attempt.identity in open_identities or self._may_begin_transaction(attempt)
+            for attempt in self.attempts
+            if attempt.batch == entry.batch.batch_id
         )
+
+    def _may_begin_transaction(self, attempt: Attempt) -> bool:
+        """Return whether the attempt, or its late request, may still begin a transaction under the attempt's epoch."""
+        if attempt.identity is None or (attempt.has_ended and not self.delays.has_delayed_request(attempt.name)):
+            return False
+        transaction = self.cluster.core.coordinator.transactions[attempt.identity[0]]
+        current_identity = transaction.transactional_id, transaction.producer_id, transaction.epoch
+        return transaction.state is TransactionState.EMPTY and attempt.identity == current_identity
 
     # --- observation
 

@@ -55,7 +55,9 @@ DETECTING_SEEDS: dict[tuple[RemovedRule, Callable[[Simulation], None]], tuple[in
 
 A change of the code can change the runs of these seeds. The test then searches the seeds below MAX_SEARCHED_SEED.
 """
-SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values())})
+LATE_REQUEST_SEED = 14226
+"""A seed in which the driver is suspended before it aborts an attempt whose first write request is delayed."""
+SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values()), LATE_REQUEST_SEED})
 MAX_SEARCHED_SEED = 300
 STALE_CLAIMS: tuple[Changes, ...] = (
     (Change(33, KILL), Change(39, f"{STALE_READ} 2 2"), Change(55, KILL)),
