@@ -46,7 +46,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
 MAX_CORRELATION_ID = 2**31 - 1024
-"""The highest correlation id of a request. Higher ones are reserved for SASL exchanges (network/authenticator.py)."""
+"""Upper limit of correlation ids, exclusive. The ids from 2^31 - 8 on are reserved for SASL exchanges."""
 
 
 class _State(Enum):

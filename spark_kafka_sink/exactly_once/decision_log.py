@@ -260,8 +260,9 @@ class DecisionLog:
     def _select_entry(self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds) -> Entry | None:
         """Select a prefix's newest valid entry from a partition's records. Return None if there is none.
 
-        Log a warning about each newer record that is ignored, and about each record batch that cannot be decoded. Raise
-        DecodeError, with the record's position, if the newest record of the prefix's driver cannot be decoded.
+        Log a warning about each newer record that is ignored, and about the newest record batch of each producer that
+        cannot be decoded. Raise DecodeError, with the record's position, if the newest record of the prefix's driver
+        cannot be decoded.
         """
         encoded_prefix = driver_ids.prefix.encode()
         selected = self._select_record(partition, partition_state.newest_records.get(encoded_prefix, {}), driver_ids)
@@ -333,7 +334,7 @@ class DecisionLog:
     def _report_unreadable_records(
         self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
-        """Log a warning about each record batch that cannot be decoded.
+        """Log a warning about the newest record batch of each producer that cannot be decoded.
 
         Raise DecodeError if the prefix's driver wrote such a batch after the selected record, because the batch may
         contain a newer entry.

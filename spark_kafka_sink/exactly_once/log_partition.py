@@ -79,7 +79,7 @@ class LogPartitionState:
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             unreadable_record = LogRecord(header.base_offset, writer_identity, value=None)
-            # The newest one per producer suffices: readers only ask whether it follows the prefix's entry.
+            # The newest one per producer shows whether one follows the prefix's entry. Older ones get no warning.
             self.unreadable_records[producer_id] = (unreadable_record, error)
             return
         if header.is_control:

@@ -296,7 +296,7 @@ class QueryTransactions:
         the caller had missed a newer entry than `previous_entry`.
 
         `identity`: the producer id and epoch from `fence`.
-        `task_timeout_ms`: the tasks' transaction timeout that the brokers grant now; defaults to the claim's.
+        `task_timeout_ms`: the transaction timeout from which to derive that of the driver id; defaults to the claim's.
         """
         claim_records = build_claim_records(previous_entry, claim)
         writer_state = self._begin_transaction(WriterState(identity), claim_records).wait_and_commit()

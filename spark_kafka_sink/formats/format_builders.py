@@ -24,7 +24,7 @@ from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, Schema
 
 MAGIC_BYTE = b"\0"
-"""First byte of the prefix of a value or key. The schema id follows this byte, and then the data."""
+"""First byte of the prefix of a value or key. The schema id follows, and for Protobuf the message indexes."""
 GUID_MAGIC_BYTE = b"\1"
 """First byte of a record header with the schema's GUID. The 16 bytes of the GUID follow."""
 

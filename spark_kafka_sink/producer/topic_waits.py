@@ -26,10 +26,10 @@ from spark_kafka_sink.protocol.topic_names import is_topic_name
 _PARTITION_PROPAGATION_MS = 1_000.0
 """Time after which every broker is assumed to know newly added partitions."""
 _TOPIC_USE_REFRESH_INTERVAL_MS = 1_000.0
-"""Minimum time between two recordings of a topic's use. Sends in between skip it, because recording takes a lock.
+"""Time for which the use of a topic is not recorded again, because recording takes a lock.
 
-The interval must be shorter than metadata.max.idle.ms (at least five seconds), after which the metadata of an unused
-topic is dropped.
+Sends that request a partition, and the first send after a metadata update, record it in any case. The interval must be
+shorter than metadata.max.idle.ms (at least five seconds), after which the metadata of an unused topic is dropped.
 """
 
 

@@ -164,7 +164,7 @@ class TransactionManager:
                 version = self._version or 1  # that of the previous transaction, or 1 if there was none
             # A new epoch is needed in two cases. Brokers expect one for the first transaction of version 2. And if a
             # request of an earlier transaction runs late, it would affect this transaction under the same epoch. But
-            # the epoch is new anyway after a transaction of version 2, and if there was none (version 0).
+            # after a transaction of version 2, and before the first one (version 0), nothing was sent under the epoch.
             if self._version == 1 and (version >= 2 or self._may_have_late_request):
                 self._request_producer_id(self.id_and_epoch)
             self._version = version
@@ -407,7 +407,10 @@ class TransactionManager:
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
-        """Apply what a response says about individual partitions, even if the request will be retried."""
+        """Apply what a response says even if the request will be retried.
+
+        It says whether the coordinator may have executed the request, and for which partitions it has executed it.
+        """
         with self._lock:
             classification = request.classify(response)
             if may_be_stored(classification):
