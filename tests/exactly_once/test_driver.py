@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
+from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY
 from spark_kafka_sink.errors import (
     CommitLostError,
     ExactlyOnceError,
@@ -20,6 +23,7 @@ from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import (
     Batch,
+    Entry,
     EntryState,
     WriterKind,
     build_batch_driver_name,
@@ -44,6 +48,7 @@ from tests.exactly_once.embedded_query import (
     rows,
 )
 from tests.exactly_once.embedded_query import broker as broker
+from tests.exactly_once.scenarios.test_stale_log_reads import log_end_offset
 
 
 @pytest.fixture
@@ -167,6 +172,47 @@ def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, ca
     assert caplog.text.count("The driver was fenced and starts again (prefix p)") == fenced_starts
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
+
+
+@contextmanager
+def entry_replaced_before_fence(replace_entry: Callable[[Entry], Entry]) -> Iterator[None]:
+    """Let the first read of the log after the first fence return another entry, as if it was written before."""
+    original_fence, original_read, is_next_read = QueryTransactions.fence, QueryTransactions.read_entry, iter([True])
+    has_fenced = False
+
+    def fence(*arguments: Any) -> Any:
+        nonlocal has_fenced
+        has_fenced = True
+        return original_fence(*arguments)
+
+    def read_entry(transactions: QueryTransactions) -> Entry:
+        entry = original_read(transactions)
+        return replace_entry(entry) if has_fenced and next(is_next_read, False) else entry
+
+    with patch.object(QueryTransactions, "fence", fence), patch.object(QueryTransactions, "read_entry", read_entry):
+        yield
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_driver_that_begins_again_gives_up_if_another_driver_has_claimed_the_prefix(query: Query) -> None:
+    """With version 1, a driver requests an epoch for its next batch. Another driver can write before."""
+    query.run(0)
+    end_offset = log_end_offset(query)
+    with (
+        entry_replaced_before_fence(lambda entry: entry.with_claim("driver-2", checkpoint="", timeout_ms=60_000)),
+        pytest.raises(ExactlyOnceError, match="driver-2"),
+    ):
+        query.begin()
+    assert log_end_offset(query) == end_offset
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_driver_that_begins_again_claims_the_prefix_if_its_start_has_written_since(query: Query) -> None:
+    """For example, Spark has stopped a query without a registered name, and its next start has the same driver name."""
+    entry = query.run(0).entry
+    with entry_replaced_before_fence(lambda entry: entry.with_claim_identity(UNUSED_IDENTITY)):
+        start = query.begin()
+    assert start.entry.claim_identity not in (UNUSED_IDENTITY, entry.claim_identity)
 
 
 def test_driver_that_is_always_fenced_reports_concurrent_starts(query: Query) -> None:

@@ -74,7 +74,7 @@ def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
         query.commit(start, 0, prepared)
 
 
-@pytest.mark.parametrize("suspended_after", ["the record is written", "the look, before the clock is read"])
+@pytest.mark.parametrize("suspended_after", ["the record is written", "the record is sent"])
 def test_decision_fails_if_too_much_time_passed_since_the_check(
     query: Query, suspended_after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
