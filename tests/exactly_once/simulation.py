@@ -103,6 +103,8 @@ class Simulation:
         """The drivers that have begun a batch, in the order of their first batch."""
         self.errors: dict[str, KafkaSinkError] = {}
         """The error with which a driver or an operator failed, by actor."""
+        self.drivers_without_claim: set[str] = set()
+        """Drivers that gave up before they claimed the prefix for a batch. They may still have requested an epoch."""
         self.operators_without_result: set[str] = set()
         """Operators whose operation found no decided batch. It may still have requested an epoch."""
         self.committed_batches: list[tuple[str, int]] = []
@@ -152,8 +154,7 @@ class Simulation:
             self.errors[name] = error
 
     def run_batch(self, actor: Actor, name: str, number: int) -> None:
-        with Driver(self.delivery, system=actor.system) as driver:
-            start = driver.begin(self.build_driver_name(name))
+        start = self.begin_batch(actor, name)
         if name not in self.started_drivers:
             self.started_drivers.append(name)
         attempts = self.run_tasks(actor, name, start, number)
@@ -174,6 +175,20 @@ class Simulation:
             with Driver(self.delivery, system=actor.system) as driver:
                 driver.abort(start, batch)
             raise
+
+    def begin_batch(self, actor: Actor, name: str) -> BatchStart:
+        """Begin a batch. If the driver gives up before its claim, record that."""
+        generations = self._find_claimed_generations(name)
+        try:
+            with Driver(self.delivery, system=actor.system) as driver:
+                return driver.begin(self.build_driver_name(name))
+        except KafkaSinkError:
+            if self._find_claimed_generations(name) == generations:
+                self.drivers_without_claim.add(name)
+            raise
+
+    def _find_claimed_generations(self, driver: str) -> set[int]:
+        return {entry.generation for entry in self.read_entries() if self.find_actor(entry) == driver}
 
     def run_tasks(self, actor: Actor, name: str, start: BatchStart, number: int) -> list[Attempt]:
         """Run all tasks of a batch. Return the attempt of each task that Spark accepts: the first that succeeded."""

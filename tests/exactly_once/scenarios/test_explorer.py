@@ -57,7 +57,10 @@ A change of the code can change the runs of these seeds. The test then searches 
 """
 LATE_REQUEST_SEED = 14226
 """A seed in which the driver is suspended before it aborts an attempt whose first write request is delayed."""
-SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values()), LATE_REQUEST_SEED})
+GAVE_UP_BEFORE_CLAIM_SEED = 17551
+"""A seed in which a driver fences a newer one, and then gives up before its claim for a second batch."""
+PINNED_SEEDS = (LATE_REQUEST_SEED, GAVE_UP_BEFORE_CLAIM_SEED)
+SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values()), *PINNED_SEEDS})
 MAX_SEARCHED_SEED = 300
 STALE_CLAIMS: tuple[Changes, ...] = (
     (Change(33, KILL), Change(39, f"{STALE_READ} 2 2"), Change(55, KILL)),
