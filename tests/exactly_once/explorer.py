@@ -65,12 +65,12 @@ from tests.exactly_once.changes import (
 from tests.exactly_once.invariants import INVARIANTS, check_invariants
 from tests.exactly_once.log_history import delete_histories, record_simulation
 from tests.exactly_once.scheduler import Actor, SchedulingPoint
+from tests.exactly_once.simulated_processes import isolated_processes
 from tests.exactly_once.simulation import (
     LAST_DRIVER,
     Operation,
     Simulation,
     SourceReplay,
-    isolated_processes,
 )
 from tests.explorer_command import RUNS_PER_LINE, add_seed_arguments, explore_seeds
 from tests.rare_branches import EXACTLY_ONCE_BRANCHES

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.exactly_once.scheduler import Actor, SchedulingPoint
-from tests.exactly_once.simulation import Simulation, isolated_processes
+from tests.exactly_once.simulated_processes import isolated_processes
+from tests.exactly_once.simulation import Simulation
 
 Condition = Callable[[], bool]
 

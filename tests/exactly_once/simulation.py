@@ -8,21 +8,15 @@ the query continues after them. All calls to exactly_once/ are in this module.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, cast
-from unittest.mock import patch
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
-from spark_kafka_sink.client import metadata, network_client
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
-from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations, query_transactions
-from spark_kafka_sink.exactly_once import driver as driver_module
+from spark_kafka_sink.exactly_once import operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
@@ -32,7 +26,6 @@ from spark_kafka_sink.exactly_once.entry_json import decode_entry
 from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, parse_driver_number
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.requests import blocking as blocking_client
 from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, build_driver_name, build_start_name
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.exactly_once.attempts import Attempt as Attempt
@@ -41,6 +34,7 @@ from tests.exactly_once.attempts import SourceReplay as SourceReplay
 from tests.exactly_once.delays import Delays, find_open_identities
 from tests.exactly_once.log_read_faults import LogReadFaults
 from tests.exactly_once.scheduler import Actor, Scheduler
+from tests.exactly_once.simulated_processes import ProcessStates
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import SimulatedProducer, get_sender
 from tests.simulated_cluster import SimulatedCluster
@@ -52,14 +46,6 @@ TIMEOUT_MS = 900_000
 """Transaction timeout of the tasks."""
 FIRST_DRIVER, LAST_DRIVER = "driver-1", "driver-9"
 WAITING_FOR_TASKS = "wait for tasks"
-_PROCESS_STATE: dict[tuple[Any, str], Callable[[], object]] = {
-    (clients, "CACHED_DRIVER_CLIENTS"): clients.create_client_cache,
-    (clients, "CLIENT_IDLE_SECONDS"): lambda: float("inf"),  # no thread that closes idle clients
-    (decision_log, "_partition_cache"): dict,
-    **{(decision_log, name): set for name in ("_checked_topics", "_warned_records")},
-    (driver_ids, "_remembered_numbers"): dict,
-}
-"""Module attributes that each simulated process has for itself, with the factories of their initial values."""
 
 Operation = Callable[[Mapping[str, str], str, str], object]
 """A function of exactly_once/operations.py: (client options, prefix, topic of the decision log)."""
@@ -103,10 +89,8 @@ class Simulation:
         """The drivers that have begun a batch, in the order of their first batch."""
         self.errors: dict[str, KafkaSinkError] = {}
         """The error with which a driver or an operator failed, by actor."""
-        self.drivers_without_claim: set[str] = set()
-        """Drivers that gave up before they claimed the prefix for a batch. They may still have requested an epoch."""
-        self.operators_without_result: set[str] = set()
-        """Operators whose operation found no decided batch. It may still have requested an epoch."""
+        self.actors_without_claim: set[str] = set()
+        """Drivers and operators that gave up before they claimed the prefix. They may still have requested an epoch."""
         self.committed_batches: list[tuple[str, int]] = []
         """(driver, batch) for each batch that was committed or skipped successfully."""
         self.skipped_batches: list[tuple[str, int, BatchSummary]] = []
@@ -117,7 +101,7 @@ class Simulation:
         self.delays = Delays(self.cluster, marker_delay_ms)
         self.log_read_faults = LogReadFaults(self.cluster, self.scheduler, LOG)
         self._actor_by_driver_name: dict[str, str] = {}
-        self._processes = _ProcessStates()
+        self._processes = ProcessStates()
         self._entries_end = (-1, -1)
         """Log end offset and last stable offset at which `_entries` was read."""
         self._entries: list[Entry] = []
@@ -184,7 +168,7 @@ class Simulation:
                 return driver.begin(self.build_driver_name(name))
         except KafkaSinkError:
             if self._find_claimed_generations(name) == generations:
-                self.drivers_without_claim.add(name)
+                self.actors_without_claim.add(name)
             raise
 
     def _find_claimed_generations(self, driver: str) -> set[int]:
@@ -281,8 +265,8 @@ class Simulation:
     def run_operation(self, actor: Actor, name: str, operation: Operation = operations.abort) -> None:
         """Run an operation of `pykafka transactions` as the operator `name`."""
         try:
-            if operation(self.options, PREFIX, LOG) is None:
-                self.operators_without_result.add(name)
+            if operation(self.options, PREFIX, LOG) is None and not self._find_claimed_generations(name):
+                self.actors_without_claim.add(name)
         except KafkaSinkError as error:
             self.errors[name] = error
 
@@ -431,27 +415,6 @@ def _create_cluster(system: FakeSystem, nodes: int, version: int, seed: int) -> 
     return cluster
 
 
-class _ProcessStates:
-    """The module attributes of _PROCESS_STATE, with the values of each simulated process."""
-
-    def __init__(self) -> None:
-        self.process_by_actor: dict[str, str] = {}
-        """Name of the process of an actor. Actors that are missing here have their own process."""
-        self._values: dict[str, dict[tuple[Any, str], Any]] = {}
-        self._current_process = ""
-
-    def switch_to(self, actor: Actor) -> None:
-        """Set the module attributes to the values of the actor's process."""
-        process = self.process_by_actor.get(actor.name, actor.name)
-        if process == self._current_process:
-            return
-        self._values[self._current_process] = {attribute: getattr(*attribute) for attribute in _PROCESS_STATE}
-        values = self._values.get(process)
-        for (module, name), create in _PROCESS_STATE.items():
-            setattr(module, name, create() if values is None else values[module, name])
-        self._current_process = process
-
-
 class _AttemptProducer(SimulatedProducer):
     """A producer that records its identity in the attempt, even if it never begins a transaction under it."""
 
@@ -463,43 +426,3 @@ class _AttemptProducer(SimulatedProducer):
         super().init_transactions(transactional_id)
         granted = get_sender(self).idempotence.id_and_epoch
         self._attempt.identity = transactional_id or "", granted.producer_id, granted.epoch
-
-
-@contextmanager
-def isolated_processes(simulation: Simulation) -> Iterator[None]:
-    """Isolate the simulated processes from each other and from the test, while `simulation.scheduler` runs.
-
-    Code that creates an OperatingSystem receives the System of the current actor, and modules start with new state. The
-    random choices of clients, such as backoffs, are the same in each run.
-    """
-
-    def current_system() -> object:
-        assert simulation.scheduler.current is not None
-        return simulation.scheduler.current.system
-
-    previous_state = {attribute: getattr(*attribute) for attribute in _PROCESS_STATE}
-    logger = logging.getLogger("spark_kafka_sink")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with (
-            patch.object(blocking_client, "OperatingSystem", current_system),
-            patch.object(network_client, "Random", partial(Random, 0)),
-            patch.object(metadata, "Random", partial(Random, 0)),
-            patch.object(driver_module, "HAND_OVER_EPOCH", simulation.hand_over_epoch),
-            patch.object(query_transactions, "HAND_OVER_EPOCH", simulation.hand_over_epoch),
-            simulation.log_read_faults.applied(),
-        ):
-            for (module, name), create in _PROCESS_STATE.items():
-                setattr(module, name, create())
-            yield
-    finally:
-        logger.setLevel(level)
-        for (module, name), value in previous_state.items():
-            setattr(module, name, value)
-
-
-def run_isolated(simulation: Simulation) -> None:
-    """Run all actors of the simulation without switches between them."""
-    with isolated_processes(simulation):
-        simulation.scheduler.run()

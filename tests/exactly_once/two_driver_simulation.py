@@ -9,7 +9,8 @@ import pytest
 from spark_kafka_sink.exactly_once.entries import EntryState
 from tests.exactly_once.invariants import check_invariants
 from tests.exactly_once.script import Script
-from tests.exactly_once.simulation import LAST_DRIVER, TASKS, Simulation, run_isolated
+from tests.exactly_once.simulated_processes import run_isolated
+from tests.exactly_once.simulation import LAST_DRIVER, TASKS, Simulation
 
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 START_POINTS = range(1, 12)

@@ -11,7 +11,8 @@ from tests.exactly_once import rules
 from tests.exactly_once.invariants import current_driver_does_not_give_up
 from tests.exactly_once.sampling import mark_always_run
 from tests.exactly_once.script import Script
-from tests.exactly_once.simulation import Simulation, run_isolated
+from tests.exactly_once.simulated_processes import run_isolated
+from tests.exactly_once.simulation import Simulation
 from tests.exactly_once.two_driver_simulation import (
     BOTH_VERSIONS,
     START_POINTS,

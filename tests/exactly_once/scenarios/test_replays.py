@@ -8,7 +8,8 @@ from spark_kafka_sink.errors import ExactlyOnceError
 from tests.exactly_once import rules
 from tests.exactly_once.invariants import check_invariants
 from tests.exactly_once.script import Script
-from tests.exactly_once.simulation import LAST_DRIVER, Simulation, SourceReplay, run_isolated
+from tests.exactly_once.simulated_processes import run_isolated
+from tests.exactly_once.simulation import LAST_DRIVER, Simulation, SourceReplay
 from tests.exactly_once.two_driver_simulation import BOTH_VERSIONS
 
 
