@@ -293,3 +293,12 @@ def test_describes_violated_invariants_of_partitions() -> None:
     idempotence.partition_state(T0).in_flight_node_id = 1
     (violation,) = idempotence.find_violations()
     assert "all requests in flight are to one node" in violation
+
+
+def test_keeps_no_batch_after_the_end_of_all_requests() -> None:
+    """A closed producer that its user still references must not keep the memory of batches."""
+    idempotence = begun()
+    batches = admitted(idempotence, count=2)
+    idempotence.end_in_flight_requests()
+    assert not idempotence.partition_state(T0).in_flight_batches
+    assert not any(batch.has_request_in_flight for batch in batches)

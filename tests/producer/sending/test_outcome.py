@@ -136,3 +136,9 @@ def test_batch_in_transaction_fails_instead_of_restarting_sequences(code: int, i
     facts = FACTS._replace(is_in_doubt=in_doubt)
     assert decide_outcome(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(needs_new_sequence=True))
     assert decide_outcome(facts._replace(is_transactional=True), code, 0) == Fail(in_doubt=in_doubt)
+
+
+@pytest.mark.parametrize("spent", [FACTS._replace(failed_attempts=5), FACTS._replace(is_expired=True)])
+def test_failure_by_sequence_error_does_not_blame_used_up_time_or_retries(spent: BatchFacts) -> None:
+    facts = spent._replace(is_in_doubt=True)
+    assert decide_outcome(facts, codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthorizationError, DecodeError, KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.producer.sending.producer_id_call import ProducerIdCall
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -73,3 +73,14 @@ def test_backoff_restarts_after_success() -> None:
         response = InitProducerIdResponse(error_code=error_code, producer_id=7, producer_epoch=0)
         call.handle_result(InitProducerId(None), "", response, 0)
     assert failure_counts == [0, 1, 0]
+
+
+@pytest.mark.parametrize("id_and_epoch", [(-5, 0), (7, -1)])
+def test_passes_on_no_negative_id_or_epoch(id_and_epoch: tuple[int, int]) -> None:
+    set_producer_id_and_epoch, on_failure = Mock(), Mock()
+    call = ProducerIdCall(lambda: True, set_producer_id_and_epoch, on_failure, lambda failure_count: 100.0)
+    producer_id, epoch = id_and_epoch
+    response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+    call.handle_result(InitProducerId(None), "", response, 0)
+    set_producer_id_and_epoch.assert_not_called()
+    assert isinstance(on_failure.call_args.args[0], DecodeError)
