@@ -20,6 +20,10 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled": (
         "declares the attribute: update_due_keys sets it before a key is due"
     ),
+    "spark_kafka_sink/producer/sending/deliveries.py: Deliveries.__init__: "
+    "self._last_response_ms: float | None = None": (
+        "declares the attribute: handle_response sets it before complete_stored_batches reads it"
+    ),
     "spark_kafka_sink/producer/sending/deliveries.py: Deliveries._retry: "
     '_log.debug("Retrying %r after an error: %s", batch, error)': "logging",
     "spark_kafka_sink/producer/sending/idempotence.py: _PartitionStates.__init__: super().__init__()": (
@@ -63,4 +67,6 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
         )
         for text in ("leases = leases_reference()", "if leases is not None:", "leases._reset()")
     },
+    "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.write_next_entry: "
+    'raise AssertionError("the last try returns or raises")': "unreachable",
 }
