@@ -12,7 +12,7 @@ writes the decision to the log. The batch is decided when this transaction is co
 is visible. From then on, all rows will become visible, even if another process has to commit the tasks' transactions.
 The driver finally records in the log that the batch is done.
 
-The driver has these methods:
+The driver's main methods are:
 
     begin    Takes over from older drivers: fences them, reads the log, commits the transactions of a batch that was
              decided but not recorded as done, claims the prefix, and aborts all other open transactions. A driver

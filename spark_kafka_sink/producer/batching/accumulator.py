@@ -470,8 +470,8 @@ class RecordAccumulator:
         none. If another thread is filling batches from a stage, skip the stage and set its `should_recheck`, so that
         the other thread wakes the sender when it has finished.
 
-        A stage has two due times: at one, all of its rows become batches; at the other, only its single records are
-        assigned to partitions.
+        A stage has two due times: at one, all of its rows become batches; at the other, its single records are assigned
+        to partitions, which may complete batches.
         """
         is_stage_due_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS

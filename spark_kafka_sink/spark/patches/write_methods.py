@@ -273,7 +273,7 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
-        # First turn the arguments into recorded calls, because all further steps read the recorded calls.
+        # First turn the settings and options into recorded calls, because all further steps read the recorded calls.
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
@@ -283,7 +283,8 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _warn_about_table_layout(recorded_calls)
         frame = coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-        # The other arguments of toTable() are recorded calls, which rebuild_writer has repeated on the new writer.
+        # The new writer has the format. rebuild_writer has repeated the recorded calls for the other arguments, except
+        # for partitionBy, which has no effect.
         return original(writer.options(**_build_stream_options()), tableName)
 
     return to_table
