@@ -115,12 +115,12 @@ def copy_error(error: ErrorT) -> ErrorT:
 
 
 class OptionSpelling(NamedTuple):
-    """The spelling of option names in the place where the user sets them, such as `kafka.linger.ms` in a Spark job."""
+    """The way the user writes option names, such as `kafka.linger.ms` in a Spark job."""
 
     spell: Callable[[str], str] = str
     """Function that returns the user's spelling of Kafka's option name."""
     sentence_prefix: str = ""
-    """Text in front of an option name at the start of a sentence, such as "Option " in "Option 'topic' must be ..."."""
+    """Text to put before an option name that starts a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
         """Replace each placeholder in an OptionFault's text with a value, or an option name in the user's spelling.

@@ -42,7 +42,7 @@ class DelayedRequest:
     """Function that continues the request. It takes the current time in milliseconds."""
     change_count: int | None = None
     """The cluster's `change_count` before the request was handled. The request is due as soon as the cluster's count
-    differs. None: the request waits only for its deadline."""
+    differs. None: the request waits only for its deadline, because an injected fault delays it."""
 
 
 RequestOutcome = ChannelResponse | DelayedRequest

@@ -47,7 +47,10 @@ class SocketServer:
     """The listeners, threads and connections of an embedded cluster. Implements NodeListeners."""
 
     def __init__(self, cluster: EmbeddedCluster, control: Control, config: ListenerConfig) -> None:
-        """Listen on the ports of all nodes. Call `start_threads` afterwards. Raise OSError if a port is in use."""
+        """Listen on the ports of all nodes, and become the cluster's `listeners`. Call `start_threads` afterwards.
+
+        Each node gets its advertised host and its port. Raise OSError if a port is in use.
+        """
         self.cluster = cluster
         self.failure: BaseException | None = None
         """The first exception that ended one of the threads, or None."""
@@ -186,7 +189,8 @@ class SocketServer:
             return
         delayed_request = outcome
         if delayed_request.change_count is not None and self._purgatory.count >= MAX_DELAYED_REQUESTS:
-            # The handler sees its deadline as the current time, so it responds instead of waiting.
+            # The purgatory is full. Resume the request at once, with its deadline as the current time, so that the
+            # handler responds instead of waiting. (Requests without a change_count are delayed by injected faults.)
             self._resume(request, delayed_request, delayed_request.deadline_ms)
         else:
             self._purgatory.put(

@@ -208,7 +208,7 @@ def print_summary(reports: list[WriteReport], batch_seconds: float) -> None:
             print(
                 f"{topic:<26} {partition:>9} {offsets.first_offset:>13,} {offsets.last_offset:>12,} {offsets.rows:>10,}"
             )
-    # The first report is that of the job that started Spark's workers and wrote no rows. The batch job is the next one.
+    # The first report is from the job that started Spark's workers and wrote no rows. The batch job comes next.
     batch_report = next(report for report in reports if report.rows)
     retry_count = sum(report.retries for report in reports)
     print()

@@ -1,4 +1,4 @@
-"""Reads the input rows of `pykafka produce`, from a stream's lines or a file's columns, as Arrow batches."""
+"""Reads the input of `pykafka produce`, the lines of a stream or the columns of a file, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), (
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Names of the columns to read from a file. None selects the column `key` or `timestamp` if the file has it."""
+    """Names of the columns to read from a file.
+
+    If `key` or `timestamp` is None, the column of that name is read if the file has one.
+    """
 
     value: str = "value"
     key: str | None = None
@@ -47,7 +50,7 @@ def open_lines(
 def _read_line_columns(
     stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
 ) -> Iterator[list[pa.Array]]:
-    """Read the stream, and yield the columns of the lines that each read completes."""
+    """Read the stream in blocks. After each block, yield the lines that are now complete, as columns."""
     line_count = 0
     partial_line = b""
     while data := stream.read1(MAX_READ_BYTES):

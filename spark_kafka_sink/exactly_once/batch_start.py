@@ -41,7 +41,7 @@ class BatchStart:
 
     @property
     def prefix(self) -> str:
-        """The name of the query or job, with which all of its transactional ids begin."""
+        """The name of the query or job. All of its transactional ids begin with this name."""
         return self.entry.prefix
 
     @property

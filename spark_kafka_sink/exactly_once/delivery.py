@@ -1,7 +1,7 @@
 """Delivery: the exactly-once settings of one query or job.
 
-A prefix is the name of the query or job, with which all of its transactional ids begin. The decision log is the topic
-that records which batches are committed.
+A prefix is the name of the query or job. All of its transactional ids begin with the prefix. The decision log is the
+topic that records which batches are committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExactlyOnceOptions:
     """
 
     prefix: str | None = None
-    """The name of the query or job, with which all of its transactional ids begin."""
+    """The name of the query or job. All of its transactional ids begin with this name."""
     idempotency_key: str | None = None
     """A key that identifies the job. A job whose key has already been committed writes nothing."""
     log_topic: str = DECISION_LOG_TOPIC

@@ -1,12 +1,18 @@
 """Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once-design.md.
 
-Each task of a batch writes its rows in its own Kafka transaction and leaves it open. In another transaction, the driver
-writes a decision, a record that lists the tasks' transactions, to the decision log. The batch is decided when this
-transaction is committed. Until then, no row of the batch is visible. From then on, all rows will become visible, even
-if another process has to commit the tasks' transactions. The driver finally records in the log that the batch is done.
+    prefix          the name of the query or job. All of its transactional ids begin with the prefix.
+    decision log    the topic that records which batches are committed
+    entry           the state of a prefix in the decision log
+    decision        a record in the log that lists the transactions of a batch's tasks
+    claim           a record in the log by which a driver takes over a prefix. Afterwards, older drivers of the same
+                    prefix can no longer decide a batch.
 
-A prefix is the name of the query or job, and an entry is the state of the prefix in the log. A claim is a record by
-which a driver takes over a prefix. Older drivers of the prefix can then decide nothing more.
+Each task of a batch writes its rows in its own Kafka transaction and leaves it open. In another transaction, the driver
+writes the decision to the log. The batch is decided when this transaction is committed. Until then, no row of the batch
+is visible. From then on, all rows will become visible, even if another process has to commit the tasks' transactions.
+The driver finally records in the log that the batch is done.
+
+The driver's main methods are:
 
     begin    Takes over from older drivers: fences them, reads the log, commits the transactions of a batch that was
              decided but not recorded as done, claims the prefix, and aborts all other open transactions. A driver

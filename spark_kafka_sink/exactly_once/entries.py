@@ -1,8 +1,8 @@
 """Entry: the state of a query or job in the decision log. entry_json.py converts it to and from JSON.
 
-The entry belongs to a prefix: the name of the query or job, with which all of its transactional ids begin. A driver
-claims the prefix by writing an entry that names the driver as the current one. It decides a batch by writing an entry
-that lists the batch's transactions. All of these must then be committed, by this driver or a later one.
+The entry belongs to a prefix: the name of the query or job. All of its transactional ids begin with the prefix. A
+driver claims the prefix by writing an entry that names the driver as the current one. It decides a batch by writing an
+entry that lists the batch's transactions. All of these must then be committed, by this driver or a later one.
 
 A prefix's newest record contains the whole entry, so compacting the topic loses nothing. An entry lists the most recent
 drivers, and the most recent jobs that have an idempotency key. All other fields describe the last batch.
@@ -99,7 +99,7 @@ class Entry:
     """The state of a query or job. Immutable; the `with_` and `as_` methods return modified copies."""
 
     prefix: str
-    """The name of the query or job, with which its transactional ids begin."""
+    """The name of the query or job. All of its transactional ids begin with this name."""
     state: EntryState = EntryState.OPEN
     batch: Batch = Batch()
     """The last batch that was decided."""

@@ -1,6 +1,6 @@
 """The JSON format of record values in the decision log.
 
-A value contains the entry of a prefix: the state of a query or job. Its record key is the prefix, or
+A value contains an entry, the state of a query or job. Its record key is the prefix, the name of the query or job, or
 `build_claim_key(prefix)` for a claim, by which a driver becomes the query's current one. The format is read by other
 versions of the library, so a change requires a new FORMAT_VERSION. Any producer that uses exactly-once delivery may
 write to the log, so decoding checks all types and sizes.

@@ -1,6 +1,6 @@
 """Unique prefixes for jobs for which the user has set neither a prefix nor an idempotency key.
 
-A prefix is the name of a job, with which all of its transactional ids begin:
+A prefix is the name of a job. All of the job's transactional ids begin with it:
 
     pykafka-job-<host>-<process>-<random>
 

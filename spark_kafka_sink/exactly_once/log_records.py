@@ -1,7 +1,7 @@
 """The records of the decision log, as drivers write them: decisions, claims and tombstones.
 
-A decision contains the entry of a prefix: the state of a query or job, with the transactions of its last batch. A claim
-contains the entry with another current driver. Each function returns the records of one record batch.
+A decision contains an entry: the state of a query or job, with the transactions of its last batch. A claim contains the
+entry with another current driver. Each function returns the records of one record batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """LogTopic: creates the topic of the decision log and checks its configuration.
 
-The decision log records which batches of each query and job are committed. Each record's key contains a prefix: the
-name of a query or job, with which its transactional ids begin. The record's value is the prefix's entry, the state of
-the query or job (decision_log.py). The log must keep the newest record of every key, so its cleanup.policy must be
-exactly `compact`. It should also survive the loss of a broker, so a warning is logged if it has a single replica on a
-cluster of several brokers, or if it allows unclean leader election.
+The decision log records which batches of each query and job are committed. Each record's key contains the name of a
+query or job. All of its transactional ids begin with this name, so the name is called the *prefix*. The record's value,
+the *entry*, is the state of the query or job (decision_log.py).
+
+The log must keep the newest record of every key, so its cleanup.policy must be exactly `compact`. It should also
+survive the loss of a broker, so a warning is logged if it has a single replica on a cluster of several brokers, or if
+it allows unclean leader election.
 
 The topic has many partitions so that a driver, on startup, has to read only the one that contains its own prefix. A
 prefix's partition is chosen by hash, so all its entries are in the same one.
@@ -27,7 +29,7 @@ from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
 DEFAULT_REPLICATION_FACTOR = BROKER_DEFAULT
 PARTITION_COUNT = 32
-"""The number of partitions of a new log. It must not change for an existing log: it determines a prefix's partition."""
+"""The number of partitions of a new log. Never change it for an existing log: it determines a prefix's partition."""
 CLEANUP_POLICY_CONFIG = "cleanup.policy"
 COMPACT_POLICY = "compact"
 UNCLEAN_LEADER_ELECTION_CONFIG = "unclean.leader.election.enable"

@@ -1,7 +1,7 @@
 """Operations of `pykafka transactions`: list prefixes, finish or give up a decided batch, abort open transactions.
 
-A prefix is the name of a query or job, with which its transactional ids begin. An entry is its state in the decision
-log. A batch is decided once the log says that its transactions must be committed.
+A prefix is the name of a query or job. All of its transactional ids begin with the prefix. An entry is the state of the
+prefix in the decision log. A batch is decided once the log says that its transactions must be committed.
 
 Listing changes nothing. Finishing or giving up a batch commits its decided transactions and records that the batch is
 done. Aborting takes over from the query's driver, as a newly started driver would:
@@ -67,7 +67,7 @@ class PrefixStatus:
     """The state of a query or job in the decision log and on the brokers."""
 
     prefix: str
-    """The name of the query or job, with which all of its transactional ids begin."""
+    """The name of the query or job. All of its transactional ids begin with this name."""
     entry: Entry | None
     """The state of the query or job in the decision log; None if the log has none."""
     open_transactions: tuple[TransactionDescription, ...]

@@ -1,8 +1,9 @@
 """QueryTransactions: the transactions under one prefix, its driver's producer identity, and its log entries.
 
-A prefix is the name of a query or job, with which all of its transactional ids begin. The prefix's driver acts under
-the current driver id (`<prefix>-driver`, `<prefix>-driver-2`, ...), and so does `pykafka transactions`. Brokers reject
-each step whose epoch is no longer the newest. An entry is the state of the prefix in the decision log.
+A prefix is the name of a query or job. All of its transactional ids begin with the prefix. An entry is the state of
+the prefix in the decision log. The prefix's driver acts under the current driver id (`<prefix>-driver`,
+`<prefix>-driver-2`, ...), and so does `pykafka transactions`. Brokers reject each step whose epoch is no longer the
+newest.
 
     wait_and_describe_driver_id   Describe the driver id, once none of its transactions is ending. The description is
                                   only a hint: it may be stale, so no later step relies on it.

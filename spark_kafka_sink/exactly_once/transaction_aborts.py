@@ -108,10 +108,10 @@ def _send_aborts(
 def _refresh_partitions(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> Sequence[TransactionDescription]:
-    """Return the descriptions with the partitions that have been added to the transactions since they were listed.
+    """Return the descriptions, including partitions that were added to the transactions after they were listed.
 
-    A transaction whose epoch has changed is returned unchanged. If a coordinator does not respond, all transactions are
-    returned unchanged, so that those of the other coordinators can be ended right away.
+    A transaction that has ended or has a new epoch keeps its listed description. If a coordinator does not respond, all
+    transactions keep theirs, so that transactions of the other coordinators can still be ended without delay.
     """
     try:
         current_by_id = describe_transactions(
@@ -144,7 +144,7 @@ def _merge_partitions(
 def _fence_in_version_1(
     client: BlockingClient, ended_descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> None:
-    """Fence the transactional ids that still have the epoch with which they were listed.
+    """Fence the transactional ids that still have the epoch that they had when they were listed.
 
     `ended_descriptions`: the listed transactions, which EndTxn has ended, and the listed ids without a transaction.
     """

@@ -2,10 +2,11 @@
 
 A record consists of its field values, without names. Integers are zigzag varints, as in Kafka's records. Floats are
 little-endian. Strings and bytes are preceded by their length. An array or map consists of its element count, its
-elements and a 0; an empty one is a single 0. A union consists of the branch index and the value.
+elements and a 0; an empty array or map is a single 0. A union consists of the branch index and the value.
 
-Because a number has neither a name nor a length before it, a numeric column is encoded as a `Field`. Adjacent fields
-are merged as long as they fit into 8 bytes.
+A numeric column is encoded as a `Field`, which has up to 8 bytes per row (records/fields.py), or as several if numbers
+need more bytes. Numbers have no name before them and, except for decimals of type `bytes`, no length. So the fields of
+adjacent numeric columns are merged as long as they fit into 8 bytes together.
 
 The schema and the column types determine each column's writer: a function that encodes the column, and returns the
 bytes as pieces (binary_pieces.py). The driver also builds the writers, so that columns that do not fit the schema raise

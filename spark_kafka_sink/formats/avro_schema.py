@@ -2,7 +2,7 @@
 
 For `avro`, the derived schema is the same as that of Spark's `to_avro`: a record named `topLevelRecord`, in which
 nullable columns have the type `[type, "null"]`. For `avro-confluent`, nullable columns have the type `["null", type]`
-and the default null, because the registry's usual compatibility rules allow columns to be added or removed only if they
+and default to null, because the registry's usual compatibility rules allow columns to be added or removed only if they
 have a default.
 """
 
@@ -19,13 +19,13 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.schema_json import parse_schema_json
 
 DEFAULT_NAME = "topLevelRecord"
-"""Name of a derived record without a name from the user, as in Spark's `to_avro`."""
+"""Name of a derived record if the user sets none; the same as in Spark's `to_avro`."""
 PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 """Avro types without a name or attributes."""
 
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
-"""Maximum number of branches. Their indices end at 63, the largest number whose zigzag varint takes one byte."""
+"""Maximum number of branches. A branch index must fit into a zigzag varint of one byte, so the highest index is 63."""
 MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """Minimum size of a signed number in bytes, by its number of decimal digits. One bit is for the sign."""
 
@@ -34,7 +34,7 @@ def derive_avro_schema(fields: Sequence[pa.Field], name: str | None, *, null_fir
     """Return the columns' Avro schema as JSON. Raise SchemaError if Avro does not support a column's name or type.
 
     `name`: the full name of the record; DEFAULT_NAME if it is None.
-    `null_first`: whether nullable columns have the type `["null", type]` and the default null, as in `avro-confluent`.
+    `null_first`: whether nullable columns have the type `["null", type]` and default to null, as in `avro-confluent`.
     """
     namespace, _, record_name = (name or DEFAULT_NAME).rpartition(".")
     schema = _SchemaBuilder(null_first).build_record_schema(fields, record_name, namespace, path_prefix="")
@@ -42,7 +42,9 @@ def derive_avro_schema(fields: Sequence[pa.Field], name: str | None, *, null_fir
 
 
 class _SchemaBuilder:
-    """Builds Avro schemas as objects for JSON. All methods raise SchemaError if Avro does not support a name or type.
+    """Builds Avro schemas as JSON-serializable objects.
+
+    All methods raise SchemaError if Avro does not support a name or type.
 
     The methods have these parameters:
 

@@ -1,7 +1,7 @@
 """Encode selected columns to the bytes of record values or keys.
 
-The driver checks the column types, builds an encoder, and sends it to the tasks by pickling. A task encodes each Arrow
-batch to one binary column.
+The driver checks the column types, builds an encoder, and pickles it for the tasks. A task encodes each Arrow batch to
+one binary column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.records.arrays import build_null_mask, numbers_to_arrow
 
 _MAX_BATCH_BYTES = 32 << 20
-"""Size above which a batch is split, because the encoded batch could exceed 2 GiB, the limit of an Arrow array."""
+"""Larger batches are split, because their encoded form could exceed 2 GiB, the limit of an Arrow array."""
 
 
 class RowFormat(Protocol):
@@ -37,7 +37,7 @@ class ColumnsEncoder:
 
     format: RowFormat
     fields: tuple[pa.Field, ...]
-    """Names and types of the encoded columns on the driver. The driver does not know the time zones of timestamps."""
+    """Names and types of the encoded columns, as seen by the driver, which does not know the timestamps' time zones."""
     positions: tuple[int, ...]
     """Positions of the encoded columns in the batch or, if `struct_position` is set, of the fields in the struct."""
     struct_position: int | None = None

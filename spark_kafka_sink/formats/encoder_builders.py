@@ -84,8 +84,8 @@ def attach_schema_id(
     columns do not fit the latest schema.
 
     `topic`: the topic of all records; None if each record names its topic.
-    `stream_start`: identifies one start of a Spark stream, after which all micro-batches use the same latest schema;
-    None for a batch job.
+    `stream_start`: identifies one start of a Spark stream. Until the next start, all micro-batches use the same latest
+    schema. None for a batch job.
     """
     if registry_options.schema_source == "latest":
         return _attach_latest_schema(encoder, options, registry_options, topic, stream_start)
@@ -229,9 +229,9 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
 
 
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
-    """Return the positions of the columns that the option names or, if it is not set, of the default columns.
+    """Return the positions of the selected columns: those listed in the option or, if it is not set, the default ones.
 
-    Raise ConfigurationError if there are no such columns, or if a name is missing or occurs more than once.
+    Raise ConfigurationError if no columns are selected, or if a name does not exist or occurs more than once.
     """
     names = list(columns.names)
     selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]

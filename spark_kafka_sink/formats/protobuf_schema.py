@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField
 
 DEFAULT_NAME = "TopLevelRecord"
-"""Name of a derived message without a name from the user."""
+"""Name of a derived message if the user sets none."""
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FULL_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _MAP_KEY_TYPES = ("string", "int32", "int64", "bool")

@@ -179,7 +179,7 @@ class KafkaChannel:
         return read_event | write_event
 
     def attach(self, counts: IoCounts, frame_memory: FrameMemory[KafkaChannel] | None, now_ms: float) -> None:
-        """Count this channel's I/O in `counts`, and reserve the memory of its long frames in `frame_memory`.
+        """Count this channel's I/O in `counts`, and reserve memory for its long frames from `frame_memory`.
 
         Call this once, before anything is read or written.
 
@@ -189,7 +189,7 @@ class KafkaChannel:
         self._counts = counts
         channel_counts = counts.get_or_create_channel_counts(self.id)
         self._traffic_counts = (counts,) if channel_counts is None else (counts, channel_counts)
-        if not self.is_connecting:  # an accepted socket, which is connected from the start
+        if not self.is_connecting:  # an accepted socket is already connected
             counts.connections_opened += 1
         if frame_memory is not None:
             self._frame_memory = frame_memory

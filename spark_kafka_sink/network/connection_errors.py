@@ -17,8 +17,8 @@ FATAL_ERRORS = (IllegalStateError, AssertionError)
 def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -> KafkaSinkError:
     """Return a copy of the error that contains the address of the connection's peer.
 
-    The copy of an OSError is a DisconnectedError. The copy is chained to `error`. The tracebacks of `error` and of its
-    causes are cleared.
+    An OSError is converted to a DisconnectedError. The returned error is chained to `error`. The tracebacks of `error`
+    and of its causes are cleared, so that their stack frames do not keep sent segments in memory.
     """
     if isinstance(error, OSError):
         addressed_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))

@@ -91,7 +91,8 @@ class TlsTransport:
 
     def write(self, segments: Sequence[Buffer]) -> int:
         if self.has_buffered_output:
-            # Write the earlier ciphertext first, so that the unsent ciphertext does not grow with each call.
+            # Write the earlier ciphertext first, so that the unsent ciphertext does not grow with each call. The
+            # caller tries again when the socket is writable.
             self.flush()
             return 0
         accepted_bytes = 0

@@ -1,8 +1,8 @@
 """Checks the topic that the writer creates if it is missing.
 
 If the topic is missing, a broker validates a CreateTopics request without creating anything. The broker checks the
-user's permissions, its own policy, and the numbers of partitions and replicas. If the topic exists but differs from the
-requested one, the check is a warning, because the writer never changes an existing topic.
+user's permissions, its own policy, and the partition and replica counts. If the topic exists but differs from the
+requested one, the check reports a warning, because the writer never changes an existing topic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _CONFIGS_NOT_VISIBLE_REMEDY = (
 def check_topic_creation(
     target: Target, topics: Sequence[MetadataResponseTopic]
 ) -> Iterator[RequestCheck[Any] | CheckResult]:
-    """Yield the check for the topic that the writer creates if it is missing. Yield nothing if the target has none.
+    """Yield the check for the topic that the writer creates if it is missing.
+
+    Yield nothing if the writer creates no topic, or if `topics` does not contain it.
 
     The check sends a request only if the topic is missing, or if the topic's settings must be fetched and compared.
     """

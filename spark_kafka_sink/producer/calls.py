@@ -38,7 +38,7 @@ make_stored_range: Callable[[tuple[int, int, int, int, int]], StoredRange] = par
 The time matters, because a producer that writes to ten thousand partitions creates fifty thousand ranges per second.
 """
 StoredRanges: TypeAlias = "Sequence[StoredRange] | NDArray[np.int64]"
-"""A few ranges as objects, or many as an array with one row per range and one column per field of StoredRange."""
+"""A few ranges as objects, or many as an array of shape (range count, 5) with the fields of StoredRange as columns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

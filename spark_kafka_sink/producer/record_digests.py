@@ -26,7 +26,7 @@ class DigestCollector:
 
     def __init__(self) -> None:
         self._sums: dict[str, UInt64Array] = {}
-        """The sums of each topic, as an array with one row per partition.
+        """The sums of each topic, as an array of shape (partition count, 2).
 
         The first column is the sum of the upper halves of the hashes, the second that of the lower halves. A sum of
         whole hashes would overflow 64 bits.
@@ -61,15 +61,16 @@ class DigestCollector:
     ) -> None:
         """Add the hashes of the rows in `stored_ranges` to the sums of their partitions.
 
-        `stored_ranges`: at least one range of a row group (rows that were encoded together), as an array with one range
-        per row and one field of StoredRange per column.
-        `row_indices`: for each row of the group, its index in the call.
+        `stored_ranges`: at least one range of a row group (rows that were encoded together), as an array of shape
+        (range count, 5). Each of its rows contains the fields of one StoredRange.
+        `row_indices`: the index in the call of each row of the group, by the row's position in the group.
         `hashes`: the hash of each row of the call.
         """
         starts, stops, partitions, _base_offsets, _log_append_times = stored_ranges.T
         row_counts = stops - starts
         # `indices_in_group` lists the rows of all ranges, one range after the other. Range i begins at the position
-        # first_positions[i] of this list.
+        # first_positions[i] of this list. For example, the ranges [5, 8) and [20, 22) begin at [0, 3], so the list is
+        # [0, 1, 2, 3, 4] + [5, 5, 5, 17, 17] = [5, 6, 7, 20, 21].
         end_positions = row_counts.cumsum()
         first_positions = end_positions - row_counts
         indices_in_group = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)

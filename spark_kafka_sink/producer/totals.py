@@ -27,6 +27,7 @@ class Counter:
     """
 
     meaning: str
+    """A description of the counter, for the documentation of its metric."""
     noun: str = ""
     """The name of one counted item, such as `record` or `batch`."""
     report_name: str = ""

@@ -34,7 +34,7 @@ BEFORE_EPOCH_TIMESTAMP = -2
 The exact value does not matter: `find_invalid_rows` and the brokers reject all timestamps before 1970.
 """
 OVERFLOW_TIMESTAMP = 1 - (1 << 63)
-"""Replaces a future time whose milliseconds do not fit into 64 bits, so that `find_invalid_rows` finds it."""
+"""Replaces a time that is too late for its milliseconds to fit into 64 bits, so that `find_invalid_rows` finds it."""
 
 MAX_CHUNK_ROWS = 10_000
 """Maximum number of rows that are processed at once. Larger chunks exceed the CPU cache and cost more per record."""
@@ -402,15 +402,15 @@ def _ticks_to_ms(
 
     `ticks`: the times, in units of 1 / `ticks_per_second`.
 
-    A future time that does not fit into 64 bits becomes OVERFLOW_TIMESTAMP. A past time that does not fit becomes
-    another time before 1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP.
+    A time that is too late for 64 bits becomes OVERFLOW_TIMESTAMP. A time that is too early becomes another time before
+    1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP, because -1 is NO_TIMESTAMP.
     """
     if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000
         ms = np.clip(ticks, -max_seconds, max_seconds) * 1_000
         ms = np.where(ticks > max_seconds, OVERFLOW_TIMESTAMP, ms)
     else:
-        # A past time must not become OVERFLOW_TIMESTAMP, which stands for a future time.
+        # A time before 1970 must not become OVERFLOW_TIMESTAMP, which stands for a time that is too late.
         ms = np.maximum(ticks // (ticks_per_second // 1_000), OVERFLOW_TIMESTAMP + 1)
     return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH_TIMESTAMP, ms)
 

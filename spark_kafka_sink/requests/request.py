@@ -1,8 +1,8 @@
 """Request: the base class of requests to the cluster.
 
-Each subclass defines the keys that it is about (topics, partitions or ids), the route to the broker that handles each
-key, the message to send, and a verdict table, which says what to do about each error code (verdicts.py). engine.py
-contains the engine that sends requests until their responses are final.
+Each subclass defines its keys (the topics, partitions or ids that it is about), the route to the broker that handles
+each key, the message to send, and a verdict table, which says what to do about each error code (verdicts.py). The
+engine (engine.py) sends and retries a request until each of its keys has a final result.
 """
 
 from __future__ import annotations

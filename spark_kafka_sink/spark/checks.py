@@ -159,7 +159,7 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
         checks = preflight(options.producer_config().client_config(), target)
         error = build_preflight_error(checks)
         if error is not None:
-            # Suggest to turn the check off only if that may help: the driver cannot reach Kafka, but the executors may.
+            # Suggest turning the check off only if that may help: the driver cannot reach Kafka, but the executors may.
             # If Kafka has responded to the driver with an error, the executors would get the same response. With
             # exactly-once delivery, the driver itself needs Kafka in order to commit.
             only_connectivity_failed = all(
@@ -172,15 +172,15 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
 
 
 def build_write_target(options: SinkOptions) -> Target:
-    """Return the target of the preflight checks of a write, for the driver and for `pykafka doctor`."""
+    """Build the target for the preflight checks of a write. Used by the driver and by `pykafka doctor`."""
     optional_topics = (options.topic, options.dead_letter_topic, options.report_topic)
     topics = tuple(topic for topic in optional_topics if topic is not None)
     topic_options = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
     transactional_id = None
     prefix = ""
     if options.exactly_once_options is not None:
-        # If the user sets no prefix, the check uses a prefix that begins like the generated prefixes, because
-        # permissions are granted for prefixes.
+        # If the user sets no prefix, different writes generate different ones, so permissions must be granted for all
+        # ids that begin with GENERATED_PREFIX. Check them with an example of such an id.
         transactional_id = build_driver_id(options.exactly_once_options.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once_options.prefix or GENERATED_PREFIX
     return Target(

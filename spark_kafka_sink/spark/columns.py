@@ -59,7 +59,7 @@ _TYPE_REMEDIES = {
 }
 """Remedies for columns for which a plain cast is not the right advice."""
 _CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
-"""The type to which an error suggests to cast each column."""
+"""The type that an error suggests casting each column to."""
 _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
 """Types for which an error suggests a cast."""
 
@@ -159,7 +159,7 @@ def _is_header_type(data_type: DataType) -> bool:
 def _suggest_value_column(names: Sequence[str]) -> str:
     """Return the end of an error message about a missing column `value`.
 
-    The text lists the existing columns, and suggests to rename a similar one or to build the value from all of them.
+    The text lists the existing columns, and suggests renaming a similar one or building the value from all of them.
     """
     sanitized_names = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     existing_columns = describe_columns(names)

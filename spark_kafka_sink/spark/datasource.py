@@ -103,7 +103,8 @@ class KafkaDataSource(DataSource):
     ) -> tuple[SinkOptions, ColumnPlan]:
         """Check the write, and return its parsed options and its column plan. Raise a KafkaSinkError if a check fails.
 
-        The returned options lack those of the schema registry, so that its credentials are not pickled to the tasks.
+        The returned options omit those of the schema registry, so that its credentials are not pickled and sent to the
+        tasks.
 
         `stream_start`: identifies the start of a stream; None for a batch write.
         `check_servers`: as in `check_and_plan_write`.
@@ -116,7 +117,7 @@ class KafkaDataSource(DataSource):
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise
-            # Without servers, this may be a write to a table, for which Spark passes no options of CREATE TABLE.
+            # Without servers, this may be a write to a table: Spark does not pass on the options of CREATE TABLE.
             raise ConfigurationError([*error.faults, TABLE_OPTIONS_MESSAGE]) from None
         if options.distribution is not None:
             raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)

@@ -62,7 +62,9 @@ would otherwise keep separate producers for each job."""
 
 _ABORTED_MESSAGE = "its transactions were aborted, and read_committed readers see none of its rows"
 _NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
+"""The beginning of the outcome for a job without an idempotency key. A remedy follows."""
 _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
+"""The outcome for any other batch. It needs no remedy, because running the batch again writes no row twice."""
 _ABORTED_UNREPORTED_MESSAGE = (
     "no task has reported; its open transactions were aborted, so that readers do not wait for them"
 )
@@ -81,7 +83,7 @@ class AbortResult(NamedTuple):
 class ExactlyOnceWrite:
     """The exactly-once state of a writer.
 
-    It is pickled from the planning worker to the tasks and, in a batch job, to the committing worker.
+    It is pickled, and sent from the planning worker to the tasks and, in a batch job, to the committing worker.
     """
 
     delivery: Delivery

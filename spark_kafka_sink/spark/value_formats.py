@@ -1,7 +1,7 @@
 """Prepares the encoders of a Spark write on the driver: adapts Spark's schema to them, and adds their schema ids.
 
-The schema registry is queried only after all other checks have passed. The encoders are pickled to the tasks together
-with their ids.
+The schema registry is queried only after all other checks have passed. The encoders are pickled and sent to the tasks
+together with their ids.
 """
 
 from __future__ import annotations

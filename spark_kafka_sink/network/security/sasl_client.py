@@ -181,7 +181,7 @@ class SaslClientAuthenticator:
         if token is not None:
             sends_raw_tokens = self._authenticate_version is None
             if sends_raw_tokens and self._sasl_client.is_complete:
-                # The broker may send no response to the last token if tokens have no request headers.
+                # Without request headers, the broker might not respond to the last token, so do not wait for it.
                 self._finish()
             return self._encode_token(token)
         if not self._sasl_client.is_complete:

@@ -87,10 +87,11 @@ class SaslServerAuthenticator:
 
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         if self.is_complete:
-            # The client is re-authenticating, because is_authentication_frame now lets only a SaslHandshake through.
+            # The client must be re-authenticating: once authentication is complete, is_authentication_frame accepts
+            # only a SaslHandshake.
             self._state = _State.HANDSHAKE
         try:
-            # Recognize tokens without a request header before a header is decoded.
+            # Raw tokens have no request header, so handle them before decoding one.
             if self._state is _State.TOKEN_EXCHANGE and not self._uses_authenticate_requests:
                 return [self._process_token(bytes(frame))]
             header, _ = decode_request_header(frame)

@@ -222,7 +222,8 @@ class RecordAccumulator:
 
         `encoded_bytes`: upper bound of the record's encoded size.
         `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait.
-        `check_open`: as for append_columns, except that this method raises its error.
+        `check_open`: raises KafkaSinkError if the record may no longer be staged. It is called under the lock, after
+        memory has been reserved. This method releases the memory and raises the error.
 
         Raise BufferExhaustedError if the memory does not become available in time, RecordTooLargeError if the record
         does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
@@ -231,7 +232,7 @@ class RecordAccumulator:
         if not self.pool.try_reserve(reserved_bytes):
             self._wait_and_reserve(reserved_bytes, None if get_max_block_ms is None else get_max_block_ms())
         with self._lock:
-            # Most records need no check, and then the condition saves a call.
+            # Skip the call in the usual case, in which there is nothing to check.
             if self._is_closed or check_open is not None:
                 self._ensure_open_or_release(reserved_bytes, check_open)
             stage = self._batch_filler.stages.get(topic)
@@ -241,7 +242,8 @@ class RecordAccumulator:
             future = stage.add_record(record, encoded_bytes, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # Do not schedule a full stage, which is used now, or a new stage, which wakes the sender in any case.
+            # `schedule_record_assignment` also sets a due time. A full stage needs none, because its batches are filled
+            # right away, and a new stage wakes the sender in any case.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
@@ -310,7 +312,7 @@ class RecordAccumulator:
             stage.add(rows, reserved_bytes)
             max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # Do not schedule a full stage or a new stage, for the same reason as in append_record.
+            # Do not schedule a full stage or a new stage, for the reasons given in append_record.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
@@ -462,10 +464,14 @@ class RecordAccumulator:
     def _find_due_topics(
         self, now_ms: float, *, is_flushing_or_closed: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Find the topics whose staged rows need work now, and the time at which other rows next need work.
+        """Find the topics whose staged rows need work now, and the time at which the remaining rows next need work.
 
-        Return the topics, each with whether its stage is due (see `_FillPlan`), and the time. Leave out a stage from
-        which another thread is filling batches, and set its `should_recheck`: that thread then wakes the sender.
+        Return a dict that maps each topic to whether its stage is due (see `_FillPlan`), and the time; inf if there is
+        none. If another thread is filling batches from a stage, skip the stage and set its `should_recheck`, so that
+        the other thread wakes the sender when it has finished.
+
+        A stage has two due times: at one, all of its rows become batches; at the other, its single records are assigned
+        to partitions, which may complete batches.
         """
         is_stage_due_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS

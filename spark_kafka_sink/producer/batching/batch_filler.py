@@ -244,7 +244,7 @@ class BatchFiller:
         return len(row_groups) > 0 or stage.should_recheck
 
     def _split_into_row_groups(self, stage: Stage, *, full_batches_only: bool) -> list[list[Rows]]:
-        """Assign all rows to partitions, and split them into row groups, the rows of which are encoded together.
+        """Assign all rows to partitions, and split them into row groups, whose rows are encoded together.
 
         `full_batches_only`: after the assignment, put the rows that do not fill batches back into the topic's stage.
 
@@ -263,8 +263,9 @@ class BatchFiller:
     def _return_sparse_partitions(self, stage: Stage) -> None:
         """Put the rows of partitions without a full batch back into the topic's stage, ahead of newly staged rows.
 
-        Put all rows back if the stage is not full, now that its single records are assigned to partitions. Do nothing
-        if all rows should become batches.
+        If the stage turns out not to be full, now that its single records are assigned to partitions, put all rows
+        back. If all rows should become batches, including those of such partitions, put none back. See
+        `Stage.find_ready_partitions`.
         """
         max_body_bytes = self._compressor.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
@@ -274,8 +275,8 @@ class BatchFiller:
         with self._lock:
             if stage.topic in self.stages:
                 remaining_stage.extend(self.stages[stage.topic])
-            # Together with rows that other threads have staged in the meantime, the stage may be full. No thread has
-            # seen a full stage, so the sender must fill the batches when it next checks the stage.
+            # Together with rows that other threads have staged in the meantime, the stage may be full. Those threads
+            # have not counted the returned rows, so the sender must fill the batches when it next checks the stage.
             if remaining_stage.is_full(max_body_bytes):
                 remaining_stage.record_assignment_due_ms = self._clock()
                 stage.should_recheck = True

@@ -135,6 +135,8 @@ class Idempotence:
     ) -> None:
         """Create the state of a producer that has no producer id yet.
 
+        `enabled`: the producer's enable.idempotence.
+        `max_in_flight`: the maximum number of requests in flight for each partition (rule 2).
         `get_connection_identity`: returns the object that identifies the current connection to a node, or None if the
         node is not connected.
         `transactions`: the state of the transactional producer; None if the producer has no transactional.id.
@@ -142,6 +144,7 @@ class Idempotence:
         self.enabled = enabled
         self._transactions = transactions
         self.id_and_epoch = NO_PRODUCER_ID
+        """The current producer identity; NO_PRODUCER_ID if the producer has none."""
         self.get_connection_identity = get_connection_identity
         self._max_in_flight = max_in_flight
         self._partitions = _PartitionStates(is_transactional=transactions is not None)

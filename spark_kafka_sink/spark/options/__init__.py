@@ -10,7 +10,7 @@ delivery.py         defines and parses deliveryGuarantee and its options
 values.py           parses kinds of values that only the sink's options have
 names.py            spells option names as Spark jobs do, and lists options that get a specific error message
 ignored_options.py  lists the options that the sink ignores: those of Spark's source, consumers and schema registries
-sink_options.py     defines SinkOptions, which is pickled to the tasks
+sink_options.py     defines SinkOptions, which is pickled and sent to the tasks
 
 The options for valueFormat, keyFormat and schema registries are in formats/, because the producer also has them.
 """

@@ -7,7 +7,7 @@ Spark passes option names in lowercase. There are three kinds of options:
 - Options in ignored_options.py have no meaning for a sink. They are ignored with a warning.
 
 Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver before any task, and its
-result is pickled to the tasks.
+result is pickled and sent to the tasks.
 
 The text of a fault is a template: the name of an option or of a value in braces is replaced when the fault is shown to
 the user (OptionFault).

@@ -49,8 +49,8 @@ class SinkOptions:
     registry: RegistryOptions | None = None
     """The schema registry's options; None if no format needs them.
 
-    The data source removes them before the options are pickled to the tasks, because only the driver needs their
-    secrets.
+    The data source removes them before the options are pickled and sent to the tasks, because only the driver needs
+    their secrets.
     """
 
     write_method: str | None = None

@@ -213,6 +213,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
             self.option("path", path)  # make it an option, so that the option checks report it as an error
+        # Turn the other arguments into recorded calls, too, because all further steps read the recorded calls.
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
@@ -252,7 +253,12 @@ def _start_kafka_query(writer: Any, recorded_calls: RecordedCalls, original_star
 
 
 def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataStreamWriter.toTable`, so that the write is checked before the query starts. All columns are kept."""
+    """Wrap `DataStreamWriter.toTable`.
+
+    The wrapper validates the trigger, the options, the schema and the connection, and starts the query. Unlike the
+    wrapper of `start`, it keeps all columns, because they become the table's columns. It raises a KafkaSinkError if a
+    check fails. Writes in any other format are passed to the original method.
+    """
 
     @functools.wraps(original)
     def to_table(
@@ -267,6 +273,7 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
+        # First turn the settings and options into recorded calls, because all further steps read the recorded calls.
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
@@ -276,7 +283,8 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _warn_about_table_layout(recorded_calls)
         frame = coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-        # The other arguments of toTable() are recorded calls, which the new writer has repeated.
+        # The new writer has the format. rebuild_writer has repeated the recorded calls for the other arguments, except
+        # for partitionBy, which has no effect.
         return original(writer.options(**_build_stream_options()), tableName)
 
     return to_table
