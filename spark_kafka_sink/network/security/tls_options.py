@@ -23,8 +23,8 @@ from spark_kafka_sink.network.security_options import get_default, get_option
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
 _SSL_PROTOCOLS = (*TLS_VERSIONS, "TLS")  # "TLS" stands for the newest version
 
-# defer_log holds back only the records of loggers that exist when it begins. security_config.py imports this module only
-# to parse TLS options, so this module uses the logger of security_config.py, which then certainly exists.
+# defer_log holds back only the records of loggers that exist when it begins. security_config.py imports this module
+# only to parse TLS options, so this module uses the logger of security_config.py, which exists earlier.
 _log = logging.getLogger("spark_kafka_sink.network.security_config")
 
 
