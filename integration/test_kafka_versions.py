@@ -294,8 +294,11 @@ def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersio
 
 
 @on_those_that_list
-def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: KafkaOfVersion) -> None:
-    """Before Kafka 3.6, leaders accept records without an open transaction, which would block readers forever."""
+def test_rejects_writes_of_task_whose_transaction_was_aborted(broker: KafkaOfVersion) -> None:
+    """Before Kafka 3.6, leaders accept records without an open transaction, which would block readers forever.
+
+    A record that arrives before the abort marker is accepted and aborted, so the write follows the marker.
+    """
     topic = create_topic(broker.bootstrap())
     config = {"bootstrap.servers": broker.bootstrap()}
     alive = KafkaProducer({**config, "transactional.id": topic})
@@ -304,6 +307,7 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
     alive.send(topic, b"1").result(WAIT_TIMEOUT_SECONDS)
     with create_client(ProducerConfig.parse(config).client_config()) as client:
         abort_transactions(client, [*describe_transactions(client, [topic]).values()])
+        wait_until(lambda: not describe_transactions(client, [topic])[topic].is_ending)
     with pytest.raises(KafkaSinkError):
         alive.send(topic, b"2").result(WAIT_TIMEOUT_SECONDS)
     alive.close(timeout=0)
