@@ -105,7 +105,7 @@ def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that has been overtaken by another one, which the entry names, during its start."""
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. It did so after "
-        f"this driver, {driver_name}, had read the decision log. This driver has changed nothing and must stop. The "
+        f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. The "
         "newer driver may still be running or may have ended. If this driver should run instead, make sure that the "
         "newer driver has ended, and start this one again."
     )
