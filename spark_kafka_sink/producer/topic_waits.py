@@ -66,7 +66,7 @@ class TopicMetadataWaiter:
         self._system = system
         self._topics_in_use = _TopicsInUse(metadata.snapshot, refresh_due_ms={})
         self._partition_counts_at_last_miss: dict[str, int] = {}
-        """By topic, the number of partitions it had when a call last requested a partition that was missing."""
+        """Partition count of each topic when a call last requested a partition that the topic did not have."""
 
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None. Return the metadata.
