@@ -160,6 +160,15 @@ def test_unsupported_request_does_not_end_other_calls(client: BlockingClient) ->
         client.finish(unsupported_call)
 
 
+def test_unsupported_request_fails_without_waiting(client: BlockingClient) -> None:
+    node = fetch_node(client, 0)
+    describe_all_topics(client, node)  # connects
+    started_ms = client.now()
+    with pytest.raises(UnsupportedVersionError):
+        send_to(client, node, MetadataResponse, MetadataRequest(topics=[]), versions=VersionRange(99, 99))
+    assert client.now() == started_ms
+
+
 def test_fatal_error_of_the_metadata_ends_a_waiting_call(client: BlockingClient) -> None:
     call = client.begin([DescribeTopic("t")])
     client.metadata.set_fatal_error(AuthenticationError("rejected"))
