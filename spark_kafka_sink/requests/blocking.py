@@ -12,7 +12,6 @@ the metadata. If the node turns out to have left the cluster, it is disconnected
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -342,7 +341,7 @@ class BlockingClient:
     def _disconnect_if_unresponsive(self, node_id: int, now_ms: float) -> float:
         """Disconnect the node if it has been unresponsive for too long, or is unresponsive and has left the cluster.
 
-        Return the milliseconds until the node would time out; inf if the node is responsive or has timed out.
+        Return the milliseconds until the node times out at the earliest.
         """
         snapshot = self.metadata.snapshot
         unresponsive_ms = self._client.unresponsive_ms(node_id, now_ms)
@@ -350,14 +349,11 @@ class BlockingClient:
         if unresponsive_ms >= timeout_ms:
             self._timeout_counts[node_id] = self._timeout_counts.get(node_id, 0) + 1
             self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now_ms)
-            return math.inf
-        if unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
+        elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
             self.metadata.request_update()  # to learn whether the node has left the cluster
             has_left_cluster = not snapshot.is_bootstrap and node_id not in snapshot.nodes
             if has_left_cluster:
                 self._disconnect(node_id, "is unresponsive and has left the cluster", now_ms)
-        if unresponsive_ms <= 0:
-            return math.inf
         # Without a minimum, a wait below the clock's resolution could make the loop spin forever.
         return max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS)
 
