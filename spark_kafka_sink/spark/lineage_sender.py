@@ -80,7 +80,12 @@ class EventSender:
                 # Prevent `submit` from starting a thread while the calling thread sends.
                 self._is_running = True
         if must_send:
-            self._send_all(deadline)
+            try:
+                self._send_all(deadline)
+            except BaseException:  # for example KeyboardInterrupt
+                with self._condition:
+                    self._is_running = False  # so that a later call sends the remaining events
+                raise
         with self._condition:
             self._condition.wait_for(lambda: not (self._events and self._is_running), deadline - time.monotonic())
             return len(self._events)

@@ -170,3 +170,27 @@ def test_one_of_two_flushing_threads_sends_all_events_in_order() -> None:
     sender.submit(cast(RunEvent, "first"))
     assert sender.flush(60) == 0
     assert sent == ["first", "second"]
+
+
+@pytest.mark.usefixtures("no_new_threads")
+def test_flush_after_interrupted_flush_sends_remaining_events() -> None:
+    sent: list[str] = []
+
+    class InterruptedTransport:
+        """A transport during whose first event the user presses Ctrl-C."""
+
+        is_interrupted = False
+
+        def emit(self, event: str) -> None:
+            if not self.is_interrupted:
+                self.is_interrupted = True
+                raise KeyboardInterrupt
+            sent.append(event)
+
+    sender = EventSender(cast(Transport, InterruptedTransport()), "the test")
+    sender.submit(cast(RunEvent, "first"))
+    sender.submit(cast(RunEvent, "second"))
+    with pytest.raises(KeyboardInterrupt):
+        sender.flush(60)
+    assert sender.flush(60) == 0
+    assert sent == ["first", "second"]
