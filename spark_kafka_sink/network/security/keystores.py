@@ -28,6 +28,7 @@ from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 
 _JKS_MAGIC = 0xFEEDFEED
 _JKS_WHITENER = b"Mighty Aphrodite"
+"""The fixed text that Java's implementation adds to the digest of a JKS file."""
 _PRIVATE_KEY_ENTRY, _CERTIFICATE_ENTRY = 1, 2
 _SHA1_BYTES = 20
 # The object identifier 1.3.6.1.4.1.42.2.17.1.1 in the envelope of a private key.
@@ -192,7 +193,10 @@ def _find_protected_key(envelope: bytes) -> bytes:
 
 
 def _apply_jks_key_stream(encrypted_key: bytes, secret: bytes, salt: bytes) -> bytes:
-    """Decrypt a key: each block was encrypted by XOR with a block of the key stream, which is computed again here."""
+    """Decrypt a key that was encrypted by XOR with a key stream.
+
+    The stream is computed again from the password: SHA-1(password, salt), SHA-1(password, previous block), ...
+    """
     key = bytearray()
     stream_block = salt
     for block_start in range(0, len(encrypted_key), _SHA1_BYTES):
