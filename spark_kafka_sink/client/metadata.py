@@ -309,7 +309,7 @@ class Metadata:
             self._backoff = self._backoff.after_failure(now_ms)
 
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
-        """Apply the hints that have a newer leader epoch than the known one and whose leader is a known node.
+        """Apply each hint that has a newer leader epoch than the known one, if its leader is a known node.
 
         `hints`: at most one per partition, because each hint is compared with the epoch known before this call.
         `nodes`: nodes to add to the known ones.

@@ -293,7 +293,7 @@ class NetworkClient:
                 responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        """Match responses to requests, handle those to the client's own requests, and report all others.
+        """Match each response to its request. Handle responses to the client's own requests, and report all others.
 
         An invalid response closes the connection.
         """

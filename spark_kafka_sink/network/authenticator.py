@@ -59,7 +59,7 @@ class Authenticator(Protocol):
     def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
         """Return whether the frame belongs to the current authentication or starts a new one.
 
-        Raise AuthenticationError if the session has expired, in which case the frame must not be processed.
+        Raise AuthenticationError if the session has expired. The frame must then not be processed.
         """
 
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:

@@ -7,9 +7,7 @@ A channel goes through these states. Only the Selector calls the methods that le
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
-Three attributes describe the progress: `state`, `is_connecting` and `is_ready`. None can be derived from the others:
-during re-authentication, `state` stays READY although the channel is not ready. When a channel expires or fails
-authentication, `state.kind` becomes the reason for closing it, and no longer shows whether it was still connecting.
+Three attributes describe the progress:
 
 |                                 | `state.kind`    | `is_connecting` | `is_ready` |
 |---------------------------------|-----------------|-----------------|------------|
@@ -17,6 +15,9 @@ authentication, `state.kind` becomes the reason for closing it, and no longer sh
 | handshaking, authenticating     | `AUTHENTICATE`  | no              | no         |
 | ready                           | `READY`         | no              | yes        |
 | re-authenticating               | `READY`         | no              | no         |
+
+When a channel expires or fails authentication, `state.kind` becomes the reason for closing it. It then no longer shows
+whether the channel was still connecting, but `is_connecting` does.
 
 A frame that is partly written is always finished first. Otherwise, authentication frames are written before all others.
 The channel holds references to a send's segments until the send is complete or the channel is closed.

@@ -110,7 +110,8 @@ class OutgoingFrame:
             self.is_complete = True
             return
         segments, position = self._segments, self._position
-        # Skip the segments that were written in full. If the next one was written in part, keep the rest of it.
+        # Skip the segments that were written in full. If the next one was written in part, keep the rest of it. For
+        # example, with segments of 4, 10 and 20 bytes and 7 bytes written, 7 and 20 bytes remain.
         while newly_written_bytes >= (size := len(segments[position])):
             newly_written_bytes -= size
             position += 1

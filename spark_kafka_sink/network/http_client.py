@@ -226,7 +226,7 @@ def _time_limit(connection: http.client.HTTPConnection, timeout_s: float) -> Ite
         yield
     except (OSError, http.client.HTTPException):
         if has_timed_out.is_set():
-            raise _build_timeout_error(timeout_s) from None
+            raise _build_timeout_error(timeout_s) from None  # the caught error only shows that _abort was called
         raise
     finally:
         timer.cancel()

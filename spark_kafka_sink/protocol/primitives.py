@@ -43,7 +43,7 @@ _pack_three_bytes = struct.Struct("3B").pack
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Encode a number from 0 to 2^32 - 1."""
+    """Encode a number from 0 to 2^32 - 1, for example 300 as AC 02."""
     if value < 0x80:  # nearly all lengths, counts and tags
         return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:

@@ -101,7 +101,7 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
     template = _read_template(config)
     issued_at_s = int(now_s)
     header = {**template.get("header", {}), "alg": config.algorithm, "typ": "JWT"}
-    # The order matters: claims of the template replace configured ones, and the times replace both.
+    # Later claims replace earlier ones: the template's replace the configured claims, and the times replace both.
     payload: dict[str, Any] = _build_configured_claims(config)
     payload |= template.get("payload", {})
     payload |= {"iat": issued_at_s, "nbf": issued_at_s - config.nbf_seconds, "exp": issued_at_s + config.exp_seconds}
