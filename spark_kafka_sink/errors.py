@@ -131,7 +131,7 @@ class OptionSpelling(NamedTuple):
 
 
 class _OptionFormatter(string.Formatter):
-    """Formatter that replaces `{name}` with the value of that name or, if there is none, with the option of that name.
+    """Formatter that replaces `{name}` with the value of that name or else with the option as the user writes it.
 
     Option names contain dots, which the base class would take for attribute lookups.
     """
@@ -377,5 +377,5 @@ class IllegalStateError(KafkaSinkError):
 
 
 def _rebuild_broker_error(error_type: type[BrokerError], message: str, code: int, name: str) -> BrokerError:
-    """Recreate a pickled error. Pickle can only pass positional arguments, but `code` and `name` are keyword-only."""
+    """Recreate a pickled error. `__reduce__` can pass only positional arguments, and `code` and `name` are keywords."""
     return error_type(message, code=code, name=name)

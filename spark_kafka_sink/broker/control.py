@@ -193,9 +193,9 @@ class Control:
 
 
 class FaultBuilder:
-    """Adds fault rules for the requests that `Control.when` has selected. The module docstring lists the faults.
+    """Adds fault rules for the requests that `Control.when` has selected.
 
-    `nth`, `times` and `probability` have the same meaning as in `Control.when`.
+    The module docstring lists the faults, and explains `nth`, `times` and `probability`.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _PlannedWrite(NamedTuple):
-    """The write that the options describe, which is to be checked."""
+    """The write to check, as the options describe it."""
 
     config: ProducerConfig
     target: Target

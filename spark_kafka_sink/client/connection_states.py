@@ -35,7 +35,7 @@ from spark_kafka_sink.network.system import SocketAddress
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
 """A function that returns the addresses of a host and port, or None while the name is still being looked up.
 
-After None, the caller passes the addresses to `ConnectionStates.set_addresses` once the lookup has finished.
+If it returns None, the addresses must be passed to `ConnectionStates.set_addresses` once the lookup has finished.
 """
 
 

@@ -284,7 +284,8 @@ class Connections:
         """Return the error of the latest rejection if the credentials must be considered invalid, else None.
 
         A restarted broker may reject valid credentials until it has loaded its users. So a rejection is not final while
-        another broker may still accept the credentials. Unreachable bootstrap servers are not waited for.
+        another broker may still accept the credentials. While only the bootstrap servers are known, the client does not
+        wait for those that are unreachable.
         """
         if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None

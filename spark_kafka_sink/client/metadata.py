@@ -162,8 +162,8 @@ class Metadata:
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Request a full update. Return the current version; the update will have a higher one.
 
-        `reset_backoff`: whether there is a new reason for the update. Then it is due at once, unless the last attempt
-        failed. False if the update is requested again because the last response contained nothing new.
+        `reset_backoff`: True if there is a new reason for the update, which is then due at once, unless the last
+        attempt failed. False if the caller requests it again because the last response contained nothing new.
         """
         with self._lock:
             self._is_full_update_requested = True

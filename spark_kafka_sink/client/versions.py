@@ -203,7 +203,7 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
 
 
 def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
-    """Return for how many milliseconds the client must not send to the broker after this response."""
+    """Return the time in milliseconds for which the client must send nothing to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
     return throttle_time_ms if version >= MIN_VERSIONS_WITH_CLIENT_THROTTLE.get(api_key, 0) else 0
 

@@ -65,8 +65,8 @@ class Authenticator(Protocol):
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         """Process an authentication frame. Return the next frame to send, or None if there is none.
 
-        If authentication failed and the protocol has an error response for it, set `failure` and return the response.
-        Otherwise, raise AuthenticationError.
+        If authentication fails, set `failure` and return the error response or, if there is none to send, raise
+        AuthenticationError.
         """
 
 

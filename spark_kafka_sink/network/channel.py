@@ -139,7 +139,7 @@ class KafkaChannel:
     def can_read(self) -> bool:
         """Whether the next frame may be read now.
 
-        During the first authentication, the channel reads the peer's next frame only after its own has been written.
+        During the first authentication, the channel reads the next frame only once its own frame has been written.
         """
         is_responding = self._authentication_frame is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
         is_muted = self.is_muted and self.is_ready

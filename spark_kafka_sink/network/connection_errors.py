@@ -11,7 +11,7 @@ from spark_kafka_sink.network.system import SocketAddress
 _log = logging.getLogger(__name__)
 
 FATAL_ERRORS = (IllegalStateError, AssertionError)
-"""Errors that show a bug in this library. `Selector.poll` raises them instead of closing the connection."""
+"""Errors that indicate a bug in this library. `Selector.poll` raises them instead of closing the connection."""
 
 
 def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -> KafkaSinkError:

@@ -239,7 +239,7 @@ class FrameReader:
         self._unread_start = self._unread_end = 0
 
     def _grow_payload(self) -> None:
-        """Move the bytes received so far to larger memory. It never exceeds the size of the whole payload."""
+        """Move the bytes received so far to a larger buffer, which is at most as large as the whole payload."""
         assert self._payload is not None
         initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame_bytes, MAX_TRUSTED_BYTES))
         capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._received_payload_bytes))

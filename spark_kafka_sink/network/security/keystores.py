@@ -58,7 +58,7 @@ def read_store(data: bytes, *, type_name: str | None, password: str | None, key_
 
 
 def read_pem(text: str, key_password: str | None = None) -> Store:
-    r"""Read PEM blocks. Their line breaks may have been replaced with spaces or `\n`, as in a configuration file.
+    r"""Read PEM blocks. A configuration file may have replaced their line breaks with spaces or `\n`.
 
     All certificates are returned both as the chain and as authorities, because PEM does not distinguish them. Raise
     ConfigurationError if there is more than one private key.

@@ -3,8 +3,8 @@
 TLS versions before 1.2 are not supported. The broker's certificate is always verified, and so is its host name unless
 the user has disabled this check.
 
-OpenSSL loads private keys only from a path. To keep keys out of any directory, it receives the path of an open file
-descriptor, whose file has no name.
+OpenSSL loads private keys only from a path. So that keys never appear in a directory, it receives the path of an open
+file descriptor (/dev/fd/N), whose file has no name.
 
 The text of an OptionFault is a predicate, such as "must be true or false.", because it follows the option's name.
 A placeholder with an option's name, such as {ssl.key.password}, is replaced with the name as the user writes it. Any
