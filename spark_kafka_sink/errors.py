@@ -123,7 +123,7 @@ class OptionSpelling(NamedTuple):
     """Text to put before an option name that starts a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace each placeholder in an OptionFault's text with a value or with the name of an option.
+        """Replace each placeholder in an OptionFault's text with a value or an option's name as the user writes it.
 
         `prefix`: the prefix to put before each option name (see OptionFault.prefix).
         """
@@ -131,7 +131,7 @@ class OptionSpelling(NamedTuple):
 
 
 class _OptionFormatter(string.Formatter):
-    """Formatter that replaces `{name}` with the value of that name or else with the option as the user writes it.
+    """Formatter that replaces `{name}` with the value of that name, else with the option's name as the user writes it.
 
     Option names contain dots, which the base class would take for attribute lookups.
     """

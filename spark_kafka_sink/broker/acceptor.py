@@ -38,7 +38,7 @@ _MAX_WAKEUP_BYTES = 64
 PAUSE_SECONDS = 0.5
 """The pause before connections are accepted again after resources have run out."""
 MAX_TASK_WAIT_SECONDS = 10.0
-"""The maximum time that another thread waits for the acceptor to run its task."""
+"""The maximum time that another thread waits until the acceptor has run a task for it."""
 
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that persist until the process or the system releases descriptors or memory."""

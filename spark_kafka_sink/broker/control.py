@@ -22,7 +22,8 @@ With `execute_first=True`, `fail`, `drop` and `never_respond` execute the reques
 `execute_first=False`, `delay` delays the execution instead of the response.
 
 `nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. With
-`probability=0.1`, each of these has a 10% chance of being affected, and only affected requests count towards `times`.
+`probability=0.1`, each matching request has a 10% chance of being affected, and only affected ones count towards
+`times`.
 
 Each fault method returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
 `rule.remove()` ends it. `clear()` removes all rules.

@@ -145,7 +145,7 @@ class FaultRule:
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
         """Count an accepted request. If the rule affects it, add the fault to its `effects`."""
-        # The caller does not hold a lock between `accepts` and this call, so the rule may have been removed since.
+        # Another thread may have removed the rule since `accepts` returned True.
         if self._is_removed:
             return
         self.request_count += 1

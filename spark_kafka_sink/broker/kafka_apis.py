@@ -210,7 +210,7 @@ def _find_partition_index(partition: object) -> int | None:
 
 
 def _set_error_codes(context: RequestContext, message: Struct, error: InjectedError) -> None:
-    """Set the injected error code in a struct of a response, and recursively in the structs that it contains.
+    """Set the injected error code in a struct of a response, and recursively in the structs of its arrays.
 
     A struct of a topic or partition that the error does not apply to is skipped, with everything in it. A struct that
     names neither, such as the response itself, is included. Only fields that the request's version has are set.

@@ -172,8 +172,8 @@ class LogFile:
         self._rollback_position: int | None = None
         """The end of the file before the last append, if that append failed; None if it succeeded.
 
-        It is set at the beginning of each append and reset to None at the end. If it is already set when an append
-        begins, the file is first truncated to it.
+        It is set at the beginning of each append, and reset to None when the append has succeeded. If it is already set
+        when an append begins, the file is first truncated to it.
         """
 
     def append(self, data: Buffer) -> None:

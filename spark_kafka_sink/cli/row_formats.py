@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 MAX_ROWS_PER_CHUNK = 1_000
-"""Maximum number of rows to convert to Python objects at once, which need far more memory than Arrow columns."""
+"""Maximum number of rows to convert to Python objects at once. The objects need far more memory than Arrow columns."""
 
 MIN_TABLE_WIDTH = 60
 _MIN_VALUE_WIDTH = 20

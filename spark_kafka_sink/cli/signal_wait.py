@@ -23,7 +23,7 @@ class SignalWait:
 
     After `limit_shutdown`, a second signal ends the process by its default action. If the `with` block does not end
     within MAX_SHUTDOWN_SECONDS after `limit_shutdown`, the tracebacks of all threads are dumped and the process ends,
-    even if another thread holds the interpreter lock.
+    even if a thread never releases the interpreter lock.
     """
 
     def __enter__(self) -> SignalWait:

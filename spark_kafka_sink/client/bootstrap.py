@@ -1,7 +1,7 @@
 """Resolve bootstrap.servers to nodes, which have negative ids because the brokers' real ids are not known yet.
 
 Every host name is resolved at startup, so that a misspelt name raises ConfigurationError immediately instead of timing
-out later. As long as at least one name can be resolved, the names that cannot be only cause warnings, because a
+out later. If at least one name can be resolved, failures to resolve other names are only logged as warnings, because a
 decommissioned broker may have lost its DNS entry.
 """
 

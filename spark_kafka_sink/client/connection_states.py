@@ -95,9 +95,9 @@ class _NodeConnection:
     last_attempt_ms: float = -math.inf
     """When the last attempt started, or when it or its connection ended; -inf if there was no attempt yet."""
     failed_attempt_count: int = 0
-    """Number of lost connections and failed attempts since the node was last ready; for the reconnect backoff."""
+    """Number of lost connections and failed attempts since the node was last ready; sets the reconnect backoff."""
     failed_setup_count: int = 0
-    """Number of consecutive attempts that ended in state CONNECTING; for the setup timeout."""
+    """Number of consecutive attempts that ended in state CONNECTING; sets the setup timeout."""
     throttled_until_ms: float = -math.inf
     """When requests may be sent again; -inf if no response has requested a pause."""
     authentication_error: AuthenticationError | None = None

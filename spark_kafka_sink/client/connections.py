@@ -43,7 +43,10 @@ MAX_LOGGED_ADDRESSES = 1_000
 """The maximum number of addresses with a remembered failure. Once it is reached, all of them are forgotten."""
 
 MIN_CREDENTIAL_REJECTIONS = 3
-"""Number of rejections after which the client no longer waits for other brokers to accept its credentials."""
+"""Number of brokers that must reject the credentials before the client stops waiting for others to accept them.
+
+Rejections have no effect while any connection is alive.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +149,7 @@ class Connections:
         return versions_by_node
 
     def build_api_versions_request(self, node_id: int, cluster_id: str | None) -> ApiVersionsRequest:
-        """Build the request. If the routing check is enabled and the cluster and node are known, it names both."""
+        """Build the request. Name the cluster and node if both are known and a rejection can lead to a rebootstrap."""
         if self._checks_routing and cluster_id is not None and node_id >= 0:
             return build_api_versions_request(cluster_id, node_id)
         return build_api_versions_request()
@@ -198,7 +201,7 @@ class Connections:
         """Return whether to repeat ApiVersions in the version with the routing check.
 
         The request is repeated if its version was too old to name the intended cluster and node. If the broker has
-        announced the newer version but then rejected it, the check is skipped, because it would reject it again.
+        announced the newer version but then rejected it, the check is skipped, as the broker would reject it again.
         """
         is_unchecked = version < MIN_VERSION_WITH_ROUTING_CHECK and request.cluster_id is not None
         return is_unchecked and node_id not in self._nodes_without_routing_check

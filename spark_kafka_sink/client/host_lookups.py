@@ -72,7 +72,7 @@ class HostLookups:
         self._unfinished_lookups: dict[tuple[str, int], BackgroundLookup[list[SocketAddress]]] = {}
 
     def resolve(self, host: str, port: int) -> list[SocketAddress] | None:
-        """Return a host's addresses, or None while they are being looked up. Then `take_finished` returns them later.
+        """Return a host's addresses. If the lookup is still running, return None; `take_finished` returns it later.
 
         Raise DisconnectedError if the name cannot be resolved. An IP address needs no lookup.
         """

@@ -163,7 +163,8 @@ class Metadata:
         """Request a full update. Return the current version; the update will have a higher one.
 
         `reset_backoff`: True if there is a new reason for the update, which is then due at once, unless the last
-        attempt failed. False if the caller requests it again because the last response contained nothing new.
+        attempt failed. False if the caller may only be repeating its request, because the last response contained
+        nothing new.
         """
         with self._lock:
             self._is_full_update_requested = True

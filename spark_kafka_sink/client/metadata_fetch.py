@@ -44,8 +44,8 @@ class MetadataFetch:
     def resolve_bootstrap_servers(self, now_ms: float) -> float:
         """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next call.
 
-        Return 0 once the names are resolved. After bootstrap.resolve.timeout.ms, return inf, and fail all callers that
-        wait for metadata.
+        Return 0 once the bootstrap servers are known. After bootstrap.resolve.timeout.ms, return inf, and fail all
+        callers that wait for metadata.
         """
         if self._lookup is None:
             return 0.0

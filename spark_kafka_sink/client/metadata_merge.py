@@ -33,7 +33,7 @@ MIN_VERSION_WITH_RELIABLE_EPOCHS = 9
 MAX_PARTITIONS = 1_000_000
 """Partition indices must be below this limit, which bounds the size of arrays with one element per index.
 
-No whole cluster has this many partitions.
+Even a whole cluster has fewer partitions.
 """
 
 _log = logging.getLogger(__name__)

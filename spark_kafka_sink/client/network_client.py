@@ -83,7 +83,7 @@ class NetworkClient:
         """Why each node's last connection was lost, by node id. Nodes whose connection is ready are not included."""
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported_responses: list[ClientResponse] = []  # results of requests that ended between polls
-        self._last_response_ms_by_node: dict[int, float] = {}  # node id -> time; in the future while it throttles us
+        self._last_response_ms_by_node: dict[int, float] = {}  # by node id; in the future while the node throttles us
         self._correlation_id = 0
         self._state = _State.ACTIVE  # guarded by _state_lock
         self._state_lock = threading.Lock()
@@ -280,6 +280,7 @@ class NetworkClient:
             # unresponsive. If it already does, there was no better choice, and a wait of 0 would poll in a tight loop.
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
+        # The query was sent, or the attempt failed immediately. Wait until another node may be tried.
         return self._metadata_fetch.wait_ms(now_ms, self._last_response_ms_by_node)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: float) -> None:
@@ -384,8 +385,8 @@ class NetworkClient:
     def _is_every_node_unreachable(self, choice: NodeChoice) -> bool:
         """Return whether to give up on all known nodes.
 
-        This is so if none is connected or can be connected to now, or if the last attempt to connect to each broker
-        failed. Failed attempts to connect to the bootstrap servers do not count.
+        This is so if none is connected, being connected or connectable now, or if the last attempt to connect to each
+        of them failed. The second condition does not apply to bootstrap servers.
         """
         snapshot = self._metadata.snapshot
         if choice.node is None:

@@ -6,8 +6,9 @@ and, since Kafka 2.4, includes its own range. The next attempt uses the highest 
 
 Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). A client does not
 start with it: the first connection has no cluster id to send, and with brokers older than Kafka 4.4, every connection
-would need an extra round trip. Once a broker has announced version 5, new connections start with it. On the connection
-where it was announced, the client repeats ApiVersions in version 5 before the connection is ready.
+would need an extra round trip. Once a broker has announced version 5, new connections start with it. If the client has
+a cluster id to send by then, as in a cluster with older and newer brokers, it repeats ApiVersions in version 5 on the
+connection where it was announced, before that connection is ready.
 
 The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """

@@ -103,7 +103,8 @@ def _add_sample(families_by_name: dict[str, Metric], client_id: str, name: str, 
 def _add_unit(base_name: str) -> tuple[str, float]:
     """Return the metric's name for Prometheus, and the factor that converts its values to Prometheus' base unit.
 
-    The name ends with the base unit, except for counts, ratios, and names that already mention bytes.
+    The base unit is appended to the name (before `-total`). Counts, ratios, and names that already mention bytes get no
+    unit.
     """
     if base_name == "connection-count":
         # Prometheus reserves the suffix `_count` for histograms.

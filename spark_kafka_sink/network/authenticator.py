@@ -65,8 +65,8 @@ class Authenticator(Protocol):
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:
         """Process an authentication frame. Return the next frame to send, or None if there is none.
 
-        If authentication fails, set `failure` and return the error response or, if there is none to send, raise
-        AuthenticationError.
+        Raise AuthenticationError if authentication failed and there is no error response to send. If there is one,
+        set `failure` and return the response.
         """
 
 

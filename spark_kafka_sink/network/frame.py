@@ -38,13 +38,16 @@ READ_AHEAD_BYTES = 4 * 1024
 """The size of a reader's buffer. A frame is long if its length and payload together do not fit into the buffer."""
 
 MIN_GROWTH_BYTES = 64 * 1024
-"""The least memory to allocate for a long frame. If the whole payload is shorter, only the payload's size is used."""
+"""The minimum memory allocated for a long frame, unless its whole payload needs less."""
 
 GROWTH_FACTOR = 4
 """When a long frame's memory is full, it grows to this multiple of the bytes received so far."""
 
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
-"""The most memory to allocate when a long frame starts, for a peer that has sent a frame of at least this size."""
+"""The maximum memory allocated when a long frame starts.
+
+A peer gets at most the size of the longest frame that it has sent before, but not less than MIN_GROWTH_BYTES.
+"""
 
 _LENGTH = struct.Struct(">i")
 
@@ -141,8 +144,8 @@ class FrameReader:
     def __init__(self, try_reserve: Callable[[int], bool] | None = None) -> None:
         """Create the reader for a new connection.
 
-        `try_reserve`: called once for each long frame, to reserve memory for the payload size that it is given. If it
-        returns False, the frame is not read until `resume` is called. None means that memory is not limited.
+        `try_reserve`: reserves memory; called once for each long frame, with the payload size. If it returns False, the
+        frame is not read until `resume` is called. None means that memory is not limited.
         """
         self.is_waiting_for_memory = False
         """Whether the next frame is still waiting for memory. Nothing may be read until `resume` is called."""

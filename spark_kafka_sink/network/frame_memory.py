@@ -42,9 +42,9 @@ class FrameMemory(Generic[OwnerT]):
         return True
 
     def detach(self, owner: OwnerT) -> int:
-        """Remove the owner's reservation, because its frame is complete, but keep the memory reserved.
+        """Transfer a complete frame's reservation from its owner to the frame's receiver.
 
-        Return the number of bytes that the frame's receiver must release; 0 if there was no reservation.
+        Return the number of bytes that the receiver must release; 0 if there was no reservation.
         """
         return self._reservations.pop(owner, 0)
 

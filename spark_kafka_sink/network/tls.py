@@ -90,7 +90,7 @@ class TlsTransport:
             return count
 
     def write(self, segments: Sequence[Buffer]) -> int:
-        """Encrypt about ENCRYPTED_BYTES_PER_WRITE of the segments, and send what the socket accepts.
+        """Encrypt the segments, up to about ENCRYPTED_BYTES_PER_WRITE, and send what the socket accepts.
 
         Return the number of plaintext bytes encrypted. 0 means that earlier ciphertext was still unsent: the caller
         tries again when the socket is writable.

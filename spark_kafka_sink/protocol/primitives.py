@@ -165,7 +165,7 @@ class Reader:
         return self._read_long_varint()
 
     def read_int16_length(self) -> int:
-        """Read a two-byte length. -1 stands for null. `read_view` and `reserve_elements` reject lower values."""
+        """Read a two-byte length. -1 stands for null. `read_view` and `reserve_elements` reject negative lengths."""
         length: int = self.unpack(_INT16_LAYOUT)[0]
         return length
 

@@ -163,7 +163,7 @@ def nullable_string(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> str | None:
-    """Declare a string that may be null. The module's docstring explains the options of fields.
+    """Declare a string that may be null. The module's docstring explains `tag` and `ignorable`.
 
     `nullable`: the versions in which the string may be null. None means every version in `versions`.
     """
@@ -199,7 +199,7 @@ def array(element: type[Struct] | str, versions: str, *, tag: int | None = None,
 def nullable_array(
     element: type[Struct] | str, versions: str, *, nullable: str | None = None, ignorable: bool = False
 ) -> list[Any] | None:
-    """Declare an array that may be null. The module's docstring explains the options of fields.
+    """Declare an array that may be null. The module's docstring explains `ignorable`.
 
     `nullable`: the versions in which the array may be null. None means every version in `versions`.
     """

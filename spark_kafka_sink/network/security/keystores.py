@@ -28,7 +28,7 @@ from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 
 _JKS_MAGIC = 0xFEEDFEED
 _JKS_WHITENER = b"Mighty Aphrodite"
-"""The fixed text that Java's implementation adds to the digest of a JKS file."""
+"""The fixed text that Java hashes along with the password and the content of a JKS file."""
 _PRIVATE_KEY_ENTRY, _CERTIFICATE_ENTRY = 1, 2
 _SHA1_BYTES = 20
 # The object identifier 1.3.6.1.4.1.42.2.17.1.1 in the envelope of a private key.

@@ -113,7 +113,7 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
 def _require_gssapi_intended(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
     """Return whether the other options show that the user intends the default mechanism, GSSAPI.
 
-    If they do not, add a fault that suggests another mechanism, and the faults of sasl.jaas.config.
+    If they do not, add a fault that suggests a mechanism, and the faults of sasl.jaas.config.
     """
     jaas_faults = OptionFaults()
     login_module = _parse_login_module(options, jaas_faults)

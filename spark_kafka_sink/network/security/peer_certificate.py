@@ -2,9 +2,10 @@
 
 The certificate is fetched by a TLS handshake on a separate connection, over which nothing else is sent.
 
-Python's ssl parses only verified certificates. To describe an untrusted one as well, two more handshakes follow: the
-first fetches the certificate without verification, and the second trusts exactly this certificate, regardless of its
-expiry and host name. Each connection is closed right after the handshake, so no credentials are sent.
+Python's ssl parses only verified certificates. If the certificate is not trusted, two more handshakes are therefore
+needed to describe it: the first fetches the certificate without verification, and the second trusts exactly this
+certificate, regardless of its expiry and host name. Each connection is closed right after its handshake, so no
+credentials are sent.
 """
 
 from __future__ import annotations
