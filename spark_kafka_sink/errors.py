@@ -118,22 +118,22 @@ class OptionSpelling(NamedTuple):
     """The way the user writes option names, such as `kafka.linger.ms` in a Spark job."""
 
     spell: Callable[[str], str] = str
-    """Function that returns the user's spelling of Kafka's option name."""
+    """A function that converts Kafka's name of an option to the name that the user writes."""
     sentence_prefix: str = ""
     """Text to put before an option name that starts a sentence, such as "Option " in "Option 'topic' must be ..."."""
 
     def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Replace each placeholder in an OptionFault's text with a value, or an option name in the user's spelling.
+        """Replace each placeholder in an OptionFault's text with a value or an option's name as the user writes it.
 
-        `prefix`: the prefix of the option names; see OptionFault.
+        `prefix`: the prefix to put before each option name (see OptionFault.prefix).
         """
         return _OptionFormatter(values or {}, lambda name: self.spell(prefix + name)).vformat(text, (), {})
 
 
 class _OptionFormatter(string.Formatter):
-    """Formatter that replaces `{name}` with the value of this name or, if there is none, with the spelled option name.
+    """Formatter that replaces `{name}` with the value of that name, else with the option's name as the user writes it.
 
-    Option names contain dots, which the base class would take for attributes.
+    Option names contain dots, which the base class would take for attribute lookups.
     """
 
     def __init__(self, values: Mapping[str, object], spell: Callable[[str], str]) -> None:
@@ -198,7 +198,7 @@ class OptionFaults(list["str | OptionFault"]):
 class ConfigurationError(KafkaSinkError, ValueError):
     """Invalid options. `faults` contains one message for each fault, and the error's message contains all of them.
 
-    Subclasses must keep the constructor: copies of an error and pickles pass only the faults to it.
+    Subclasses must not change the constructor's parameters: copying and unpickling pass only the faults.
     """
 
     def __init__(self, faults: str | OptionFault | Sequence[str | OptionFault]) -> None:
@@ -222,7 +222,7 @@ class ConfigurationError(KafkaSinkError, ValueError):
     def with_option(self, option: str, text: str, **values: object) -> ConfigurationError:
         """Return an error of the same type that names an option.
 
-        Use this for an error raised by code that does not know which option has the invalid value.
+        Use this if the error comes from code that does not know which option the invalid value belongs to.
 
         `text`: the text of an OptionFault, in which `{problem}` stands for the message of this error.
         `values`: the values of the OptionFault.
@@ -377,5 +377,5 @@ class IllegalStateError(KafkaSinkError):
 
 
 def _rebuild_broker_error(error_type: type[BrokerError], message: str, code: int, name: str) -> BrokerError:
-    """Recreate a pickled error, because pickle passes positional arguments and `code` and `name` are keywords."""
+    """Recreate a pickled error. `__reduce__` can pass only positional arguments, and `code` and `name` are keywords."""
     return error_type(message, code=code, name=name)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_PARTITIONS = 3
 _MAX_PREFIX_CHARACTERS = 200
-"""Maximum length of the test name in a topic name, which has at most 249 characters."""
+"""Maximum length of the test's name within a topic name. The whole topic name may have 249 characters."""
 
 
 class NewKafkaTopic(Protocol):
@@ -54,7 +54,7 @@ def session_kafka_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def new_kafka_topic(session_kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[NewKafkaTopic]:
-    """A function that creates topics, named after the test, on the session's broker. They are deleted after it."""
+    """A function that creates topics on the session's broker, named after the test. They are deleted after the test."""
     topic_numbers = itertools.count(1)
     prefix = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_MAX_PREFIX_CHARACTERS]
     topics: list[KafkaTopic] = []

@@ -38,7 +38,7 @@ _MAX_WAKEUP_BYTES = 64
 PAUSE_SECONDS = 0.5
 """The pause before connections are accepted again after resources have run out."""
 MAX_TASK_WAIT_SECONDS = 10.0
-"""The time for which other threads wait for the acceptor to run their task."""
+"""The maximum time that another thread waits until the acceptor has run a task for it."""
 
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that persist until the process or the system releases descriptors or memory."""
@@ -79,9 +79,9 @@ class Acceptor:
     # --- any thread
 
     def bind(self, node_id: int, port: int) -> int:
-        """Listen on a node's port and return its number. Port 0 selects any free port. Call this only before `start`.
+        """Listen on a port for a node, and return the port's number. Port 0 selects any free port.
 
-        Raise OSError if the port is in use.
+        Call this only before `start`. Raise OSError if the port is in use.
         """
         sock = _create_listener(self._host, port)
         self._add_listener(node_id, sock)
@@ -107,7 +107,7 @@ class Acceptor:
     def close(self) -> None:
         """Stop the thread, wait until it has ended, and close the poller."""
         self.stop()
-        if self._thread.ident is None:  # the thread, which would close the listeners, was never started
+        if self._thread.ident is None:  # the thread was never started, so it does not close the listeners
             self._remove_all_listeners()
         else:
             self._thread.join()
@@ -147,15 +147,14 @@ class Acceptor:
             if node_id is None:  # the wakeup socket, which belongs to no node
                 with contextlib.suppress(BlockingIOError):
                     self._wake_reader.recv(_MAX_WAKEUP_BYTES)
-            elif node_id in self._listeners and not self._is_paused:  # a previous connection may have caused a pause
+            elif node_id in self._listeners and not self._is_paused:  # an earlier `_accept` may have caused a pause
                 self._accept(node_id)
         while self._tasks:
             task, done_event = self._tasks.popleft()
             try:
                 task()
             finally:
-                # An error ends the acceptor's thread. The thread that waits for the task must not wait in vain.
-                done_event.set()
+                done_event.set()  # even after an error, which ends this thread: another thread waits for the task
 
     def _accept(self, node_id: int) -> None:
         """Accept one connection from the node's listener. Pause if there are no resources for it."""

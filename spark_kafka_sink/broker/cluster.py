@@ -68,7 +68,7 @@ class ClusterConfig:
 
     @property
     def log_config(self) -> LogConfig:
-        """The configuration of the logs of a topic without settings."""
+        """The log configuration of a topic that has no settings of its own."""
         return LogConfig(
             max_message_bytes=self.max_message_bytes,
             check_records=self.check_records,
@@ -156,7 +156,7 @@ class EmbeddedCluster:
         self._random = Random(config.seed)
         self.cluster_id = str(self._generate_uuid())
         self._moved_coordinators: dict[str, int] = {}
-        """Nodes that coordinate a transactional id or group because a test has moved the coordinator."""
+        """The coordinators that a test has moved: node id by transactional id or group."""
         self._next_timeout_ms: float | None = None
         """When to abort timed-out transactions, or None if no transaction is open."""
         self._store = store
@@ -304,7 +304,8 @@ class EmbeddedCluster:
         node_ids = sorted(self.nodes)
         for index in range(len(topic.partitions), partition_count):
             log_file = None if log_config.discard else self._log_file(topic.name, index)
-            # Successive partitions prefer different nodes as their leaders.
+            # Successive partitions prefer different nodes as their leaders: with three nodes, partition 1 gets the
+            # replicas (1, 2, 0).
             first_replica = index % len(node_ids)
             replicas = (*node_ids[first_replica:], *node_ids[:first_replica])
             log = PartitionLog(log_config, log_file, self._record_validator)
@@ -349,9 +350,9 @@ class EmbeddedCluster:
         self.record_change()
 
     def stop_node(self, node_id: int) -> None:
-        """Stop a node. The next running replica takes over each partition that it leads.
+        """Stop a node. For each partition that it leads, the partition's first running replica becomes the leader.
 
-        If no node is running, the partitions have no leader.
+        If no other node is running, the partitions have no leader.
         """
         with self.lock:
             self.node(node_id).is_running = False
@@ -392,6 +393,7 @@ class EmbeddedCluster:
             assigned_id = self._moved_coordinators.get(key)
             if assigned_id is not None and self.nodes[assigned_id].is_running:
                 return self.nodes[assigned_id]
+            # Unlike hash(), crc32 selects the same node in every process.
             return running_nodes[zlib.crc32(key.encode()) % len(running_nodes)]
 
     def move_coordinator(self, key: str, node_id: int) -> None:

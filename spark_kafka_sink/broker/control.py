@@ -22,7 +22,8 @@ With `execute_first=True`, `fail`, `drop` and `never_respond` execute the reques
 `execute_first=False`, `delay` delays the execution instead of the response.
 
 `nth=2` skips the first matching request. `times=3` affects the next three, and `times=None` all that follow. With
-`probability=0.1`, each of them is affected with that probability, and the others do not count towards `times`.
+`probability=0.1`, each matching request has a 10% chance of being affected, and only affected ones count towards
+`times`.
 
 Each fault method returns the rule that it added: `rule.affected_count` is the number of requests affected so far, and
 `rule.remove()` ends it. `clear()` removes all rules.
@@ -90,7 +91,7 @@ class Control:
         if partition is not None and topic is None:
             raise ValueError("partition requires topic")
         if node is not None:
-            # Raises KeyError for an unknown node. Its rule would never match a request.
+            # Raises KeyError for an unknown node, because a rule for it would never match a request.
             self._cluster.node(node)
         if isinstance(api, str):
             handled_apis = {key.name: int(key) for key in list_handled_api_keys()}
@@ -193,9 +194,9 @@ class Control:
 
 
 class FaultBuilder:
-    """Adds fault rules for the requests that `Control.when` has selected. The module docstring lists the faults.
+    """Adds fault rules for the requests that `Control.when` has selected.
 
-    The arguments of the constructor are those of `Control.when`.
+    The module docstring lists the faults, and explains `nth`, `times` and `probability`.
     """
 
     def __init__(

@@ -113,9 +113,9 @@ class FaultRule:
     ) -> None:
         """Create a rule for the requests that `request_filter` accepts.
 
-        `nth`: number of the first accepted request that the rule may affect.
+        `nth`: the first accepted request that the rule may affect, counted from 1.
         `times`: maximum number of affected requests; None for no limit.
-        `probability`: probability that the rule affects a request, from the `nth` on.
+        `probability`: probability that the rule affects an accepted request, from the `nth` on.
         `add_fault`: adds the fault to the effects of an affected request.
         """
         self.affected_count = 0
@@ -145,7 +145,7 @@ class FaultRule:
 
     def apply_to(self, effects: FaultEffects, random: Random) -> None:
         """Count an accepted request. If the rule affects it, add the fault to its `effects`."""
-        # Another thread may remove the rule after it has accepted the request.
+        # Another thread may have removed the rule since `accepts` returned True.
         if self._is_removed:
             return
         self.request_count += 1

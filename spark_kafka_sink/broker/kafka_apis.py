@@ -78,8 +78,8 @@ def _delay(
 ) -> DelayedRequest:
     """Delay the execution of a request.
 
-    Thousands of requests may be delayed at once. Therefore a delayed request keeps its frame and is decoded again
-    later. A decoded request would need ten times the memory.
+    Thousands of requests may be delayed at once, and a decoded request needs ten times the memory of its frame. So only
+    the frame is kept, and it is decoded again later.
     """
     return DelayedRequest(deadline_ms, lambda now_ms: _execute(context, frame, _decode(frame), now_ms), change_count)
 
@@ -202,7 +202,7 @@ def _find_topic_name(cluster: EmbeddedCluster, struct: object) -> str:
 
 
 def _find_partition_index(partition: object) -> int | None:
-    """Return the partition index of a struct, or of an element of an integer array; None if it has none."""
+    """Return the partition index that a struct contains, or None. An index itself is returned unchanged."""
     if partition is None or isinstance(partition, int):
         return partition
     names = ("index", "partition", "partition_index")
@@ -210,9 +210,10 @@ def _find_partition_index(partition: object) -> int | None:
 
 
 def _set_error_codes(context: RequestContext, message: Struct, error: InjectedError) -> None:
-    """Set the injected error code in each struct of a response that the error applies to, if the version has the field.
+    """Set the injected error code in a struct of a response, and recursively in the structs of its arrays.
 
-    The error also applies to a struct that names neither a topic nor a partition, such as the response itself.
+    A struct of a topic or partition that the error does not apply to is skipped, with everything in it. A struct that
+    names neither, such as the response itself, is included. Only fields that the request's version has are set.
     """
     if not error.applies_to(_find_topic_name(context.cluster, message) or None, _find_partition_index(message)):
         return

@@ -259,7 +259,7 @@ class PartitionLog:
         producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
         first_offset = producer.transaction_first_offset
         producer.transaction_first_offset = None
-        # If the marker fences the producer, its epoch is newer, and batches with the producer's own epoch are rejected.
+        # A marker that fences the producer has a newer epoch. From now on, batches with the old epoch are rejected.
         producer.update_epoch(header.producer_epoch)
         if first_offset is not None and not _is_commit_marker(marker):
             self._aborted_ranges.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
@@ -295,8 +295,8 @@ class PartitionLog:
     ) -> LogReadResult:
         """Read whole batches, beginning with the one that contains `offset`, which must be within the log.
 
-        `committed`: stop at the last stable offset and return the aborted transactions.
-        `min_one_batch`: return the first batch even if it is larger than `max_bytes`.
+        `committed`: whether to stop at the last stable offset and return the aborted transactions.
+        `min_one_batch`: whether to return the first batch even if it is larger than `max_bytes`.
         """
         with self._lock:
             end_offset = self._compute_last_stable_offset() if committed else self.log_end_offset
@@ -321,7 +321,7 @@ class PartitionLog:
 
         The caller holds `_lock`.
         """
-        # Begin with the last batch that starts at or before the offset.
+        # Begin with the last batch that starts at or before the offset: base offsets [0, 5, 9], offset 7 -> index 1.
         first_index = max(0, bisect_right(self._base_offsets, start_offset) - 1)
         batches: list[LogBatch] = []
         size_bytes = 0
@@ -329,7 +329,7 @@ class PartitionLog:
             batch = self._batches[index]
             if batch.base_offset >= end_offset:
                 break
-            if batch.last_offset < start_offset:  # the offset is the end of the log
+            if batch.last_offset < start_offset:  # the offset is the end of the log, after the last batch
                 continue
             if size_bytes + batch.size_bytes > max_bytes and (batches or not min_one_batch):
                 break

@@ -28,7 +28,8 @@ class CommittedOffset:
 class OffsetStore:
     """Offsets by group and topic-partition. Guarded by the cluster's lock.
 
-    Groups have no members here: clients must assign partitions themselves, because the embedded broker does not.
+    Groups have no members here: the embedded broker does not assign partitions to consumers, so clients must choose
+    their partitions themselves.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from spark_kafka_sink.network.system import Buffer
 
 
 class ChannelAction(Enum):
-    """The state of the channel after the response."""
+    """The action to take on a channel after the response."""
 
     UNMUTE = "read the next request"
     CLOSE = "close the connection"

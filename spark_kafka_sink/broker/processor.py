@@ -4,9 +4,9 @@ Each processor has its own Selector. It mutes a channel after reading a request 
 the response has been written. Therefore a connection has at most one request in progress, and a producer's requests are
 applied in the order in which they were sent, even if some are delayed and handlers run concurrently.
 
-There are limits on the memory for all of a processor's frames, and on the time to receive a frame or complete a login.
-If a response cannot be sent, only its own connection is closed. If an error ends the thread nevertheless, `on_failure`
-is called so that the broker shuts down; otherwise the thread's clients would wait forever.
+The memory for all of a processor's frames is limited, and so is the time to receive a frame or to complete a login. If
+a response cannot be sent, only its own connection is closed. If another error ends the thread, `on_failure` is called
+and the broker shuts down, because the thread's clients would otherwise wait forever.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ class Processor:
                 for channel_id in channel_ids:
                     self._close(channel_id)
             finally:
-                # An error ends the processor's thread, which then closes all connections. The thread that waits for the
-                # node's connections must not wait in vain.
+                # Release the waiting thread even after an error. The error ends the processor's thread, which then
+                # closes all connections.
                 closed_event.set()
 
     def _process_new_responses(self) -> None:

@@ -127,10 +127,9 @@ class ClusterFiles:
         """Restore the saved state, and abort all open transactions.
 
         Raise ConfigurationError if a log has an open transaction that is not in cluster.json.
-
-        Transactions are restored before logs, because the partition of each recovered log is added to the transactions
-        that are still open in it.
         """
+        # Restore the transactions before the logs: once a log is recovered, its partition is added to the transactions
+        # that are still open in it.
         coordinator = cluster.coordinator
         coordinator.next_producer_id = document["next_producer_id"]
         for transaction_fields in document["transactional_ids"]:
@@ -163,18 +162,18 @@ class ClusterFiles:
 class LogFile:
     """The file with the batches of one partition. Guarded by the log's lock.
 
-    If an append fails in the middle, the file is truncated to its previous end, because recovery stops at the first
-    incomplete batch and would lose the acknowledged batches after it. If truncating fails as well, the next append
-    begins by truncating the file.
+    An append that fails may leave an incomplete batch at the end of the file. It must not stay there: recovery stops at
+    the first incomplete batch, so it would lose all batches that are appended and acknowledged later. So the file is
+    truncated to its previous end at once or, if that fails as well, at the beginning of the next append.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rollback_position: int | None = None
-        """End of the last complete batch. The file is truncated to it before the next append.
+        """The end of the file before the last append, if that append failed; None if it succeeded.
 
-        Set at the beginning of each append, and reset to None if the append succeeds. Thus a position that is already
-        set when an append begins means that the previous append failed.
+        It is set at the beginning of each append, and reset to None when the append has succeeded. If it is already set
+        when an append begins, the file is first truncated to it.
         """
 
     def append(self, data: Buffer) -> None:

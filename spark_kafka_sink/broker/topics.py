@@ -153,7 +153,7 @@ class Topic:
 
 
 def build_log_config(settings: Mapping[str, str], cluster_config: LogConfig) -> LogConfig:
-    """Apply a topic's settings to the configuration that the logs of all topics start from.
+    """Return the configuration of a topic's logs: the cluster's configuration, overridden by the topic's settings.
 
     Raise a ConfigurationError that lists all unknown and invalid settings.
     """

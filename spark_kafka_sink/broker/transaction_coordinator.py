@@ -36,7 +36,7 @@ NOT_STARTED_MS = -1
 
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
-"""Function that writes a marker. It takes the topic-partition, producer id, epoch and whether to commit."""
+"""A function that writes a marker. It takes the topic-partition, the producer id, the epoch, and whether to commit."""
 
 
 class TransactionState(Enum):
@@ -122,7 +122,7 @@ class TransactionCoordinator:
         self.transactions: dict[str, TransactionMetadata] = {}
         self.next_producer_id = first_producer_id
         self.should_defer_completion: Callable[[TransactionMetadata], bool] = lambda transaction: False
-        """Whether to leave writing an ending transaction's markers to `complete_transaction`."""
+        """Returns whether `complete_transaction` will write the markers of an ending transaction later."""
         self._write_marker = write_marker
         self._complete_group_offsets = complete_group_offsets
 
@@ -287,8 +287,8 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Commit or abort the transaction, unless the request repeats one that has already done so.
 
-        Return the producer's identity, whose epoch is incremented in transaction version 2. If the request is rejected,
-        return an identity in which only the error code is set.
+        Return the identity for the producer's next transaction; in version 2, its epoch is incremented. If the request
+        is rejected, return an identity in which only the error code is set.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:

@@ -208,12 +208,14 @@ def measure(
 
 
 def compute_quantile(sorted_values: Sequence[float], quantile: float) -> float:
-    """Compute a quantile by the nearest-rank method.
+    """Compute a quantile by the nearest-rank method, so that the result is always one of the values.
 
-    The result is the smallest of the values for which at least the share `quantile` (0 to 1) of all values is no
-    greater. `sorted_values` must be ascending and not empty.
+    For example, the quantile 0.5 of [1, 2, 3, 4] is 2.
+
+    `sorted_values`: the values in ascending order; must not be empty.
+    `quantile`: a number from 0 to 1.
     """
-    # A product of floats may be slightly above the exact rank.
+    # Use exact arithmetic, because math.ceil turns a tiny float error into the next rank: 0.07 * 100 > 7.
     exact_quantile = Fraction(str(quantile))
     rank = math.ceil(exact_quantile * len(sorted_values))
     return sorted_values[max(0, rank - 1)]

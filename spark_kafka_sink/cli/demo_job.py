@@ -127,6 +127,7 @@ class Demo:
         with TopicReader(self._client_config) as reader:
             for table in reader.batches(self.topic):
                 keys = pc.cast(pc.cast(table.column("key"), "string"), "int64").to_numpy()
+                # Unlike `counts_by_key[keys] += 1`, this counts a key twice if the table contains it twice.
                 np.add.at(counts_by_key, keys, 1)
                 row_count += len(keys)
         missing_count = int((counts_by_key == 0).sum())

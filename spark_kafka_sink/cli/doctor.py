@@ -58,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _PlannedWrite(NamedTuple):
-    """A write that the options describe."""
+    """The write to check, as the options describe it."""
 
     config: ProducerConfig
     target: Target
     report_path: str | None = None
-    """The path of the write reports; None if there are none, because only Spark's options have a report path."""
+    """The path of the write reports; None if the options set none. Only the options of a Spark job can set it."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load_producer_write(args: argparse.Namespace) -> _PlannedWrite:
-    """Return the write of a producer that has the client options of the command line and of `--command-config`."""
+    """Return the write of a producer whose options are on the command line and in the file of `--command-config`."""
     from spark_kafka_sink.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -121,8 +121,8 @@ def _load_spark_write(args: argparse.Namespace) -> _PlannedWrite:
     options.update({f"kafka.{name}": value for name, value in parse_properties(args.options, "-X").items()})
     if args.bootstrap_server:
         options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
-    # In a job, the methods that `register` installs set the number of concurrent tasks. Some options are rejected if it
-    # is not set, but its value does not matter here.
+    # In a job, the methods that `register` installs set the number of concurrent tasks. Set any value here, because
+    # some options are rejected without one.
     sink_options = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})
     return _PlannedWrite(sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path)
 

@@ -161,9 +161,11 @@ def _open_csv(path: Path, delimiter: str) -> _OpenFile:
 
 
 def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> dict[str, str]:
-    """Return the column to read for each role: value, and key and timestamp unless the file has no such column.
+    """Return the name of the column to read for each role.
 
-    Raise ConfigurationError if the file lacks the value column or a column that the user has named.
+    The role `value` is always included. The roles `key` and `timestamp` are included if the user has named a column for
+    them or the file has a column of that name. Raise ConfigurationError if the file lacks the value column or a column
+    that the user has named.
     """
     key = columns.key or ("key" if "key" in schema.names else None)
     timestamp = columns.timestamp or ("timestamp" if "timestamp" in schema.names else None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 MAX_ROWS_PER_CHUNK = 1_000
-"""Maximum number of rows to convert to Python objects at once. These need far more memory than Arrow columns."""
+"""Maximum number of rows to convert to Python objects at once. The objects need far more memory than Arrow columns."""
 
 MIN_TABLE_WIDTH = 60
 _MIN_VALUE_WIDTH = 20
@@ -96,7 +96,7 @@ def _format_cell(name: str, value: Any) -> str:
 
 
 def _compute_column_widths(columns: Sequence[str], table_width: int) -> list[int]:
-    """Return the width of each column. The value column gets what the columns of fixed width leave."""
+    """Return the width of each column. The value column gets the width that the other columns leave."""
     fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
     separator_width = len(_COLUMN_SEPARATOR) * (len(columns) - 1)
     value_width = max(_MIN_VALUE_WIDTH, table_width - fixed_width - separator_width)

@@ -22,8 +22,8 @@ class SignalWait:
     writes a byte to a socket.
 
     After `limit_shutdown`, a second signal ends the process by its default action. If the `with` block does not end
-    within MAX_SHUTDOWN_SECONDS after this call, a thread that does not need the interpreter lock dumps the tracebacks
-    of all threads and ends the process.
+    within MAX_SHUTDOWN_SECONDS after `limit_shutdown`, the tracebacks of all threads are dumped and the process ends,
+    even if a thread never releases the interpreter lock.
     """
 
     def __enter__(self) -> SignalWait:

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_affected_ids(status: PrefixStatus, action: str) -> Sequence[str]:
-    """Return the transactional ids that the action affects: undecided ones for ABORT, and decided ones for others."""
+    """Return the affected transactional ids: those of undecided transactions for ABORT, else of decided ones."""
     if action == ABORT:
         return [transaction.transactional_id for transaction in status.undecided_transactions]
     return status.decided_ids

@@ -36,10 +36,10 @@ class ExponentialBackoff:
 
 
 class SharedRetryBackoff:
-    """One retry time for all batches that fail at the same moment and have failed equally often.
+    """Gives the same retry time to all batches that fail at the same moment and have failed equally often.
 
-    With a separate jitter for each batch, the batches of a rejected request would come due a few milliseconds apart,
-    and each would be sent in a request of its own. Not thread-safe.
+    If each batch drew its own jitter, the batches of a rejected request would come due a few milliseconds apart, and
+    each would be sent in a request of its own. Not thread-safe.
     """
 
     def __init__(self, backoff: ExponentialBackoff) -> None:

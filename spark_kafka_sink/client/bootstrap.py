@@ -47,7 +47,7 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     Raise a single ConfigurationError that lists every server that is not of the form HOST:PORT.
     """
     addresses: list[tuple[str, int]] = []
-    faults = OptionFaults()  # replaces the names in braces with the keyword arguments or option names
+    faults = OptionFaults()  # replaces {name} in a message with the keyword argument or the option of that name
     for server in servers:
         address = server.strip()
         match = _ADDRESS_PATTERN.fullmatch(address)

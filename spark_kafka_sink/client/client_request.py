@@ -20,7 +20,7 @@ class ClientRequest(NamedTuple):
     timeout_ms: float
     expect_response: bool = True
     tag: object = None
-    """An arbitrary object that the caller finds again in the response's `request`."""
+    """Any object; the caller gets it back in the response's `request`."""
     versions: VersionRange | None = None
     """If set, only these versions may be used."""
 
@@ -66,9 +66,9 @@ class ConnectionLoss:
     """The connection's address, or an empty string if it is unknown."""
     timed_out: bool = False
     is_expected: bool = False
-    """Whether this is no failure: the client closed the connection because it was idle, or in order to rebootstrap."""
+    """Whether the client closed the connection on purpose, because it was idle or in order to rebootstrap."""
     was_working: bool = False
-    """Whether a working connection was lost. Brokers close connections when they restart or a connection is idle."""
+    """Whether the connection was working before. Brokers close idle connections, and all connections on a restart."""
     authentication_error: AuthenticationError | None = None
 
     @property

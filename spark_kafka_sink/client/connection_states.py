@@ -33,9 +33,9 @@ from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
 
 Resolve = Callable[[str, int], Sequence[SocketAddress] | None]
-"""Function that returns the addresses of a host and port, or None while the name is being looked up.
+"""A function that returns the addresses of a host and port, or None while the name is still being looked up.
 
-When the lookup has finished, `ConnectionStates.set_addresses` is called with the addresses.
+If it returns None, the addresses must be passed to `ConnectionStates.set_addresses` once the lookup has finished.
 """
 
 
@@ -107,9 +107,9 @@ class _NodeConnection:
 
 
 class ConnectionStates:
-    """The connection states of all nodes. Only the sender thread may use them.
+    """The connection states of all nodes. Only the sender thread may use this class.
 
-    With consecutive failures, the backoff and the setup timeout grow up to their maximum.
+    The reconnect backoff and the setup timeout grow with consecutive failures, up to their maximum.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class ConnectionStates:
         connection = self._connections.get(node.id)
         has_moved = connection is not None and (connection.host, connection.port) != (node.host, node.port)
         if connection is None or has_moved:
-            # The failures at an earlier address do not count.
+            # The node is new or has another address now. Failures at the earlier address do not count.
             connection = _NodeConnection(
                 node.host,
                 node.port,
@@ -307,7 +307,7 @@ class ConnectionStates:
     # --- helpers
 
     def _end_connection(self, node_id: int, now_ms: float, final_state: ConnectionState) -> None:
-        """Record the end of a connection or attempt. Compute the backoff and the timeout of the next attempt."""
+        """Record the end of a connection or attempt, and set the backoff and the timeout of the next attempt."""
         connection = self._get_connection(node_id)
         previous_state = connection.state
         self._transition(node_id, connection, final_state)
@@ -315,7 +315,7 @@ class ConnectionStates:
         connection.reconnect_backoff_ms = self._reconnect_backoff.compute_delay_ms(connection.failed_attempt_count)
         connection.failed_attempt_count += 1
         if previous_state is ConnectionState.CONNECTING:
-            # The addresses are kept, so that the next attempt uses the next one.
+            # Keep the addresses, so that the next attempt uses the next one.
             connection.failed_setup_count += 1
             connection.setup_timeout_ms = self._setup_timeout.compute_delay_ms(connection.failed_setup_count)
         else:

@@ -43,9 +43,9 @@ MAX_LOGGED_ADDRESSES = 1_000
 """The maximum number of addresses with a remembered failure. Once it is reached, all of them are forgotten."""
 
 MIN_CREDENTIAL_REJECTIONS = 3
-"""Number of brokers whose rejection makes credentials invalid if no connection is alive.
+"""Number of brokers that must reject the credentials before the client stops waiting for others to accept them.
 
-This holds even if other brokers have not been tried.
+Rejections have no effect while any connection is alive.
 """
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Connections:
         return self._open_connection(node.id, lambda: self.states.start_connecting(node, now_ms))
 
     def connect_resolved(self) -> dict[int, ConnectionLoss]:
-        """Connect to the nodes whose name lookup has finished. Return each attempt that fails immediately."""
+        """Connect to the nodes whose name lookup has finished. Return the immediate failures by node id."""
         losses: dict[int, ConnectionLoss] = {}
         for (host, port), lookup in self._lookups.take_finished().items():
             for node_id in self.states.find_nodes_awaiting_lookup(host, port):
@@ -149,7 +149,7 @@ class Connections:
         return versions_by_node
 
     def build_api_versions_request(self, node_id: int, cluster_id: str | None) -> ApiVersionsRequest:
-        """Build the request, with the cluster and node if both are known and a rejection can lead to a rebootstrap."""
+        """Build the request. Name the cluster and node if both are known and a rejection can lead to a rebootstrap."""
         if self._checks_routing and cluster_id is not None and node_id >= 0:
             return build_api_versions_request(cluster_id, node_id)
         return build_api_versions_request()
@@ -200,8 +200,8 @@ class Connections:
     def _needs_routing_check(self, node_id: int, request: ApiVersionsRequest, version: int) -> bool:
         """Return whether to repeat ApiVersions in the version with the routing check.
 
-        The request must be repeated if its version was too old to contain the intended cluster and node. A broker that
-        has announced the newer version but rejected it would reject it again, so its check is skipped.
+        The request is repeated if its version was too old to name the intended cluster and node. If the broker has
+        announced the newer version but then rejected it, the check is skipped, as the broker would reject it again.
         """
         is_unchecked = version < MIN_VERSION_WITH_ROUTING_CHECK and request.cluster_id is not None
         return is_unchecked and node_id not in self._nodes_without_routing_check
@@ -267,7 +267,7 @@ class Connections:
             self.states.mark_disconnected(node_id, now_ms)
 
     def _choose_log_level(self, node_id: int, loss: ConnectionLoss) -> int:
-        """Choose the level for a lost connection. A failure that repeats itself is logged only once at a high level."""
+        """Choose the log level of a lost connection. The same failure is logged as a warning only once in a row."""
         if loss.is_expected:
             return logging.DEBUG
         if loss.was_working:
@@ -275,7 +275,7 @@ class Connections:
         return logging.WARNING if self._record_reason(node_id, loss) else logging.DEBUG
 
     def _record_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
-        """Record the reason as logged, and return whether it differs from the previous one at this address."""
+        """Remember the reason as logged. Return whether it differs from the one logged last for this address."""
         address = self.address(node_id)
         is_new = self._logged_loss_reasons.get(address) != loss.reason
         if len(self._logged_loss_reasons) >= MAX_LOGGED_ADDRESSES:
@@ -286,9 +286,9 @@ class Connections:
     def find_authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
         """Return the error of the latest rejection if the credentials must be considered invalid, else None.
 
-        A restarted broker may reject valid credentials until it has loaded its users. So rejections are not final while
-        other brokers may accept the credentials. As long as only the bootstrap servers are known, the client does not
-        wait for unreachable ones.
+        A restarted broker may reject valid credentials until it has loaded its users. So a rejection is not final while
+        another broker may still accept the credentials. While only the bootstrap servers are known, the client does not
+        wait for those that are unreachable.
         """
         if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None

@@ -137,10 +137,10 @@ class InFlightRequests:
             in_flight_request.deadline_ms += throttle_ms
 
     def next_deadline_check_ms(self) -> float:
-        """Return the time from which `collect_timed_out_requests` may find anything; inf if no check is scheduled.
+        """Return the time before which no request times out; inf if no check is scheduled.
 
-        No request times out before this time. It may be earlier than the earliest deadline, because it is not updated
-        when requests complete or deadlines are extended.
+        It may be earlier than the earliest deadline, because it is not updated when requests complete or deadlines are
+        extended.
         """
         return self._next_deadline_check_ms
 

@@ -162,8 +162,9 @@ class Metadata:
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Request a full update. Return the current version; the update will have a higher one.
 
-        `reset_backoff`: set if the update is requested for a new reason, rather than again because the last response
-        contained nothing new. The update is then due at once, unless the last attempt failed.
+        `reset_backoff`: True if there is a new reason for the update, which is then due at once, unless the last
+        attempt failed. False if the caller may only be repeating its request, because the last response contained
+        nothing new.
         """
         with self._lock:
             self._is_full_update_requested = True
@@ -268,9 +269,9 @@ class Metadata:
         return max(until_due_ms, until_backoff_ends_ms)
 
     def _restart_backoff_after_expiry(self) -> None:
-        """Let responses that contained nothing new no longer delay the update that is due after metadata.max.age.ms.
+        """Restart the backoff, because the metadata has reached metadata.max.age.ms.
 
-        That update is independent of these responses.
+        Earlier responses that contained nothing new must not delay the update that is now due.
         """
         with self._lock:
             self._backoff = self._backoff.restart()
@@ -293,7 +294,7 @@ class Metadata:
             self._remove_idle_topics(now_ms)
             has_changes = self._apply_response(query, response, version)
             self._backoff = self._backoff.after_response(now_ms, has_changes=has_changes)
-            if self._is_partial_update_requested:  # for topics added after the request was built
+            if self._is_partial_update_requested:  # topics were added after the request had been built
                 self._backoff = self._backoff.skip()
             self._clear_errors()
             self._update_version += 1
@@ -309,7 +310,7 @@ class Metadata:
             self._backoff = self._backoff.after_failure(now_ms)
 
     def update_leaders(self, hints: Iterable[LeaderHint], nodes: Iterable[Node]) -> set[tuple[str, int]]:
-        """Apply the hints that have a newer leader epoch than the known one and whose leader is a known node.
+        """Apply each hint that has a newer leader epoch than the known one, if its leader is a known node.
 
         `hints`: at most one per partition, because each hint is compared with the epoch known before this call.
         `nodes`: nodes to add to the known ones.

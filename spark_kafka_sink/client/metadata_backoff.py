@@ -35,7 +35,7 @@ class MetadataBackoff:
     last_attempt_ms: float = -math.inf
     """When the last attempt ended; -inf if the next one need not wait for it."""
     ends_at_ms: float = -math.inf
-    """When the backoff ends. The jitter is drawn once per event: with a draw at each check, the shortest would win."""
+    """When the backoff ends. Its jitter is drawn only once: if each check drew a new one, the shortest would win."""
 
     def after_failure(self, now_ms: float) -> MetadataBackoff:
         failure_count = self.failure_count + 1

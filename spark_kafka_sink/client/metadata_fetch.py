@@ -44,8 +44,8 @@ class MetadataFetch:
     def resolve_bootstrap_servers(self, now_ms: float) -> float:
         """Resolve bootstrap.servers if that has not been done yet. Return the milliseconds until the next call.
 
-        Return 0 if the bootstrap servers are known. After bootstrap.resolve.timeout.ms, return inf; all callers that
-        wait for metadata then get the error.
+        Return 0 once the bootstrap servers are known. After bootstrap.resolve.timeout.ms, return inf, and fail all
+        callers that wait for metadata.
         """
         if self._lookup is None:
             return 0.0
@@ -164,7 +164,7 @@ class MetadataFetch:
         return self._rebootstrap_policy.needs_rebootstrap(now_ms)
 
     def rebootstrap(self, now_ms: float) -> bool:
-        """Return to the bootstrap servers, and return True. If metadata.recovery.strategy forbids it, return False."""
+        """Go back to the bootstrap servers if metadata.recovery.strategy allows it. Return whether it does."""
         if self._rebootstrap_policy.is_allowed:
             self._metadata.rebootstrap()
             self._rebootstrap_policy.record_rebootstrap(now_ms)
@@ -172,6 +172,6 @@ class MetadataFetch:
 
 
 def get_metadata_query(request: ClientRequest) -> MetadataQuery:
-    """Return the query from which the client has built its own metadata request."""
+    """Return the query that the client's own metadata request was built from."""
     assert isinstance(request.tag, MetadataQuery)
     return request.tag

@@ -1,4 +1,4 @@
-"""Builds a new cluster snapshot from the previous one, which is not modified, and a Metadata response.
+"""Merges a Metadata response with the previous cluster snapshot into a new snapshot. The previous one is not modified.
 
 Brokers learn of a new leader one after another, so a response may be older than the snapshot. As long as the topic id
 stays the same, a partition keeps its previous state if the response has a lower leader epoch. A topic that was deleted
@@ -31,7 +31,10 @@ MIN_VERSION_WITH_RELIABLE_EPOCHS = 9
 (KAFKA-9212)."""
 
 MAX_PARTITIONS = 1_000_000
-"""Limit of partition indices: more partitions than a whole cluster has. It bounds arrays with one element per index."""
+"""Partition indices must be below this limit, which bounds the size of arrays with one element per index.
+
+Even a whole cluster has fewer partitions.
+"""
 
 _log = logging.getLogger(__name__)
 

@@ -83,7 +83,7 @@ class NetworkClient:
         """Why each node's last connection was lost, by node id. Nodes whose connection is ready are not included."""
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported_responses: list[ClientResponse] = []  # results of requests that ended between polls
-        self._last_response_ms_by_node: dict[int, float] = {}  # in the future while a node throttles the client
+        self._last_response_ms_by_node: dict[int, float] = {}  # by node id; in the future while the node throttles us
         self._correlation_id = 0
         self._state = _State.ACTIVE  # guarded by _state_lock
         self._state_lock = threading.Lock()
@@ -275,12 +275,12 @@ class NetworkClient:
             self._send_metadata_request(node, now_ms)
         elif self._states.can_connect(node.id, now_ms):
             self._connect(node, now_ms)
-        # The end of a connection attempt ends the poll. Try another node if the attempt has failed immediately, or once
-        # the node becomes unresponsive.
         if self._states.is_preparing_connection(node.id):
+            # The poll ends when the attempt succeeds or fails. Otherwise, try another node once this one counts as
+            # unresponsive. If it already does, there was no better choice, and a wait of 0 would poll in a tight loop.
             remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now_ms)
-            # An unresponsive node is chosen only if there is no better one. A wait of 0 would poll in a tight loop.
             return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
+        # The query was sent, or the attempt failed immediately. Wait until another node may be tried.
         return self._metadata_fetch.wait_ms(now_ms, self._last_response_ms_by_node)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: float) -> None:
@@ -294,7 +294,7 @@ class NetworkClient:
                 responses.append(in_flight_request.build_response(message=None, now_ms=now_ms))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        """Match responses to requests, handle those to the client's own requests, and report all others.
+        """Match each response to its request. Handle responses to the client's own requests, and report all others.
 
         An invalid response closes the connection.
         """
@@ -383,7 +383,11 @@ class NetworkClient:
         return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now_ms)
 
     def _is_every_node_unreachable(self, choice: NodeChoice) -> bool:
-        """Return whether no node can be used or connected to, or the last connection attempt to every node failed."""
+        """Return whether to give up on all known nodes.
+
+        This is so if none is connected, being connected or connectable now, or if the last attempt to connect to each
+        of them failed. The second condition does not apply to bootstrap servers.
+        """
         snapshot = self._metadata.snapshot
         if choice.node is None:
             return not choice.has_connected_node
@@ -424,7 +428,7 @@ class NetworkClient:
             self._close_connection(responses, node_id, loss, now_ms)
 
     def _maybe_throttle(self, in_flight_request: InFlightRequest, message: Message, now_ms: float) -> None:
-        """Send nothing to the node for the response's throttle time, which does not count towards timeouts."""
+        """Apply the response's throttle time: send nothing to the node until it ends, and extend timeouts by it."""
         node_id = in_flight_request.request.node_id
         throttle_time_ms = compute_throttle_ms(message, in_flight_request.request.api_key, in_flight_request.version)
         if throttle_time_ms > 0:
@@ -472,7 +476,8 @@ def create_network_client(
 ) -> NetworkClient:
     """Create a client with its own Selector.
 
-    `counts_per_node`: also count traffic per node. The caller must then remove the recorded request sizes regularly.
+    `counts_per_node`: whether to also count traffic per node. The caller must then remove the recorded request sizes
+    regularly (`TrafficCounts.send_sizes`).
     """
     selector = Selector(
         system,

@@ -41,7 +41,7 @@ class ParsedOptions:
     def reject_unused(self, options: Iterable[Option], condition: str) -> None:
         """Add a fault for each of these options that the user has set although it has no effect.
 
-        `condition`: what would have to hold for the options to have an effect.
+        `condition`: when the options would have an effect. It completes the sentence "has no effect unless ...".
         """
         for option in options:
             if option.name in self.raw_values:
@@ -53,10 +53,11 @@ def parse_option_values(
 ) -> ParsedOptions:
     """Parse all options that are in the table. Collect faults instead of raising them.
 
-    `other_names`: options that the caller parses elsewhere. An option that is neither in the table nor among these is a
-    fault. The fault does not show the option's value, which may be a secret.
+    An option that is neither in the table nor in `other_names` is a fault. The fault does not show the option's value,
+    which may be a secret.
 
-    `component`: what error messages call the owner of the table, such as "producer".
+    `other_names`: options that the caller parses elsewhere.
+    `component`: the owner of the table, as error messages name it, such as "producer".
     """
     raw_values = {name: value for name, value in options.items() if value is not None}
     parsed_options = ParsedOptions(raw_values, {option.field: option.default for option in table.values()})
@@ -95,7 +96,7 @@ def _add_unsupported_fault(option: Option, parsed_options: ParsedOptions) -> Non
 
 def _add_value_fault(option: Option, raw_value: object, error: ValueError, parsed_options: ParsedOptions) -> None:
     """Add the fault of an option whose parser has raised `error`. The fault shows the value unless it is secret."""
-    # The texts are passed as values and are not part of the template, because they may contain braces.
+    # Pass the texts as values instead of inserting them into the template, because they may contain braces.
     problem = str(error)
     if option.secret or isinstance(error, HiddenValueError):
         parsed_options.faults.add(option.name, "{problem}.", problem=problem)

@@ -2,9 +2,11 @@
 
 For a name from a different client, the Java option with the most similar spelling is often the wrong suggestion. For
 example, the Java producer option most similar to librdkafka's `ssl.ca.location` is `ssl.protocol`. So names of other
-clients are recognized first, in two steps. If a name becomes an option when its underscores are replaced with dots,
-that option is suggested. Otherwise the name is looked up in the tables below. Their texts are inserted into an
-OptionFault, which replaces an option's name in braces with the user's spelling.
+clients are recognized first:
+
+1. If replacing the underscores in a name with dots gives an option, that option is suggested.
+2. Otherwise, the name is looked up in the tables below. Their texts become part of an OptionFault, which replaces an
+   option's name in braces with the name as the user writes it.
 """
 
 from __future__ import annotations

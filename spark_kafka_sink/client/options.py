@@ -210,7 +210,7 @@ def _check_bootstrap_servers(parsed_options: ParsedOptions) -> None:
 
 
 def _adjust_backoffs(parsed_options: ParsedOptions) -> dict[str, int]:
-    """Return adjusted values so that no initial backoff exceeds its maximum.
+    """Return new values for the backoffs that must change, so that no initial backoff exceeds its maximum.
 
     Like the Java client, lower the initial backoff if the user has set the maximum; otherwise raise the maximum.
     """

@@ -4,11 +4,11 @@ Every connection starts with ApiVersions. The broker responds with its APIs and 
 this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout of version 0
 and, since Kafka 2.4, includes its own range. The next attempt uses the highest version of that range, or 0.
 
-Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). New connections use
-it only after a broker has announced it, because the first connection has no cluster id to send, and because brokers
-older than Kafka 4.4 would cost every connection an extra round trip. The first newer broker of a mixed cluster
-announces version 5 in its response to an older version. The client then repeats ApiVersions in version 5 on the same
-connection before the connection is ready.
+Version 5 lets the broker reject a connection that was meant for another cluster or node (KIP-1242). A client does not
+start with it: the first connection has no cluster id to send, and with brokers older than Kafka 4.4, every connection
+would need an extra round trip. Once a broker has announced version 5, new connections start with it. If the client has
+a cluster id to send by then, as in a cluster with older and newer brokers, it repeats ApiVersions in version 5 on the
+connection where it was announced, before that connection is ready.
 
 The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """
@@ -58,7 +58,7 @@ MIN_VERSIONS_WITH_CLIENT_THROTTLE: dict[ApiKey, int] = {
 
 From this version on, a throttling broker responds at once, and the client must not send anything for throttle_time_ms.
 In older versions, the broker delays the response, so the client must not wait a second time. An API that is newer than
-KIP-219 (Kafka 2.0) has no row, because the client must wait in all of its versions.
+KIP-219 (Kafka 2.0) is not in the table, because the client must wait in all of its versions.
 """
 
 INTRODUCED_IN: dict[ApiKey, str] = {
@@ -188,10 +188,10 @@ def build_api_versions_request(cluster_id: str | None = None, node_id: int = -1)
 def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersionsResponse:
     """Decode a response to ApiVersions in `version`. Raise DecodeError if it is malformed.
 
-    A broker that does not support `version` responds in the layout of version 0. Some brokers other than Apache Kafka
-    use the layout of `version`. If the response cannot be decoded as version 0, the result contains only the
-    error code. All layouts start with the correlation id (int32) and the error code (int16).
+    An Apache Kafka broker that does not support `version` responds in the layout of version 0. Some other brokers use
+    the layout of `version`. If such a response cannot be decoded as version 0, the result has only the error code.
     """
+    # All layouts start with the correlation id (int32) and the error code (int16).
     error_code = int.from_bytes(frame[4:6], "big", signed=True)
     if error_code != error_codes.UNSUPPORTED_VERSION:
         _correlation_id, response = decode_response(frame, ApiVersionsResponse, version)
@@ -204,14 +204,14 @@ def decode_api_versions_response(frame: memoryview, version: int) -> ApiVersions
 
 
 def compute_throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
-    """Return how long the client must not send to the broker after this response, in milliseconds."""
+    """Return the time in milliseconds for which the client must send nothing to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
     return throttle_time_ms if version >= MIN_VERSIONS_WITH_CLIENT_THROTTLE.get(api_key, 0) else 0
 
 
 @functools.cache  # the lookup reads a file
 def find_software_version() -> str:
-    """Return this library's version, or "unknown". KIP-511 allows letters and digits, with `-` and `.` between."""
+    """Return this library's version in the form that KIP-511 allows, or "unknown"."""
     try:
         version = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -220,5 +220,8 @@ def find_software_version() -> str:
 
 
 def to_valid_software_text(text: str) -> str:
-    """Replace or strip the characters that KIP-511 does not allow. Return "unknown" if no text is left."""
+    """Replace or strip the characters that KIP-511 does not allow. Return "unknown" if no text is left.
+
+    KIP-511 allows letters and digits, and `-` and `.` between them.
+    """
     return re.sub(r"[^a-zA-Z0-9.-]", "-", text).strip("-.") or "unknown"

@@ -43,7 +43,8 @@ def clear_logged_warnings() -> None:
 def defer_log(exempt: str = "") -> Iterator[None]:
     """Hold back the log records that this package emits in the current thread until the block ends.
 
-    If the block raises, the records are dropped, and `warn_once` may log their messages again.
+    If the block raises, the records are dropped, and `warn_once` may log their messages again. Records of loggers that
+    are created during the block are not held back.
 
     `exempt`: a subpackage whose records are not held back, because they explain to the user why the block is slow.
     """

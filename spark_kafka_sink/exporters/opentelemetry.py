@@ -152,7 +152,7 @@ class WriteInstruments:
 
 
 def _to_instrument_name(name: str) -> str:
-    """Return a write metric's name according to OpenTelemetry's conventions, such as `wire.size` for `wire_bytes`."""
+    """Convert a write metric's name to OpenTelemetry's conventions, for example `wire_bytes` to `wire.size`."""
     return f"{name.removesuffix('_bytes')}.size" if name.endswith("_bytes") else name
 
 

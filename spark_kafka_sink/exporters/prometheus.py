@@ -101,9 +101,10 @@ def _add_sample(families_by_name: dict[str, Metric], client_id: str, name: str, 
 
 
 def _add_unit(base_name: str) -> tuple[str, float]:
-    """Return the metric name with Prometheus' base unit as a suffix, and the factor that converts values to that unit.
+    """Return the metric's name for Prometheus, and the factor that converts its values to Prometheus' base unit.
 
-    Counts, ratios, and names that already mention bytes get no suffix.
+    The base unit is appended to the name (before `-total`). Counts, ratios, and names that already mention bytes get no
+    unit.
     """
     if base_name == "connection-count":
         # Prometheus reserves the suffix `_count` for histograms.
@@ -271,8 +272,8 @@ def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
 def _compute_gauge_values(totals: _QueryTotals) -> dict[str, float]:
     """Return the values of a query's gauges, by metric name. Gauges that have no value yet are omitted.
 
-    The timestamps of the latest failed write and of the latest write with dead letters are never omitted. They are 0
-    until there is such a write.
+    Two timestamps are never omitted: those of the latest failed write and of the latest write with dead letters. They
+    are 0 until there is such a write.
     """
     values = {
         "pykafka_last_failed_write_timestamp_seconds": totals.last_failure_at_s or 0,

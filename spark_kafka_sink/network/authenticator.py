@@ -1,9 +1,10 @@
-"""Authenticator: authenticates a channel when it connects, and again when its session is about to expire.
+"""Authenticator: authenticates a channel when it connects, and again before its session expires (KIP-368).
 
-An authenticator does no I/O on the channel, although starting a SASL exchange may block to request a token. The channel
-passes received frames to it and writes the frames that it returns. While a client re-authenticates on an open
-connection (KIP-368), responses to earlier requests may still arrive.
-`is_authentication_frame` tells authentication frames apart from such responses.
+An authenticator does no I/O on its channel. The channel passes received frames to it and writes the frames that it
+returns. Starting a SASL exchange may still block, because a token may have to be requested first.
+
+While a client re-authenticates, responses to earlier requests may still arrive on the same connection.
+`is_authentication_frame` tells them apart from the frames of the authentication.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ MAX_AUTHENTICATION_FRAME_BYTES = 1024 * 1024
 """The longest frame that a channel accepts from an unauthenticated peer."""
 
 MIN_RESERVED_CORRELATION_ID = 2**31 - 8
-"""The lowest correlation id reserved for authentication. All other requests of a client have lower ids."""
+"""The lowest correlation id of an authentication request. All other requests of a client have lower ids.
+
+A client that re-authenticates can therefore tell which responses belong to the authentication.
+"""
 
 ANONYMOUS = "ANONYMOUS"
 """The principal of a peer that was not identified, as in Kafka."""
 
 
 class Authenticator(Protocol):
-    """The authentication state machine of one channel. It does no I/O on the channel."""
+    """The state machine that authenticates one channel. It does no I/O on the channel."""
 
     @property
     def is_complete(self) -> bool:
@@ -55,7 +59,7 @@ class Authenticator(Protocol):
     def is_authentication_frame(self, frame: memoryview, now_ms: float) -> bool:
         """Return whether the frame belongs to the current authentication or starts a new one.
 
-        Raise AuthenticationError if the session has expired, in which case the frame must not be processed.
+        Raise AuthenticationError if the session has expired. The frame must then not be processed.
         """
 
     def handle_frame(self, frame: memoryview, now_ms: float) -> Sequence[Buffer] | None:

@@ -7,18 +7,19 @@ A channel goes through these states. Only the Selector calls the methods that le
                                                                   +--- a client's session expires soon, or
                                                                        a server receives a new SaslHandshake
 
-`state` and two booleans describe the progress, and none of them replaces another. If the channel expires or its
-authentication fails, the kind of `state` becomes the reason, and no longer tells whether the channel was connecting.
-While the channel authenticates again, `state` stays READY, although the channel is not ready:
+Three attributes describe the progress:
 
 |                                 | `state.kind`    | `is_connecting` | `is_ready` |
 |---------------------------------|-----------------|-----------------|------------|
 | connecting                      | `NOT_CONNECTED` | yes             | no         |
 | handshaking, authenticating     | `AUTHENTICATE`  | no              | no         |
 | ready                           | `READY`         | no              | yes        |
-| authenticating again            | `READY`         | no              | no         |
+| re-authenticating               | `READY`         | no              | no         |
 
-A partly written frame is always finished first; apart from that, authentication frames are written before all others.
+When a channel expires or fails authentication, `state.kind` becomes the reason for closing it. It then no longer shows
+whether the channel was still connecting, but `is_connecting` does.
+
+A frame that is partly written is always finished first. Otherwise, authentication frames are written before all others.
 The channel holds references to a send's segments until the send is complete or the channel is closed.
 """
 
@@ -44,7 +45,7 @@ from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, Byt
 from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_if_connect_failed
 
 MAX_READ_BYTES_PER_POLL = 1024 * 1024
-"""The number of bytes after which a channel stops reading, so that the other channels get their turn."""
+"""The number of bytes after which a channel stops reading in one poll, so that the other channels get their turn."""
 
 
 class ChannelStateKind(Enum):
@@ -138,7 +139,7 @@ class KafkaChannel:
     def can_read(self) -> bool:
         """Whether the next frame may be read now.
 
-        Until the channel has been ready once, it must finish writing a frame before it reads the next one.
+        During the first authentication, the channel reads the next frame only once its own frame has been written.
         """
         is_responding = self._authentication_frame is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
         is_muted = self.is_muted and self.is_ready
@@ -151,7 +152,7 @@ class KafkaChannel:
 
     @property
     def has_buffered_input(self) -> bool:
-        """Whether there is input that may be read now but has already left the socket, so no poller reports it."""
+        """Whether input is waiting in a buffer and may be read now. It has left the socket, so no poller reports it."""
         return (self._reader.has_buffered_input or self.transport.has_buffered_input) and self.can_read
 
     def update_start_times(self, now_ms: float) -> None:
@@ -216,11 +217,11 @@ class KafkaChannel:
     def fail_authentication(self, error: KafkaSinkError) -> None:
         """Record that the channel must be closed because authentication failed, and count the failure.
 
-        A TLS 1.3 server may reject the client's certificate only after the handshake. By then, the client has already
-        counted the handshake as a successful authentication.
+        One channel can count as both a successful and a failed authentication: a client counts the TLS handshake as
+        successful, but a TLS 1.3 server may reject the client's certificate after the handshake.
         """
         self.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
-        # While no re-authentication is in progress, the authenticator is complete.
+        # Once the first authentication has succeeded, the authenticator is incomplete only while re-authenticating.
         if self._has_authenticated and not self.authenticator.is_complete:
             self._counts.failed_reauthentications += 1
         else:
@@ -236,8 +237,8 @@ class KafkaChannel:
     def read(self, now_ms: float) -> NetworkReceive | None:
         """Continue reading the current frame. Return the frame once it is complete, else None.
 
-        Return None for an authentication frame as well, because the authenticator handles it. Raise AuthenticationError
-        if authentication has failed and no error response has to be written first.
+        An authentication frame is passed to the authenticator, not returned. Raise AuthenticationError if
+        authentication has failed and no error response has to be written first.
         """
         frame = self._read_frame()
         if frame is None:
@@ -248,8 +249,8 @@ class KafkaChannel:
             for counts in self._traffic_counts:
                 counts.record_completed_receive()
             return NetworkReceive(self.id, frame, reserved_bytes)
-        if self._frame_memory is not None:  # the caller releases only the memory of frames that it receives
-            self._frame_memory.release(reserved_bytes)
+        if self._frame_memory is not None:
+            self._frame_memory.release(reserved_bytes)  # the caller releases only the memory of frames it is given
         self._queue_authentication_frame(self.authenticator.handle_frame(frame, now_ms))
         # If there is an error response, _finish_frame raises the failure once the response has been written.
         if self._authentication_frame is None and self.authenticator.failure is not None:
@@ -286,7 +287,7 @@ class KafkaChannel:
         self.transport.close()
 
     def _start_due_reauthentication(self, now_ms: float) -> None:
-        """Start to authenticate again if the session is about to expire and a new send is waiting."""
+        """Start re-authentication if the session is about to expire and a new send is waiting."""
         has_new_send = self._send_frame is not None and self._send_frame.written_bytes == 0
         # Re-authentication has to read responses, so it waits until the channel is unmuted.
         can_reauthenticate = has_new_send and self._authentication_frame is None and not self.is_muted
@@ -353,7 +354,7 @@ class KafkaChannel:
     def _read_frame(self) -> memoryview | None:
         """Read from the transport until a frame is complete.
 
-        Return None if no more bytes are available, or if this poll has read its share of MAX_READ_BYTES_PER_POLL.
+        Return None if no more bytes are available, or once MAX_READ_BYTES_PER_POLL have been read.
         """
         reader = self._reader
         max_bytes = self._compute_max_receive_bytes()
@@ -373,8 +374,8 @@ class KafkaChannel:
         return frame
 
     def _compute_max_receive_bytes(self) -> int:
-        """Return the maximum frame size, which is smaller until the peer has been authenticated for the first time."""
-        # The state stays READY during re-authentication, when long responses to earlier requests may still arrive.
+        """Return the maximum frame size. Until the first authentication has succeeded, the limit is lower."""
+        # During re-authentication, the state stays READY: long responses to earlier requests may still arrive.
         if self.state.kind is ChannelStateKind.READY:
             return self._max_frame_bytes
         return min(MAX_AUTHENTICATION_FRAME_BYTES, self._max_frame_bytes)

@@ -12,7 +12,7 @@ from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, Kaf
 
 @dataclass(frozen=True)
 class ChannelTimeouts:
-    """Time limits in milliseconds. A channel's deadline is the earliest that any of them sets."""
+    """Time limits of a channel, in milliseconds. The channel is closed when the first of them is exceeded."""
 
     idle_ms: float = 540_000.0
     """Maximum time without events on a channel. A negative value means no limit."""

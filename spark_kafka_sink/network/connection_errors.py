@@ -11,14 +11,15 @@ from spark_kafka_sink.network.system import SocketAddress
 _log = logging.getLogger(__name__)
 
 FATAL_ERRORS = (IllegalStateError, AssertionError)
-"""Errors that are bugs in this library and not specific to a connection, so `Selector.poll` raises them."""
+"""Errors that indicate a bug in this library. `Selector.poll` raises them instead of closing the connection."""
 
 
 def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -> KafkaSinkError:
-    """Return a copy of the error that contains the address of the connection's peer.
+    """Return an error like `error`, with the address of the connection's peer added.
 
-    An OSError is converted to a DisconnectedError. The returned error is chained to `error`. The tracebacks of `error`
-    and of its causes are cleared, so that their stack frames do not keep sent segments in memory.
+    A KafkaSinkError is copied; an OSError is converted to a DisconnectedError. The returned error is chained to
+    `error`. The tracebacks of `error` and of its causes are cleared, because their stack frames would keep sent
+    segments in memory.
     """
     if isinstance(error, OSError):
         addressed_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
@@ -32,16 +33,13 @@ def with_peer_address(error: OSError | KafkaSinkError, address: SocketAddress) -
 
 
 def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:
-    """Log an error that no connection should raise, with its traceback.
-
-    Return the error to close the connection with.
-    """
+    """Log an error that no connection should raise, with its traceback, and return the error to report instead."""
     _log.error("%s: closed the connection after an unexpected error", address, exc_info=error)
     return DisconnectedError(f"closed after an unexpected error: {type(error).__name__}: {error}", address=address)
 
 
 def _clear_tracebacks(error: BaseException | None) -> None:
-    """Clear the tracebacks of an error and its causes, whose stack frames would keep sent segments in memory."""
+    """Clear the tracebacks of an error and its causes. Their stack frames would keep sent segments in memory."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -8,12 +8,13 @@
 segments. If a write stops inside a segment, the next write continues there.
 
 `FrameReader` assembles frames. It reads up to READ_AHEAD_BYTES at once. Most responses are short, so one read usually
-picks up both the length and the payload of a frame, and often the next frame as well. A short frame is copied to its
-own memory when it is returned. A long frame is received directly into its own memory, except for its first bytes.
+picks up both the length and the payload of a frame, and often the next frame as well. A short frame is copied out of
+the buffer when it is returned. A long frame has memory of its own: the bytes already in the buffer are moved there, and
+the rest is received into it directly.
 
-The length is validated before any memory is allocated for a frame. The memory then grows as bytes arrive, because a
-malicious peer can announce any length at no cost. Only a peer that has already sent long frames is trusted with up to
-MAX_TRUSTED_BYTES from the start. On a listener, the reader reserves memory before it starts a long frame.
+A peer can announce any length at no cost, so the length is validated before memory is allocated, and a long frame's
+memory grows as its bytes arrive. Only a peer that has sent long frames before gets up to MAX_TRUSTED_BYTES at once.
+On a listener, the reader also reserves memory before it starts a long frame (see frame_memory.py).
 """
 
 from __future__ import annotations
@@ -34,20 +35,23 @@ MAX_FRAME_BYTES = 2**31 - 1
 """The largest frame size that an int32 length can express."""
 
 READ_AHEAD_BYTES = 4 * 1024
-"""The size of a reader's buffer. A frame that does not fit into it, with its length, is a long frame."""
+"""The size of a reader's buffer. A frame is long if its length and payload together do not fit into the buffer."""
 
 MIN_GROWTH_BYTES = 64 * 1024
 """The minimum memory allocated for a long frame, unless its whole payload needs less."""
 
 GROWTH_FACTOR = 4
-"""Multiple of the bytes received so far to which a long frame's memory grows each time."""
+"""When a long frame's memory is full, it grows to this multiple of the bytes received so far."""
 
 MAX_TRUSTED_BYTES = 4 * 1024 * 1024
-"""The maximum memory allocated when a frame starts. Only a peer that has already sent frames of this size gets it."""
+"""The maximum memory allocated when a long frame starts.
+
+A peer gets at most the size of the longest frame that it has sent before, but not less than MIN_GROWTH_BYTES.
+"""
 
 _LENGTH = struct.Struct(">i")
 
-# The first bytes that a peer sends in another protocol, which the reader takes for a length, and what they mean.
+# The first bytes of other protocols, which the reader would take for a frame length, and how to explain them.
 _FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
     (b"HTTP", "an HTTP server responded: this is not the port of a Kafka listener"),
     (b"GET ", "an HTTP request was received: this is the port of a Kafka listener"),
@@ -61,7 +65,7 @@ _FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
 class NetworkSend(NamedTuple):
     """A frame to send. Its payload is the concatenation of the segments.
 
-    `tag`: an arbitrary object that the caller finds again in the sends of `Selector.completed_sends`.
+    `tag`: any object; the caller gets it back with the send in `Selector.completed_sends`.
     """
 
     channel_id: str
@@ -109,7 +113,8 @@ class OutgoingFrame:
             self.is_complete = True
             return
         segments, position = self._segments, self._position
-        # Skip the segments that were written in full. If the next one was written in part, keep the rest of it.
+        # Skip the segments that were written in full. If the next one was written in part, keep the rest of it. For
+        # example, with segments of 4, 10 and 20 bytes and 7 bytes written, 7 and 20 bytes remain.
         while newly_written_bytes >= (size := len(segments[position])):
             newly_written_bytes -= size
             position += 1
@@ -139,8 +144,8 @@ class FrameReader:
     def __init__(self, try_reserve: Callable[[int], bool] | None = None) -> None:
         """Create the reader for a new connection.
 
-        `try_reserve`: function that reserves memory; called once for each long frame, with the payload size. If the
-        function returns False, the frame is not read until `resume` is called. Without a function, memory is unlimited.
+        `try_reserve`: reserves memory; called once for each long frame, with the payload size. If it returns False, the
+        frame is not read until `resume` is called. None means that memory is not limited.
         """
         self.is_waiting_for_memory = False
         """Whether the next frame is still waiting for memory. Nothing may be read until `resume` is called."""
@@ -157,8 +162,8 @@ class FrameReader:
     def has_buffered_input(self) -> bool:
         """Whether `next_frame` can make progress without more bytes.
 
-        This is the case if the buffer contains the whole frame, or if the frame is too long for the buffer
-        and needs memory of its own.
+        It can if the buffer contains a whole frame, and also if the frame is long, because `next_frame` then moves it
+        to memory of its own.
         """
         unread_bytes = self._unread_end - self._unread_start
         if unread_bytes < _LENGTH.size or self.is_waiting_for_memory:
@@ -195,7 +200,7 @@ class FrameReader:
             raise DecodeError(_describe_invalid_length(length_bytes, payload_size, max_bytes))
         payload_end = payload_start + payload_size
         if payload_end > self._unread_end:
-            # A frame that fits into the buffer stays there until it is complete. A longer one gets its own memory.
+            # A short frame stays in the buffer until it is complete. A long one gets memory of its own.
             if _LENGTH.size + payload_size > READ_AHEAD_BYTES:
                 if self._try_reserve is None or self._try_reserve(payload_size):
                     self._begin_long_frame()
@@ -237,7 +242,7 @@ class FrameReader:
         self._unread_start = self._unread_end = 0
 
     def _grow_payload(self) -> None:
-        """Copy the bytes received so far to more memory, up to the size of the whole payload."""
+        """Move the bytes received so far to a larger buffer, which is at most as large as the whole payload."""
         assert self._payload is not None
         initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame_bytes, MAX_TRUSTED_BYTES))
         capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._received_payload_bytes))

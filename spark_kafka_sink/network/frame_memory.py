@@ -16,9 +16,9 @@ OwnerT = TypeVar("OwnerT")
 
 
 class FrameMemory(Generic[OwnerT]):
-    """Reservations of frame memory by owner, up to `max_bytes` in total.
+    """The memory reserved for long frames, by owner, up to `max_bytes` in total.
 
-    Not thread-safe. An owner reads one frame at a time, so it has at most one reservation.
+    Not thread-safe. An owner is a connection. It reads one frame at a time, so it has at most one reservation.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -30,9 +30,10 @@ class FrameMemory(Generic[OwnerT]):
         self._reservations: dict[OwnerT, int] = {}
 
     def try_reserve(self, owner: OwnerT, size: int) -> bool:
-        """Reserve memory for the owner's next frame; if there is not enough, queue the reservation and return False.
+        """Reserve memory for the owner's next frame, and return whether that succeeded.
 
-        Once a queued reservation is granted, its owner is added to `granted_owners`.
+        If there is not enough memory, the reservation is queued. Once it is granted, its owner is added to
+        `granted_owners`.
         """
         if self._queue or size > self.available_bytes:
             self._queue.append((owner, size))

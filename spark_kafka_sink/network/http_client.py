@@ -1,8 +1,8 @@
 """Send HTTP requests to identity providers and schema registries, with strict limits.
 
-There is one timeout for connecting and one for the whole request. The request timeout holds even if the server sends
-its response byte by byte. The connect timeout cannot interrupt the system's resolver while it looks up a name. The
-response size is limited. Redirects are not followed, and proxy settings from the environment are ignored.
+There is one timeout for connecting and one for the whole request, which holds even if the server sends its response
+byte by byte. The connect timeout cannot interrupt the system's resolver while it looks up a name. The response size is
+limited. Redirects are not followed, and proxy settings from the environment are ignored.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Response(http.client.HTTPResponse):
 def find_url_error(url: str) -> str | None:
     """Return why a URL is not allowed, or None if it is allowed.
 
-    The reason follows the name of an option or an argument, as in "... must begin with https:// or http://". The
-    reason does not quote the URL, which may contain a password.
+    The reason is a predicate, such as "must begin with https:// or http://", to put after the name of an option or
+    argument. It does not quote the URL, which may contain a password.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -226,7 +226,7 @@ def _time_limit(connection: http.client.HTTPConnection, timeout_s: float) -> Ite
         yield
     except (OSError, http.client.HTTPException):
         if has_timed_out.is_set():
-            raise _build_timeout_error(timeout_s) from None
+            raise _build_timeout_error(timeout_s) from None  # the caught error only shows that _abort was called
         raise
     finally:
         timer.cancel()

@@ -1,4 +1,4 @@
-"""Selector: connects, performs handshakes, reads and writes on many channels in a single `poll`.
+"""Selector: runs many nonblocking channels in one thread. Each `poll` connects, performs handshakes, reads and writes.
 
 A poll leaves its results in `connected`, `disconnected`, `completed_sends` and `completed_receives`, which the next
 poll clears. A poll returns when:
@@ -11,11 +11,14 @@ poll clears. A poll returns when:
 A poll that has only written part of a large send continues, because the caller could only poll again. In each round, a
 channel gets at most one receive and one attempt to write, so that a slow broker does not delay the other channels.
 
-Some channels are ready although the poller does not report them: a channel with a new send, whose first write is tried
-at once, and a channel whose input has already left the socket (a frame that arrived together with the previous one, or
-data buffered by TLS). These channels are in `_ready_channels`, and a poll does not wait while there are any.
+Some channels have work to do that the poller does not report:
 
-After a connection has failed, its channel may still hold responses that arrived earlier. The channel then moves to
+- A new send is written at once, without waiting until the poller reports that the socket is writable.
+- Input may already have left the socket: a frame that arrived together with the previous one, or data buffered by TLS.
+
+These channels are in `_ready_channels`, and a poll does not wait while there are any.
+
+When a connection fails, its channel may still hold responses that arrived earlier. The channel then moves to
 `_closing_channels` and returns one receive per poll. It is reported in `disconnected` after its last receive.
 """
 
@@ -93,7 +96,7 @@ class Selector:
         self._closing_channels: dict[str, KafkaChannel] = {}
         self._ids_with_rejected_sends: set[str] = set()  # ids of closing channels for which `send` was called
         self._ready_channels: dict[KafkaChannel, int] = {}  # channel -> events to process without waiting
-        self._next_deadline_check_ms = math.inf  # no deadline is earlier; moved forward only once it has passed
+        self._next_deadline_check_ms = math.inf  # no channel's deadline is earlier; recomputed once it has passed
         self._poller = system.create_poller()
         self._wake_reader, self._wake_writer = system.create_waker_pair()
         self._poller.register(self._wake_reader, EVENT_READ)
@@ -125,7 +128,7 @@ class Selector:
         """Add a channel for an accepted socket. Raise IllegalStateError if the id is in use."""
         self._check_id_unused(channel_id)
         channel = self._add_channel(channel_id, sock, address, is_connecting=False)
-        # Do not wait for the poller before the first attempt: this side may have to send first.
+        # Process the channel once without waiting for the poller, because this side may have to send the first bytes.
         self._ready_channels[channel] = EVENT_READ
 
     def is_channel_ready(self, channel_id: str) -> bool:
@@ -209,7 +212,7 @@ class Selector:
         started_ms = self._system.now()
         ready_channels, was_woken = self._select(timeout_ms)
         now_ms = self._system.now()
-        # A channel that is not ready is in a handshake, whose progress ends the poll.
+        # A channel that is not ready is in a handshake. Progress in a handshake ends the poll.
         has_only_transfers = bool(ready_channels) and not was_woken
         for channel, events in ready_channels.items():
             has_only_transfers = has_only_transfers and channel.is_ready
@@ -220,7 +223,7 @@ class Selector:
         return has_only_transfers and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _begin_poll(self) -> None:
-        """Clear the results of the previous poll, and start those of this poll with receives of closing channels."""
+        """Clear the results of the previous poll, and read from the closing channels."""
         self.connected.clear()
         self.disconnected.clear()
         self.completed_sends.clear()
@@ -262,9 +265,9 @@ class Selector:
         self._may_be_waiting = False
         was_woken = self._is_wakeup_requested
         if was_woken:
-            # Clear the flag only if it was set when this thread read it. If it were cleared unconditionally, a wakeup
-            # requested just after the read would be lost. If the flag was already set, such a wakeup may be cleared
-            # with it, because this poll reports a wakeup anyway.
+            # Clear the flag only if this thread has seen it set. Clearing it unconditionally would lose a wakeup that
+            # is requested just after the read. If the flag was set, a further wakeup may be cleared along with it,
+            # because this poll ends anyway.
             self._is_wakeup_requested = False
         return ready_channels, was_woken
 
@@ -437,7 +440,10 @@ class Selector:
         self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, *, is_muted: bool) -> None:
-        """Stop reading from the channel, or resume it. Buffered input is then read without waiting for the poller."""
+        """Pause or resume reading from the channel.
+
+        After a resume, the next poll reads buffered input without waiting for the poller, which does not report it.
+        """
         channel.is_muted = is_muted
         if channel.id in self._closing_channels:
             return  # the poller no longer watches the channel, and the next poll reads from it unless it is muted

@@ -141,7 +141,7 @@ class System(Protocol):
         """Create a poller that watches no sockets yet."""
 
     def create_waker_pair(self) -> tuple[Waker, Waker]:
-        """Create two connected, nonblocking sockets: the one to wait for and the one to send to."""
+        """Create two connected, nonblocking sockets. Sending to the second one ends a wait for the first one."""
 
 
 class OperatingSystem:

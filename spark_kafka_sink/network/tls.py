@@ -37,7 +37,7 @@ RECEIVE_BUFFER_BYTES = 32 * 1024
 class TlsTransport:
     """TLS transport for a client or a server.
 
-    `server_hostname` is the host name to send in SNI and to check the certificate against. It is None for a server.
+    `server_hostname`: the host name that a client sends in SNI and checks the certificate against; None for a server.
     """
 
     def __init__(self, sock: ByteSocket, context: ssl.SSLContext, *, server_hostname: str | None) -> None:
@@ -90,9 +90,14 @@ class TlsTransport:
             return count
 
     def write(self, segments: Sequence[Buffer]) -> int:
+        """Encrypt the segments, up to about ENCRYPTED_BYTES_PER_WRITE, and send what the socket accepts.
+
+        Return the number of plaintext bytes encrypted. 0 means that earlier ciphertext was still unsent: the caller
+        tries again when the socket is writable.
+        """
         if self.has_buffered_output:
-            # Write the earlier ciphertext first, so that the unsent ciphertext does not grow with each call. The
-            # caller tries again when the socket is writable.
+            # Encrypt nothing more before the earlier ciphertext is sent. Otherwise, the unsent part would keep growing
+            # while the socket accepts less than each call adds.
             self.flush()
             return 0
         accepted_bytes = 0
@@ -185,9 +190,12 @@ class TlsTransport:
         return received_bytes
 
     def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
-        """Convert an error after the handshake to the rejection of a certificate, or else to a lost connection."""
+        """Convert an SSLError raised after the handshake.
+
+        Return a TlsError if the peer rejected the certificate, and a DisconnectedError for any other reason.
+        """
         # A TLS 1.3 server verifies the client's certificate only after the client has completed the handshake. So an
-        # alert that arrives before any data concerns authentication. A later alert is treated as a lost connection.
+        # alert that arrives before any data concerns the certificate. A later alert is treated as a lost connection.
         is_alert = bool(error.reason) and "ALERT" in error.reason
         if is_alert and not self._has_received_plaintext:
             return TlsError(describe_tls_error(error, self._hostname))
@@ -195,7 +203,10 @@ class TlsTransport:
 
 
 def _split_into_records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
-    """Split the segments into records of MAX_RECORD_BYTES. Long segments yield views; short ones are joined."""
+    """Split the segments into records of MAX_RECORD_BYTES; the last record may be shorter.
+
+    A full record that comes from one segment is a view of it. Other records are copies.
+    """
     record_parts: list[memoryview] = []
     free_bytes = MAX_RECORD_BYTES  # in the current record
     for segment in segments:

@@ -45,8 +45,8 @@ class Transport(Protocol):
     def write(self, segments: Sequence[Buffer]) -> int:
         """Try once to write the segments and return the number of bytes accepted.
 
-        0 means that the socket was not writable, or that the transport had to write bytes that it held. Try again when
-        the socket is writable.
+        0 means that the socket was not writable, or that the transport first had to write bytes that it already held.
+        Try again when the socket is writable.
 
         The transport does not read accepted bytes from the segments again.
         """

@@ -61,7 +61,7 @@ class _LengthPrefixedCodec:
 
 
 class ScalarCodec:
-    """Codec for a single fixed-size value, such as a tagged field's."""
+    """Codec for a single fixed-size value, for example in a tagged field."""
 
     def __init__(self, type_name: str) -> None:
         self._layout = struct.Struct(">" + FIXED_SIZE_FORMATS[type_name])

@@ -125,7 +125,7 @@ def _find_request_type(api_key: int) -> type[Message] | None:
     return load_request_type(ApiKey(api_key)) if api_key in list_supported_api_keys() else None
 
 
-# A client sends the same id in every request.
+# Cached, because a client sends the same id in every request.
 @lru_cache(64)
 def _encode_request_header_tail(client_id: str | None, flexible: bool) -> bytes:
     """Encode the end of a request header: the client id and, in a flexible header, an empty list of tagged fields."""

@@ -43,7 +43,7 @@ _pack_three_bytes = struct.Struct("3B").pack
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Encode a number from 0 to 2^32 - 1."""
+    """Encode a number from 0 to 2^32 - 1, for example 300 as AC 02."""
     if value < 0x80:  # nearly all lengths, counts and tags
         return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:
@@ -165,12 +165,12 @@ class Reader:
         return self._read_long_varint()
 
     def read_int16_length(self) -> int:
-        """Read a two-byte length. -1 stands for null; `read_view` and `reserve_elements` reject all below it."""
+        """Read a two-byte length. -1 stands for null. `read_view` and `reserve_elements` reject negative lengths."""
         length: int = self.unpack(_INT16_LAYOUT)[0]
         return length
 
     def read_int32_length(self) -> int:
-        """Read a four-byte length. Negative lengths have the same meaning as in `read_int16_length`."""
+        """Read a four-byte length. Negative lengths are treated as in `read_int16_length`."""
         length: int = self.unpack(_INT32_LAYOUT)[0]
         return length
 
@@ -188,10 +188,10 @@ class Reader:
         """Check a declared count of array elements or tagged fields, and deduct it from the message's element budget.
 
         Call this before allocating anything for the elements. Raise DecodeError if the remaining bytes cannot contain
-        that many, or if the message would have more than `max_elements` in total.
+        that many elements, or if the message would have more than `max_elements` in total.
         """
-        # An element without fields, whose minimum size is 0, counts as one byte, so that the message's size limits the
-        # count.
+        # An element without fields has a minimum size of 0. Count it as one byte, so that the message's size also
+        # limits the number of such elements.
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:
             raise DecodeError(
                 f"invalid count of {count} elements before byte {self.position}, after which {self.remaining_bytes} "

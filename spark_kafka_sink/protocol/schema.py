@@ -1,7 +1,7 @@
 """Declarations of structs and their fields, from which struct_codec.py generates a codec for each version.
 
 A struct is a keyword-only dataclass. Its fields have the same order as in Kafka's JSON definition, and each field
-declares the versions that have it. Therefore a declaration can be compared with the definition line by line:
+declares the versions in which it exists. So a declaration can be compared with the definition line by line:
 
     { "name": "ErrorMessage", "type": "string", "versions": "8+", "nullableVersions": "8+", "default": "null",
       "ignorable": true }
@@ -9,7 +9,7 @@ declares the versions that have it. Therefore a declaration can be compared with
 
     `nullable`   versions that allow null, if not all versions of the field do
     `tag`        number of a tagged field (KIP-482), which is encoded only if its value differs from the default
-    `ignorable`  True if versions that lack the field omit its value; otherwise they reject any value but the default
+    `ignorable`  True: versions without the field omit its value; False: they reject any value but the default
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
 # --- field declarations
 
 
-# Each function returns a dataclass field, but its annotated return type is that of the field's value. This makes type
-# checkers accept declarations such as `name: int = int16("0+")`.
+# Each function returns a dataclass field, but is annotated with the type of the field's value. This makes type checkers
+# accept declarations such as `name: int = int16("0+")`.
 def boolean(versions: str, *, default: bool = False, tag: int | None = None, ignorable: bool = False) -> bool:
     value: bool = _define_field("bool", versions, default, tag=tag, ignorable=ignorable)
     return value
@@ -163,7 +163,7 @@ def nullable_string(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> str | None:
-    """Declare a string that may be null.
+    """Declare a string that may be null. The module's docstring explains `tag` and `ignorable`.
 
     `nullable`: the versions in which the string may be null. None means every version in `versions`.
     """
@@ -199,7 +199,7 @@ def array(element: type[Struct] | str, versions: str, *, tag: int | None = None,
 def nullable_array(
     element: type[Struct] | str, versions: str, *, nullable: str | None = None, ignorable: bool = False
 ) -> list[Any] | None:
-    """Declare an array that may be null.
+    """Declare an array that may be null. The module's docstring explains `ignorable`.
 
     `nullable`: the versions in which the array may be null. None means every version in `versions`.
     """

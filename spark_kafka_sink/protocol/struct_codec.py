@@ -81,16 +81,15 @@ class StructCodec:
     def _add_field(self, name: str, spec: FieldSpec, builder: _SourceBuilder) -> None:
         """Add a field to the generated source.
 
-        If this version lacks the field, make the write function reject any value but the default. An ignorable field is
-        then left out silently.
+        If this version lacks the field, the write function rejects any value but the default. If the field is
+        ignorable, the write function omits the value instead.
         """
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)
                 builder.add_error_if(name, "!=", default, self._build_error_message(f"{name} does not exist"))
             return
-        # The field is nullable in other versions, but not in this one.
-        if spec.nullable is not None and self._version not in spec.nullable:
+        if spec.nullable is not None and self._version not in spec.nullable:  # nullable, but not in this version
             builder.add_error_if(name, "is", None, self._build_error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))

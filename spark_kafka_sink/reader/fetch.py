@@ -97,7 +97,7 @@ class Fetch(Request[FetchResponse]):
     def parse_partition_data(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
         """Return the data of all partitions that were not rejected.
 
-        `responses`: the responses by key.
+        `responses` maps each partition's key to the response of the partition's leader.
         """
         return [
             data
@@ -108,7 +108,7 @@ class Fetch(Request[FetchResponse]):
     def find_rejection_error(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
         """Return the error of the first partition that was rejected, or None.
 
-        `responses`: the responses by key.
+        `responses` maps each partition's key to the response of the partition's leader.
         """
         for partition_key, classifications in parse_each_response(responses, self.classify_keys):
             classification = classifications[partition_key]

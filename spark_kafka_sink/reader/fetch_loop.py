@@ -1,6 +1,7 @@
 """Fetch the partitions of a topic over a BlockingClient until each of them has reached its end offset.
 
-TopicReader reads rows with these functions. The decision log of exactly-once delivery reads batches as they are stored.
+TopicReader uses these functions to read rows. The decision log of exactly-once delivery uses them to read batches as
+they are stored.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from spark_kafka_sink.requests.engine import Call
 
 ChunkT = TypeVar("ChunkT")
 ChunkDecoder: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[ChunkT, int]]]"
-"""Function that decodes fetched data to chunks, each with the offset from which to continue.
+"""A function that decodes the fetched data of a partition and yields chunks, each with the offset to continue from.
 
-Its arguments are the topic, a partition's fetched data, the first offset and the end offset.
+Its arguments are the topic, the fetched data, the first offset to return and the offset to stop before.
 """
 
 
@@ -83,11 +84,11 @@ def fetch_chunks(client: BlockingClient, progress: FetchProgress[ChunkT], *, fol
     No fetch is in flight while the caller processes a chunk, because a slow caller would otherwise look like a broker
     that does not respond.
 
-    `follow`: keep waiting if a round fetches nothing, because new records may be written later.
+    If a leader rejects a partition with an error that is not retriable, yield what the round has fetched from the other
+    partitions, and then raise BrokerError. If there is no progress within the client's timeout, raise NetworkError or
+    MetadataTimeoutError.
 
-    Raise BrokerError if a leader rejects a partition with an error that is not retriable, after yielding what the round
-    has fetched from the other partitions. Raise NetworkError or MetadataTimeoutError after the client's timeout without
-    progress.
+    `follow`: whether to keep waiting after a round that fetches nothing, because new records may be written later.
     """
     deadline = client.create_deadline(f"records of {format_partition(progress.topic)}")
     while progress.pending_partitions:

@@ -33,8 +33,8 @@ class TopicReader:
     """Reads topics. Use it as a context manager.
 
     `isolation`: READ_COMMITTED or READ_UNCOMMITTED.
-    `preserve_header_keys`: return header keys that are not valid UTF-8 as they are, although the strings in the table
-    are then invalid.
+    `preserve_header_keys`: whether to return header keys that are not valid UTF-8 unchanged. The table then contains
+    invalid strings.
     `timeout_ms`: how long a call may go without progress.
     """
 

@@ -23,7 +23,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 
 _GS2_HEADER = "n,,"
-"""The client uses neither channel binding nor an authorization id."""
+"""The header of a client that uses neither channel binding nor an authorization id."""
 _SEPARATOR = "\x01"
 _MAX_MESSAGE_BYTES = 64 * 1024
 _TOKEN_PATTERN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
@@ -31,7 +31,7 @@ _EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE_PATTERN = re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLIENT_FIRST_PATTERN = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
 _MAX_EXPIRY_S = 1e12
-"""Unix time, far beyond the year 9999, from which on expiry times are invalid."""
+"""Expiry times from this Unix time on are invalid. It is far beyond the year 9999."""
 _INVALID_TOKEN_MESSAGE = '{"status":"invalid_token"}'
 
 _log = logging.getLogger(__name__)
@@ -149,9 +149,10 @@ def build_unsecured_token(claims: Mapping[str, object]) -> str:
 def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
     """Accept any unsecured token that has not expired. Without a signature, its claims cannot be verified.
 
-    `now_s`: the current Unix time.
-
     Raise AuthenticationError for all other tokens.
+
+    `now_s`: the current Unix time.
+    `principal_claim`: the claim that contains the client's name.
     """
     header = decode_token_header(token)
     claims = decode_token_claims(token)
@@ -196,7 +197,7 @@ def _decode_token_part(token: str, index: int) -> dict[str, object]:
 def parse_token_expiry_s(claims: Mapping[str, object]) -> float | None:
     """Return a token's expiry time as a Unix timestamp in seconds; None if `exp` is missing or invalid."""
     expires_at_s = claims.get("exp")
-    # In Python, a bool is an int.
+    # In Python, a bool is an int, but `true` is not a time.
     if not isinstance(expires_at_s, int | float) or isinstance(expires_at_s, bool):
         return None
     # The comparison is also False for NaN, which Python's JSON parser accepts.

@@ -66,7 +66,7 @@ def generate_nonce() -> str:
 class ScramClient:
     """Client side of SCRAM.
 
-    `token_auth`: the user name and password are a delegation token's id and HMAC (KIP-48).
+    `token_auth`: whether the user name and password are the id and HMAC of a delegation token (KIP-48).
     """
 
     def __init__(
@@ -188,7 +188,7 @@ def is_valid_proof(mechanism: str, proof: bytes, credential: ScramCredential, au
     client_signature = _hmac(mechanism, credential.stored_key, auth_message)
     if len(proof) != len(client_signature):
         return False
-    client_key = _xor(proof, client_signature)
+    client_key = _xor(proof, client_signature)  # the client computed the proof as client key XOR client signature
     return hmac.compare_digest(_hash(mechanism, client_key), credential.stored_key)
 
 

@@ -28,14 +28,14 @@ _CLIENT_FINAL_PATTERN = re.compile(r"(?P<without_proof>c=(?P<binding>[^,]+),r=(?
 
 @dataclass(frozen=True)
 class _FirstMessages:
-    """Values from the first message of each side, against which the client's final message is verified."""
+    """Values from the first message of each side. The client's final message is checked against them."""
 
     username: str
     credential: ScramCredential
     gs2_header: str
     combined_nonce: str
     auth_message_prefix: str
-    """The client-first-message-bare and the server-first-message, with which the AuthMessage of RFC 5802 begins."""
+    """The beginning of RFC 5802's AuthMessage: the client-first-message-bare and the server-first-message."""
 
 
 class ScramServer:

@@ -37,11 +37,13 @@ def _create_frame(spark: SparkSession, records: pa.Table) -> DataFrame:
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
     """Assert that a topic has exactly the rows of `expected`. If not, raise chispa's DataFramesNotEqualError.
 
-    Only the columns of `expected` are compared. Their types define how the topic's columns are converted. A string
-    column compares bytes as text. A struct, array or map column compares a key or value as JSON. A map column compares
-    headers as a map, and a bigint column compares the timestamp in milliseconds.
+    Only the columns of `expected` are compared. Their types determine how the topic's columns are converted:
 
-    JSON must have exactly the fields of the struct; a null field equals a missing one.
+    - A string column compares bytes as text.
+    - A struct, array or map column compares a key or value as JSON. The JSON must have exactly the fields of the
+      struct; a null field equals a missing one.
+    - A map column compares headers as a map.
+    - A bigint column compares the timestamp in milliseconds.
 
     `in_order`: whether the order of rows matters. If True, the topic's rows are sorted by partition and offset.
     """
@@ -62,7 +64,8 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     stored_frame = _create_frame(expected.sparkSession, records)
     if in_order:
         stored_frame = stored_frame.orderBy("partition", "offset")
-    # These columns are null on both sides unless a string is not JSON of the expected type.
+    # One more column for each JSON column, so that invalid JSON shows up as a difference. It is null in all expected
+    # rows, and in each row of the topic whose text is JSON of the expected type.
     invalid_json_columns = {f"{field.name}, invalid JSON": _extract_invalid_json(field) for field in json_fields}
     try:
         assert_df_equality(

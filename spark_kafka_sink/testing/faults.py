@@ -44,7 +44,7 @@ class Faults:
 
         request    Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
         partition  a partition of `topic`; requires `topic`
-        nth        number of the first selected request that the fault affects
+        nth        the first selected request that the fault affects, counted from 1
         """
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)
 

@@ -163,10 +163,10 @@ def _uses_transaction_version_2(context: RequestContext) -> bool:
 def _join_or_verify_transaction(
     context: RequestContext, transactional_id: str, identity: ProducerIdentity, topic_partition: tuple[str, int]
 ) -> None:
-    """Ensure that the producer's open transaction contains the batch's partition, or raise ApiError.
+    """Add the batch's partition to the producer's transaction, or check that the producer has done so.
 
-    In transaction version 2, the batch adds the partition, and begins the transaction if necessary. In version 1, the
-    producer must already have added the partition.
+    In transaction version 2, the batch itself adds the partition, and begins the transaction if necessary. In version
+    1, the producer must have added it before. Raise ApiError if the batch does not belong to the transaction.
     """
     cluster = context.cluster
     if _uses_transaction_version_2(context):
@@ -177,7 +177,7 @@ def _join_or_verify_transaction(
             cluster.save_transactions()
     else:
         error_code = cluster.coordinator.verify_partition(transactional_id, identity, topic_partition)
-    # The coordinator's newer codes are replaced with those that clients expect in a Produce response.
+    # Replace the coordinator's newer error codes with those that clients expect in a Produce response.
     if error_code == error_codes.TRANSACTION_ABORTABLE and context.version < MIN_VERSION_WITH_ABORTABLE_ERROR:
         error_code = error_codes.INVALID_TXN_STATE
     if error_code == error_codes.PRODUCER_FENCED:

@@ -46,7 +46,7 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
 
 
 class _FetchReader:
-    """Reads the partitions of one request, up to its byte limit. Call `read_topic` for each topic of the request."""
+    """Reads the partitions of one request, up to the request's byte limit. Call `read_topic` for each of its topics."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self.size_bytes = 0

@@ -77,7 +77,10 @@ def _fetch_group(
 def _build_response_partitions(
     response_type: Callable[..., PartitionResponseT], offsets: Iterable[_PartitionOffset]
 ) -> list[PartitionResponseT]:
-    """Build response partitions. `response_type` is one of two classes with the same fields, for v7 and v8."""
+    """Build the partitions of a response.
+
+    `response_type`: the class for versions up to 7, or the one for later versions. Both have the same fields.
+    """
     return [
         response_type(
             partition_index=offset.partition,

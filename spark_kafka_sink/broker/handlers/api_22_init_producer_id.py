@@ -49,7 +49,7 @@ def _reject(error_code: int) -> InitProducerIdResponse:
 def translate_error_code_for_version(error_code: int, version: int, *, min_version: int) -> int:
     """Replace PRODUCER_FENCED with INVALID_PRODUCER_EPOCH for clients that do not know the newer code.
 
-    `min_version`: the API's first version whose clients know PRODUCER_FENCED.
+    `min_version`: the first version of the API in which clients know PRODUCER_FENCED.
     """
     if error_code == error_codes.PRODUCER_FENCED and version < min_version:
         return error_codes.INVALID_PRODUCER_EPOCH

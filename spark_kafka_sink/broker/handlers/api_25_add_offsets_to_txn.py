@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: add a consumer group, whose offsets will be committed, to a transaction."""
+"""AddOffsetsToTxn: add a consumer group to a transaction, so that its offsets can be committed with the transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIN_VERSION_WITH_PRODUCER_FENCED = 2
 
 
 def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
-    """Add the consumer group to the producer's transaction, so that offsets can be committed with it."""
+    """Add the consumer group to the producer's transaction."""
     cluster = context.cluster
     error_code = context.find_coordinator_error_code(request.transactional_id)
     if not error_code:

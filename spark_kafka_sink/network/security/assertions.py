@@ -51,7 +51,7 @@ class AssertionConfig:
     exp_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.exp.seconds"))
     """How long an assertion remains valid after it was signed."""
     nbf_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.nbf.seconds"))
-    """Time from the start of an assertion's validity to its signing, in seconds."""
+    """The validity of an assertion starts this many seconds before it is signed."""
     includes_jti: bool = False
 
 
@@ -101,7 +101,7 @@ def create_assertion(config: AssertionConfig, now_s: float) -> str:
     template = _read_template(config)
     issued_at_s = int(now_s)
     header = {**template.get("header", {}), "alg": config.algorithm, "typ": "JWT"}
-    # The order matters: claims of the template replace configured ones, and the times replace both.
+    # Later claims replace earlier ones: the template's replace the configured claims, and the times replace both.
     payload: dict[str, Any] = _build_configured_claims(config)
     payload |= template.get("payload", {})
     payload |= {"iat": issued_at_s, "nbf": issued_at_s - config.nbf_seconds, "exp": issued_at_s + config.exp_seconds}
@@ -135,7 +135,7 @@ def _build_configured_claims(config: AssertionConfig) -> dict[str, str]:
 def _read_template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
     """Return the JSON object in the template file, or an empty dict if no file is set.
 
-    Its members `header` and `payload` are optional. Raise AuthenticationError if the file cannot be used.
+    The object may have the members `header` and `payload`. Raise AuthenticationError if the file cannot be used.
     """
     if config.template_file is None:
         return {}
@@ -157,7 +157,7 @@ def _sign(config: AssertionConfig, data: bytes) -> bytes:
     Raise AuthenticationError if the key cannot be read or is not suitable for the algorithm.
     """
     key = _load_private_key(config)
-    # Import the package only here: _load_private_key has raised an error if it is missing.
+    # Import the package only after _load_private_key, which raises an error with a remedy if the package is missing.
     from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
     from cryptography.hazmat.primitives.hashes import SHA256
 

@@ -34,9 +34,9 @@ def create_client_mechanism(login: Login, host: str) -> ClientMechanism:
 
 
 def _get_bearer_token(login: Login) -> str:
-    """Return a token from the source that the login configures: a fixed token, a callback, a file, or an OIDC endpoint.
+    """Return a token from the login's source: a fixed token, a callback, a file or an OIDC endpoint.
 
-    If the login configures no source, build an unsecured token.
+    A login without any of these gets an unsecured token, which is built here from its claims.
     """
     if login.token:
         return login.token
@@ -54,8 +54,8 @@ def _get_bearer_token(login: Login) -> str:
 def _call_token_callback(callback: Callable[[], object] | str) -> str:
     """Call the user's function, which must return the token as text.
 
-    An exception raised by the function may contain a secret, so it is replaced by an AuthenticationError that gives
-    only the exception's type. An AuthenticationError or a NetworkError is raised unchanged.
+    An AuthenticationError or NetworkError raised by the function is passed on. Any other exception may contain a
+    secret, so it is replaced by an AuthenticationError that shows only the exception's type.
     """
     function = _import_token_callback(callback) if isinstance(callback, str) else callback
     try:
@@ -93,7 +93,7 @@ _token_sources: dict[object, TokenSource] = {}
 # In a forked child, the lock of a token source may be held by a thread that does not exist there.
 os.register_at_fork(after_in_child=_token_sources.clear)
 _MAX_TOKEN_SOURCES = 64
-"""Number of cached configurations at which all are dropped before the next one is added."""
+"""The maximum number of token sources. When it is reached, all of them are dropped before the next one is added."""
 
 
 def clear_token_sources() -> None:

@@ -28,6 +28,7 @@ from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 
 _JKS_MAGIC = 0xFEEDFEED
 _JKS_WHITENER = b"Mighty Aphrodite"
+"""The fixed text that Java hashes along with the password and the content of a JKS file."""
 _PRIVATE_KEY_ENTRY, _CERTIFICATE_ENTRY = 1, 2
 _SHA1_BYTES = 20
 # The object identifier 1.3.6.1.4.1.42.2.17.1.1 in the envelope of a private key.
@@ -57,7 +58,7 @@ def read_store(data: bytes, *, type_name: str | None, password: str | None, key_
 
 
 def read_pem(text: str, key_password: str | None = None) -> Store:
-    r"""Read PEM blocks, whose line breaks a configuration file may have replaced by spaces or by `\n`.
+    r"""Read PEM blocks. A configuration file may have replaced their line breaks with spaces or `\n`.
 
     All certificates are returned both as the chain and as authorities, because PEM does not distinguish them. Raise
     ConfigurationError if there is more than one private key.
@@ -192,7 +193,10 @@ def _find_protected_key(envelope: bytes) -> bytes:
 
 
 def _apply_jks_key_stream(encrypted_key: bytes, secret: bytes, salt: bytes) -> bytes:
-    """Decrypt a key: each block was encrypted by XOR with a block of the key stream, which is computed again here."""
+    """Decrypt a key that was encrypted by XOR with a key stream.
+
+    The stream is computed again from the password: SHA-1(password, salt), SHA-1(password, previous block), ...
+    """
     key = bytearray()
     stream_block = salt
     for block_start in range(0, len(encrypted_key), _SHA1_BYTES):

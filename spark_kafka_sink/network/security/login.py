@@ -1,9 +1,9 @@
 """Parses the `sasl.*` options into a Login, which consists of a mechanism and its credentials.
 
-A fault is an error message about one option. Write its text as a predicate, such as "must not be empty.", because
-OptionFault puts the option's name before it. A placeholder such as {sasl.mechanism} is replaced with the option's name
-in the user's spelling, for example kafka.sasl.mechanism in a Spark job. A placeholder for a value, such as {module}, is
-replaced with the argument of this name. In f-strings, use option_placeholder() instead of braces.
+A fault says what is wrong with one option. Its text is a predicate, such as "must not be empty.", because OptionFault
+puts the option's name before it. A placeholder with an option's name, such as {sasl.mechanism}, is replaced with the
+name as the user writes it, for example kafka.sasl.mechanism in a Spark job. Any other placeholder, such as {module}, is
+replaced with the argument of that name. In f-strings, use option_placeholder() instead of braces.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
 
 
 def _require_gssapi_intended(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
-    """Return whether other options show that the default mechanism, GSSAPI, is intended.
+    """Return whether the other options show that the user intends the default mechanism, GSSAPI.
 
     If they do not, add a fault that suggests a mechanism, and the faults of sasl.jaas.config.
     """
@@ -123,8 +123,8 @@ def _require_gssapi_intended(options: Mapping[str, str], token_callback: object,
     if login_module is not None:
         is_gssapi_intended = "GSSAPI" in login_module.mechanisms
     else:
-        # Only GSSAPI has a service name. An invalid sasl.jaas.config rules GSSAPI out, because it may have been meant
-        # for another mechanism.
+        # Only GSSAPI has a service name. If sasl.jaas.config is invalid, do not assume GSSAPI: the login module may
+        # have been meant for another mechanism.
         has_service_name = bool(options.get("sasl.kerberos.service.name"))
         is_gssapi_intended = has_service_name and not token_options and not jaas_faults
     if is_gssapi_intended:

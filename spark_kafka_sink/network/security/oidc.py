@@ -1,7 +1,7 @@
 """TokenSource: requests and caches tokens for OAUTHBEARER.
 
-The grants are client_credentials (RFC 6749, section 4.4) and jwt-bearer (RFC 7523). The client authenticates with its
-secret, or with an assertion (assertions.py), which is created for each request.
+It supports the grants client_credentials (RFC 6749, section 4.4) and jwt-bearer (RFC 7523). The client authenticates
+with its secret, or with an assertion (assertions.py) that is created for each request.
 
 A token is requested when a connection authenticates and no valid token is cached. The thread that authenticates also
 sends records, so it should rarely wait: once most of a token's lifetime has passed, a separate thread requests the next

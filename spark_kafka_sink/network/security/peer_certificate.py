@@ -2,9 +2,10 @@
 
 The certificate is fetched by a TLS handshake on a separate connection, over which nothing else is sent.
 
-An untrusted certificate can be described as well. Python's ssl parses only a verified certificate, so two more
-handshakes follow: the first fetches the certificate without verification, and the second trusts only this certificate,
-regardless of its expiry and host name. Their connections are closed immediately, so no credentials are sent.
+Python's ssl parses only verified certificates. If the certificate is not trusted, two more handshakes are therefore
+needed to describe it: the first fetches the certificate without verification, and the second trusts exactly this
+certificate, regardless of its expiry and host name. Each connection is closed right after its handshake, so no
+credentials are sent.
 """
 
 from __future__ import annotations

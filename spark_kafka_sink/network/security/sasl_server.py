@@ -3,9 +3,11 @@
     HANDSHAKE --SaslHandshake--> TOKEN_EXCHANGE --last token--> COMPLETE
     COMPLETE --SaslHandshake, if sessions expire--> TOKEN_EXCHANGE
 
-Before the handshake, a client may only send ApiVersions. With `connections_max_reauth_ms`, sessions expire: the
-response to the last token tells the client when, and the client must re-authenticate before that, with the same
-mechanism and principal. After the session has expired, any frame but a SaslHandshake closes the channel.
+Before the handshake, a client may only send ApiVersions.
+
+A session expires if `connections_max_reauth_ms` is set or if its credential expires. The response to the last token
+contains the lifetime of the session. Before it ends, the client must re-authenticate with the same mechanism and
+principal. After it has ended, any frame other than a SaslHandshake closes the channel.
 
 When a client is rejected, the error response is written before the channel is closed, so that the client sees an error
 and not a timeout.
@@ -36,8 +38,8 @@ class _State(Enum):
 class SaslServerAuthenticator:
     """Authenticates the client of one channel; implements Authenticator.
 
-    `mechanisms`: factories by mechanism name.
-    `handle_api_versions`: function that returns the response to an ApiVersions request.
+    `mechanisms`: a factory for each supported mechanism, by the mechanism's name.
+    `handle_api_versions`: returns the response to an ApiVersions request.
     `connections_max_reauth_ms`: the maximum lifetime of a session; 0 means no limit.
     """
 
@@ -57,8 +59,8 @@ class SaslServerAuthenticator:
         self._max_session_lifetime_ms = connections_max_reauth_ms
         self._state = _State.HANDSHAKE
         self._mechanism_name: str | None = None  # chosen in the first handshake
-        self._server_mechanism: ServerMechanism | None = None  # of the last token exchange
-        self._uses_authenticate_requests = True  # if not, tokens are sent without a request header
+        self._server_mechanism: ServerMechanism | None = None  # the mechanism of the current or last token exchange
+        self._uses_authenticate_requests = True  # False if tokens are sent without a request header
         self._session_expires_ms: float | None = None  # None if the session does not expire
 
     def __repr__(self) -> str:
@@ -153,7 +155,7 @@ class SaslServerAuthenticator:
     def _start_session(self, now_ms: float) -> int:
         """Set the session's expiry time. Return its lifetime in milliseconds, or 0 if it never expires.
 
-        The lifetime of a session whose credential has just expired is 0, too, although that session expires at once.
+        If the credential has just expired, the lifetime is also 0, but the session does expire: at once.
         """
         assert self._server_mechanism is not None
         limits_ms = []

@@ -46,9 +46,9 @@ def create_server_channel_builder(
     """Return a function that builds the channels of a listener.
 
     `ssl_context`: the TLS context; None for plaintext.
-    `mechanisms`: factories by mechanism name; None or empty for a listener without SASL.
-    `handle_api_versions`: returns the response to an ApiVersions request of a client that has not authenticated yet.
-    Required with SASL.
+    `mechanisms`: a factory for each SASL mechanism, by its name; None or empty for a listener without SASL.
+    `handle_api_versions`: required with SASL. Returns the response to an ApiVersions request from a client that has not
+    authenticated yet.
     `connections_max_reauth_ms`: the maximum lifetime of a session; 0 means no limit.
     """
     create_transport = _create_server_transport_factory(ssl_context)

@@ -1,12 +1,14 @@
 """TlsConfig, and the SSLContext that is built from it.
 
 TLS versions before 1.2 are not supported. The broker's certificate is always verified, and so is its host name unless
-the user has disabled this check. OpenSSL loads private keys only from a path, so it receives the path of an open file
-descriptor whose file has no name in any directory.
+the user has disabled this check.
 
-Write the text of an OptionFault as a predicate, such as "must be true or false.", because it follows the option's name.
-A placeholder such as {ssl.key.password} is replaced with the option's name in the user's spelling. Any other
-placeholder is replaced with the value of this name that is passed with the text.
+OpenSSL loads private keys only from a path. So that keys never appear in a directory, it receives the path of an open
+file descriptor (/dev/fd/N), whose file has no name.
+
+The text of an OptionFault is a predicate, such as "must be true or false.", because it follows the option's name.
+A placeholder with an option's name, such as {ssl.key.password}, is replaced with the name as the user writes it. Any
+other placeholder is replaced with the value of that name that is passed with the text.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _IANA_SUITE_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Location of a keystore or truststore: either a file, or PEM text in the configuration itself."""
+    """The source of a keystore or truststore: a file, or PEM text in the configuration itself."""
 
     store_path: str | None = None
     """The path of a file, which is not read if `pem` is set."""
@@ -201,9 +203,9 @@ def _load_cert_chain(
 
 @contextlib.contextmanager
 def _anonymous_file(text: str) -> Iterator[str]:
-    """Yield a path to the text that OpenSSL can open once.
+    """Write the text to a file without a name, and yield a path from which OpenSSL can read it once.
 
-    The file is in memory where the platform supports that. Otherwise it is a temporary file, whose name is removed
+    The file is in memory where the platform supports that. Otherwise, it is a temporary file whose name is removed
     before anything is written to it.
     """
     with _open_anonymous_file() as file:

@@ -1,8 +1,8 @@
 """Parses the `ssl.*` options into a TlsConfig.
 
-A fault is an error message about one option. Write its text as a predicate, such as "must be true or false.", because
+A fault says what is wrong with one option. Its text is a predicate, such as "must be true or false.", because
 OptionFault puts the option's name before it. A placeholder such as {ssl.key.password} is replaced with the option's
-name in the user's spelling.
+name as the user writes it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from spark_kafka_sink.network.security_options import get_default, get_option
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
 _SSL_PROTOCOLS = (*TLS_VERSIONS, "TLS")  # "TLS" stands for the newest version
 
-# defer_log holds back only the records of loggers that exist when it begins. security_config.py imports this module
-# only to parse TLS options, so this module uses the logger of security_config.py, which exists earlier.
+# defer_log holds back only the records of loggers that exist when it begins. This module may be imported later than
+# that, because only a client with TLS options needs it. So it uses the logger of security_config.py, which exists
+# by then.
 _log = logging.getLogger("spark_kafka_sink.network.security_config")
 
 

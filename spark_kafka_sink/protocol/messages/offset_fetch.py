@@ -4,8 +4,9 @@ v7: lets the client request only stable offsets (KIP-447)
 v8: allows several groups in one request (KIP-709)
 v10: replaces topic names with topic ids
 
-The names are those of Kafka's message definitions: OffsetFetchRequestTopic is a topic up to v7, and
-OffsetFetchRequestTopics is a single topic, too, from v8 on. The same holds for the topics and partitions of responses.
+The class names come from Kafka's message definitions: a topic in a request is an OffsetFetchRequestTopic up to v7, and
+an OffsetFetchRequestTopics from v8 on, although it is still a single topic. The topics and partitions in responses are
+named in the same way.
 """
 
 from __future__ import annotations
