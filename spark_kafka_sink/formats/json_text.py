@@ -171,9 +171,9 @@ class _ObjectBuilder:
 
     Call `add_field` for each field in order, and then `build` once.
 
-    An object is joined from pieces: columns, and constants, which are the same in every row. A join takes time for each
-    piece and row. Therefore a constant is held back in `_pending_constant` until the next column, so that all constants
-    between two columns become one piece.
+    The objects are joined from pieces: columns, and constants, which are the same in every row. The time for the join
+    grows with the number of pieces. Constants are therefore collected in `_pending_constant` and added before the next
+    column, so that all constants between two columns become one piece.
     """
 
     def __init__(self, opening: bytes) -> None:
@@ -200,8 +200,8 @@ class _ObjectBuilder:
 
         `label`: the name, a colon and the opening quotation mark, if any.
         """
-        # The label, the value and the closing quotation mark become one piece. This piece is null where the value is
-        # null, so join_non_null() skips all of it in these rows.
+        # Join the label, the value and the closing quotation mark into one piece. It is null where the value is null,
+        # so join_non_null() skips the whole piece in these rows.
         self._flush_constant()
         closing_pieces = [build_binary_scalar(closing_quote)] if closing_quote else []
         self._pieces.append(join(self._build_field_prefix(label), values, *closing_pieces))
@@ -329,17 +329,19 @@ def _escape_name(name: str) -> bytes:
 def _encode_base64(column: pa.Array) -> pa.Array:
     """Encode each row as base64. Nulls stay null."""
     # Base64 encodes three bytes as four characters. Pad each row to a multiple of three bytes, so that a single call
-    # can encode all rows, and then overwrite the encoded padding with `=`.
+    # can encode all rows, and then overwrite the encoded padding with `=`. For example, `ab` is padded to `ab\0`, which
+    # is encoded as `YWIA` and becomes `YWI=`.
     filled_bytes = fill_nulls(column, b"")
-    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # 0 to 2, up to the next multiple of 3
+    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # lengths [3, 4, 5] -> [0, 2, 1]
     padded_bytes = (
         join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
     )
     _, _, data = padded_bytes.buffers()
     offsets = view_byte_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
+    # A bytearray, because numpy arrays that view bytes are read-only.
     encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
-    encoded_offsets = (offsets - offsets[0]) // 3 * 4
+    encoded_offsets = (offsets - offsets[0]) // 3 * 4  # [0, 3, 9] -> [0, 4, 12]
     row_ends = encoded_offsets[1:]
     for position in (1, 2):  # counted from the end of a row
         encoded_bytes[row_ends[padding_bytes >= position] - position] = ord("=")
