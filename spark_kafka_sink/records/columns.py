@@ -1,4 +1,4 @@
-"""RecordColumns: records as Arrow columns, the form in which the producer accepts them and the encoder reads them.
+"""RecordColumns: records as Arrow columns. The producer accepts them in this form, and the encoder reads them.
 
 The constructor checks the columns, and converts them only if later steps need it: dictionaries are decoded, view types
 become types with offsets (Arrow cannot take rows from views), and timestamps become int64 milliseconds. Slicing copies
@@ -41,9 +41,9 @@ MAX_CHUNK_ROWS = 10_000
 _MIN_64_BIT_OFFSET_BYTES = 1 << 30
 """Columns of this size or more get 64-bit offsets, because joining or taking their rows could overflow 32 bits."""
 _MAX_PLAUSIBLE_AGE_MS = 50 * 365.25 * 86_400_000
-"""The age up to which a timestamp is plausible: fifty years."""
+"""Maximum age of a plausible timestamp: fifty years."""
 _CLOCK_TOLERANCE_S = 86_400
-"""Maximum distance of a plausible timestamp into the future: clocks are inaccurate, and time zones differ by a day."""
+"""How far in the future a plausible timestamp may be: clocks are inaccurate, and time zones differ by up to a day."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp contains %d. Read as milliseconds, this is a time in January 1970; read as seconds, it is within "
     "the last fifty years. The column is written as milliseconds. If it is in seconds, multiply it by 1000 or convert "
@@ -108,7 +108,7 @@ class RecordColumns:
         headers: ArrowColumn | None,
         timestamp: ArrowColumn | None,
     ) -> RecordColumns:
-        """Create an instance from columns that were taken from other instances, so they need no further checks."""
+        """Create an instance from columns of other instances, which need no further checks."""
         record_columns = cls.__new__(cls)
         record_columns.value = value
         record_columns.key = key
@@ -179,7 +179,7 @@ class RecordColumns:
             yield from self.slice(start, max_rows)._iterate_contiguous_chunks()
 
     def _iterate_contiguous_chunks(self) -> Iterator[RecordColumns]:
-        """Yield all rows as one chunk or, if the columns have large chunks, split at the boundaries of these chunks."""
+        """Yield all rows as one chunk. If the columns have large chunks, split the rows at the chunks' boundaries."""
         chunked_columns = [column for _, column in self._list_named_columns() if isinstance(column, pa.ChunkedArray)]
         max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
@@ -201,7 +201,7 @@ class RecordColumns:
     def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
         """Concatenate chunks of rows. Columns whose types are equal are not copied.
 
-        If only some of the chunks have a column, it is null in the rows of the other chunks. Raise SchemaError if
+        If a chunk lacks a column that another chunk has, its rows get nulls in this column. Raise SchemaError if
         columns with different types cannot be combined.
         """
         if len(chunks) == 1:
@@ -212,7 +212,7 @@ class RecordColumns:
         )
 
     def _list_named_columns(self) -> tuple[tuple[str, Any], ...]:
-        """Return the name and the column of each field; None for a missing column."""
+        """Return the name and the column of each field, or None in place of a missing column."""
         return (
             ("value", self.value),
             ("key", self.key),
@@ -305,12 +305,12 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
-    """Return a dictionary column with each row replaced by its value.
+    """Return the values of a dictionary column, row by row.
 
     The result has 64-bit offsets unless 32-bit offsets would be enough even if every row had the longest value.
     """
     value_type, chunks = column.type.value_type, list_chunks(column)
-    # Values without 32-bit offsets, such as views, get 64-bit offsets without a look at their sizes.
+    # Values that do not have 32-bit offsets, such as views, always get 64-bit offsets.
     if not _has_32_bit_offsets(value_type) or any(
         _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MIN_64_BIT_OFFSET_BYTES for chunk in chunks
     ):
@@ -325,7 +325,7 @@ def _find_max_byte_size(values: pa.Array) -> int:
 
 
 def _check_header_type(data_type: pa.DataType) -> None:
-    """Raise SchemaError if a column of this type cannot contain headers. A column of nulls can: no row has headers."""
+    """Raise SchemaError if a column of this type cannot contain headers. The type null is valid: no row has headers."""
     if pa.types.is_null(data_type):
         return
     if pa.types.is_map(data_type):
@@ -418,8 +418,8 @@ def _ticks_to_ms(
 def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordColumns]) -> ArrowColumn | None:
     """Concatenate the columns of one field.
 
-    `chunks`: the chunks of rows that the columns belong to.
     `columns`: the column of each chunk; None if the chunk lacks the field.
+    `chunks`: the chunks of rows that the columns belong to.
 
     Return None if all chunks lack the field. Raise SchemaError if the types of the columns cannot be combined.
     """
