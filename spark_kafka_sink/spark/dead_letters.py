@@ -96,7 +96,8 @@ def _append_headers(
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
-        # Headers without a key get an empty key, because a missing key may be the error that the dead letter reports.
+        # The record may have failed because a header has no key. Such a header gets an empty key in the dead letter,
+        # which would otherwise fail for the same reason.
         original_headers = replace(
             original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
         )
