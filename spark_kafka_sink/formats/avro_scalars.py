@@ -192,7 +192,7 @@ def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) 
     """
     size, precision = schema["size"], schema["precision"]
     writer = _build_decimal_writer(schema, data_type)
-    # The index in the ascending list is the number of digits. Find the last index whose minimum size is at most `size`.
+    # The ascending list is indexed by the number of digits. Find the last index that needs at most `size` bytes.
     max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
     if writer is not None and precision > max_digits:
         raise SchemaError(

@@ -147,7 +147,7 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, Any], ...] = (
     ),
     (pa.types.is_time64, {"type": "long", "logicalType": "time-micros"}),
 )
-"""Avro schema by Arrow type. The first entry whose check succeeds applies."""
+"""Avro schema by Arrow type. The first entry that matches applies."""
 
 
 # --- checks of schemas parsed from JSON, in which any attribute may be missing or have the wrong type

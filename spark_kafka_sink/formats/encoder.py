@@ -56,8 +56,8 @@ class ColumnsEncoder:
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
         """Encode each row of a batch to a binary value. If fields of a struct are encoded, a null struct becomes null.
 
-        A large batch results in several chunks, whose rows keep their order. Raise RecordTooLargeError if a single row
-        is too large to encode.
+        A large batch results in several chunks, in the order of the rows. Raise RecordTooLargeError if a single row is
+        too large to encode.
         """
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 

@@ -115,7 +115,7 @@ def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> Format
     if schema.text is None:
         derived_message = derive_message(fields, schema.name)
         registry_schema = Schema("PROTOBUF", text=derived_message.text, name=derived_message.name)
-        # The derived message is the first of its file, whose position is encoded as a single 0.
+        # The derived message is the first one in its file. This position is encoded as a single 0.
         return FormatAndSchema(ProtobufFormat(derived_message.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
     registry_schema = Schema("PROTOBUF", text=message.encoded_descriptor, name=message.name)

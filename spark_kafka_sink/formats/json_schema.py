@@ -89,4 +89,4 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (pa.types.is_date32, {"type": "string", "format": "date"}),
     (pa.types.is_binary, {"type": "string", "contentEncoding": "base64"}),
 )
-"""JSON Schema by Arrow type. The first entry whose check succeeds applies. All other scalar types are plain strings."""
+"""JSON Schema by Arrow type. The first entry that matches applies. All other scalar types are plain strings."""

@@ -133,7 +133,7 @@ def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonCol
 
 
 def _encode_unquoted(column: pa.Array) -> JsonColumn:
-    """Encode numbers or booleans, whose text in Arrow is valid JSON."""
+    """Encode numbers or booleans. Arrow's text for them is valid JSON."""
     return JsonColumn(to_text(column))
 
 
@@ -181,7 +181,7 @@ class _ObjectBuilder:
         self._pending_constant = opening
         """Text that follows the last piece in every row, and has not been added to the pieces yet."""
         self._rows_with_fields: bool | NDArray[np.bool_] = False
-        """Rows whose object already has a field, so the next field needs a comma before it.
+        """Rows in which the object already has a field, so that the next field needs a comma before it.
 
         True means all rows, False means no rows; otherwise this is a mask.
         """
@@ -362,4 +362,4 @@ _SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array]
     (pa.types.is_time64, lambda column: JsonColumn(format_times(column), needs_quotes=True)),
     (is_binary_type, _encode_binary),
 )
-"""Encoder by scalar Arrow type. The first entry whose check succeeds applies."""
+"""Encoder by scalar Arrow type. The first entry that matches applies."""

@@ -121,7 +121,7 @@ def _reserve_nested_message_name(column_name: str, used_names: set[str]) -> str:
 def _declare_field(column: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
     """Declare a field for a column of any type. Raise SchemaError if Protobuf has no type for it.
 
-    `message_name`: the name of the message to declare if the column consists of structs or of lists or maps of them.
+    `message_name`: the name of the message to declare if the column, or its elements or map values, are structs.
     """
     if pa.types.is_list(column.type):
         return _declare_repeated_field(column.type, message_name, path)
@@ -188,4 +188,4 @@ _SCALAR_TYPES = (
     (pa.types.is_timestamp, "string"),
     (pa.types.is_time64, "string"),
 )
-"""Protobuf type by Arrow type. The first entry whose check succeeds applies."""
+"""Protobuf type by Arrow type. The first entry that matches applies."""

@@ -82,7 +82,7 @@ class BatchSlices(NamedTuple):
 
 
 def build_consecutive_slices(stops: Sequence[int]) -> BatchSlices:
-    """Return slices of new batches of one partition, each of which starts where the previous one stops.
+    """Return slices of one partition for new batches. Each slice starts where the previous one stops.
 
     `stops`: where each slice stops, in ascending order. The first slice starts at row 0.
     """
@@ -122,7 +122,7 @@ def split_into_batches(
     starts, stops = slices.starts, slices.stops
     cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, timestamp_range)
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + slices.open_batch_bytes
-    # One slice per partition, which is the result for all partitions whose rows fit into one batch.
+    # One slice per partition. For a partition whose rows fit into one batch, this is the result.
     unsplit = BatchSlices(range(len(starts)), starts, stops, slices.open_record_counts, slices.base_timestamps)
     # Partitions without rows must have no slices. _split_partition returns none for them, so they count as split, too.
     exceeds_batch = batch_bytes > max_batch_bytes

@@ -168,7 +168,7 @@ class RecordColumns:
         )
 
     def chunks(self, max_rows: int) -> Iterator[RecordColumns]:
-        """Yield all rows in chunks of at most `max_rows`, whose columns are plain arrays instead of chunked arrays.
+        """Yield all rows in chunks of at most `max_rows`. The columns of a chunk are plain arrays.
 
         Only small chunks of a column are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
         """
@@ -199,7 +199,7 @@ class RecordColumns:
 
     @classmethod
     def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate chunks of rows. Columns whose types are equal are not copied.
+        """Concatenate chunks of rows. Columns of equal types are not copied.
 
         If a chunk lacks a column that another chunk has, its rows get nulls in this column. Raise SchemaError if
         columns with different types cannot be combined.
@@ -222,7 +222,7 @@ class RecordColumns:
 
 
 def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
-    """Return an array of the keys and an array of the values of all headers in these rows."""
+    """Return the keys and the values of all headers in these rows, as two arrays."""
     first_header, header_stop = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
     header_count = header_stop - first_header
     if pa.types.is_map(headers.type):
@@ -403,7 +403,7 @@ def _ticks_to_ms(
     `ticks`: the times, in units of 1 / `ticks_per_second`.
 
     A time that is too late for 64 bits becomes OVERFLOW_TIMESTAMP. A time that is too early becomes another time before
-    1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP, because -1 is NO_TIMESTAMP.
+    1970, which is rejected just the same. The time -1 becomes BEFORE_EPOCH_TIMESTAMP, because -1 is NO_TIMESTAMP.
     """
     if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000

@@ -6,8 +6,8 @@ at once: the positions of the field in all records are an array, and numpy gathe
 (_RecordReader).
 
 Batches come from a peer and are not trusted. Every length is compared with the available bytes before it is used, and
-malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: the decompressed bytes, the
-positions and lengths of all records, and those of all headers.
+malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: the decompressed bytes, and the
+positions and lengths of all records and headers.
 """
 
 from __future__ import annotations
@@ -202,9 +202,9 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            # The next records probably have the same size, too. Find out how many do, and add them in one step. Their
-            # number is limited by the records that are missing and by the bytes that are left. One is subtracted,
-            # because the bytes from `start` on include the record that was just added.
+            # The next records probably have the same size, too. Find out how many do, and add them in one step. There
+            # are at most as many as records are missing, and at most as many as fit into the remaining bytes. One is
+            # subtracted, because the bytes from `start` on include the record that was just added.
             max_run_length = min(count - len(ends), (data_end - start) // size - 1)
             run_length = _count_equal_sizes(data, start, size, max_run_length)
             run_end = position + run_length * size

@@ -78,8 +78,8 @@ def encode_records(
     if not starts:
         return []
     row_counts: NDArray[np.int64] = np.subtract(stops, starts)
-    # If a slice is appended to an open batch, its base timestamp is that of the batch. Any other slice starts a batch,
-    # whose base timestamp is the timestamp of its first row.
+    # If a slice is appended to an open batch, it uses the batch's base timestamp. Any other slice starts a batch, and
+    # the timestamp of its first row becomes the base timestamp.
     if columns.timestamp is None:
         base_timestamps = [now_ms if base is None else base for base in slices.base_timestamps]
         max_timestamps = [now_ms] * len(base_timestamps)

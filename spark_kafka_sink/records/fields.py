@@ -177,10 +177,7 @@ def merge_fields(columns: Sequence[Any]) -> list[Any]:
 
 
 def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
-    """Return a field whose rows have the bytes of the first field, followed by those of the second.
-
-    The fields must fit into 8 bytes together.
-    """
+    """Concatenate two fields row by row. They must fit into 8 bytes together."""
     width, max_width = first_field.width + second_field.width, first_field.max_width + second_field.max_width
     # The lowest byte comes first, so shift the second field above the bytes of the first. If a field is equal in all
     # rows, its word and width are ints, and some of the arrays need not be computed.

@@ -82,7 +82,7 @@ def append_headers(
     A null header becomes a header with a null key.
 
     `headers`: the headers that the rows already have; None if they have none.
-    `new_headers`: for each header to add, its name, and a column with its value in each row.
+    `new_headers`: the headers to add, each with its name and a column that contains its value for each row.
     `key_type`: the type of the keys; string by default.
     `skip_nulls`: whether to add no header to a row in which the value is null. By default, a header with a null value
     is added.

@@ -5,7 +5,7 @@ records' hashes. If records were added to a range, the digest of its current rec
 sum of the added records' hashes.
 
 A partition that differs from its receipt goes undetected with a probability of about 2^-64. The records that cause the
-difference can be located only if they were added to the written records, all of which must still be present.
+difference can be located only if records were added and all written records are still present.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _TYPE_REMEDIES = {
     # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
     "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
 }
-"""Remedies for columns that should not simply be cast."""
+"""Remedies for columns for which a cast may be the wrong advice."""
 _CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
 """The type to which an error suggests casting each column."""
 _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")

@@ -41,7 +41,7 @@ def _is_local(session: Any) -> bool:
 
 
 def _count_registered_task_slots(session: Any) -> int:
-    """Return how many tasks the registered executors can run concurrently, or 0 if the JVM does not provide it."""
+    """Return how many tasks the registered executors can run concurrently; 0 if the JVM does not provide the number."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
     context = session.sparkContext._jsc.sc()

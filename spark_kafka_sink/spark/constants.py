@@ -45,7 +45,7 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 # Internal options, set by the methods that `register` installs. Users do not set them.
 MICRO_BATCH_OPTION = "pykafka.microbatch"
-"""Marks the batch writes with which `register` writes the micro-batches of a stream through foreachBatch."""
+"""Marks a batch write that writes one micro-batch of a stream, which `register` runs through foreachBatch."""
 QUERY_ID_OPTION = "pykafka.queryid"
 """The id of the query whose foreachBatch function calls save()."""
 BATCH_ID_OPTION = "pykafka.batchid"

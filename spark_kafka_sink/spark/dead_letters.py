@@ -91,7 +91,7 @@ def _append_headers(
 ) -> pa.Array:
     """Append new headers to the original headers of each record.
 
-    `new_headers`: arrays of one value per record, by header key.
+    `new_headers`: the values of each new header, one for each record, by header key.
     """
     original_headers = None
     if headers is not None:

@@ -6,8 +6,8 @@ and its batches are small. The option shuffles the rows, so that each task has a
     partition  Rows of the same partition go to the same task. A row gets the same partition as without the option: the
                one in its `partition` column or, if there is none, the one that the Java client would compute from the
                murmur2 hash of the key. A row without a key is partitioned by a hash of its content, so that it goes to
-               the same task again if Spark reruns a lost task. The result is stored in an extra last column, because
-               the column `partition` may be part of the value and must not change.
+               the same task again if Spark reruns a lost task. The partitions are stored in an extra last column,
+               because the column `partition` may be part of the value and must not change.
     key        Rows with the same key go to the same task. Spark hashes the keys in the JVM, so no Python UDF is needed.
                Rows without a key are spread by a hash of their content.
 
@@ -95,8 +95,8 @@ class Distribution:
     """The topic's partition count; None for BY_KEY, which does not need it."""
 
     def to_json(self) -> str:
-        # Keep these keys: a Spark Connect client and its driver need the same version of this package, but if only one
-        # of them has been upgraded, they should still understand each other.
+        # Do not rename these keys. A Spark Connect client and its driver need the same version of this package, but
+        # they should understand each other even if only one of them has been upgraded.
         fields = {
             "by": self.strategy,
             "partition": self.partition_position,

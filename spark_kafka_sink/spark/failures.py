@@ -90,7 +90,7 @@ class Failures:
 
 
 def _format_reason(error: KafkaSinkError) -> str:
-    """Format the error without its topic and partition, which the line of its group names."""
+    """Format the error without its topic and partition, because the line of its group already names them."""
     return f"{type(error).__name__}: {add_kafka_prefix(error.reason)}"
 
 

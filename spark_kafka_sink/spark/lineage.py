@@ -277,7 +277,7 @@ def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
 def finish_at_exit() -> None:
     """End the runs of all queries that are still running, and wait a few seconds for unsent events."""
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS
-    # Copy the entries, because the watchers remove those of queries that end in the meantime.
+    # Copy the entries, because a watcher removes its entry when its query ends in the meantime.
     for write, watched_query in list(_queries.items()):
         write.end_at_exit(watched_query, max(0.0, deadline - time.monotonic()))
     flush_events(deadline - time.monotonic())

@@ -83,8 +83,8 @@ def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage
 def _run_uninterrupted(commit: Callable[[], None]) -> None:
     """Run the commit in a thread and wait until it has ended, even if the user interrupts the wait.
 
-    If a commit stopped after it has recorded its decision, it would leave transactions open. A KeyboardInterrupt is
-    therefore raised only after the commit has ended.
+    If a commit stopped after recording its decision, it would leave transactions open. A KeyboardInterrupt is therefore
+    raised only after the commit has ended.
     """
     interrupt: KeyboardInterrupt | None = None
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pykafka-commit") as executor:

@@ -24,7 +24,7 @@ _PRODUCER_IDLE_SECONDS = 600.0
 
 _MAX_CHECKED_DESTINATIONS = 1_000
 _checked_destinations: set[tuple[str | None, str | None]] = set()
-"""Report paths and callbacks that have passed the check. A stream runs the check again in each micro-batch."""
+"""Report paths and callbacks that have passed the check, so that a stream does not repeat it in each micro-batch."""
 
 
 def clear_cache() -> None:

@@ -295,7 +295,7 @@ class TaskWriter:
         """Send the failed rows to the dead-letter topic, with headers that describe the error.
 
         `rows`: all rows of the send call.
-        `failed_records`: those of `rows` that failed for the reason in `failure`.
+        `failed_records`: the records of `rows` that failed for the reason in `failure`.
         """
         dead_letters = build_dead_letters(
             failed_records,
@@ -331,7 +331,7 @@ def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Ar
     If the rows failed before they were assigned to a partition, return their values of the column `partition`. Return
     None if there is no such column.
 
-    `rows`: all rows of the send call, of which `failure` names the failed ones.
+    `rows`: all rows of the send call. `failure` contains the indices of those that failed.
     """
     if failure.partition is not None:
         return failure.partition

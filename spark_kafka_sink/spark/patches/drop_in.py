@@ -1,4 +1,4 @@
-"""register(): makes writes to `pykafka` work like those to Spark's own Kafka sink.
+"""register(): makes writes to `pykafka` work like writes to Spark's own Kafka sink.
 
 From Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` even without `register`, and writes
 with `mode("append")` work. Spark 3.5 has no Python data sources, so the format `pykafka` exists only in the methods

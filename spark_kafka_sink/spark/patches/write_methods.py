@@ -81,7 +81,8 @@ _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
 """Save modes in lowercase. The sink appends the rows in each of them, as Spark's own Kafka sink does."""
 _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
-"""Options of a write whose checks have passed, so that the checks are not repeated when Spark plans the write."""
+"""Options that are set on a write after its checks have passed, so that planning the write does not repeat the checks.
+"""
 _STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
 """Spark's own options for a query. A query that runs through foreachBatch needs them, but no options of the sink."""
 _TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
