@@ -2,7 +2,7 @@
 
 Every format works on whole columns, so no Python code runs per row.
 
-encoder.py              defines ColumnsEncoder; the driver builds it, and the tasks encode columns with it
+encoder.py              defines ColumnsEncoder; the driver builds it, and the tasks encode selected columns with it
 encoder_builders.py     builds encoders from options and columns, and attaches schema ids
 format_builders.py      builds row formats and their schemas by format name
 options.py              parses the options of each part of a record (value or key)

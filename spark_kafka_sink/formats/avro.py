@@ -8,8 +8,9 @@ Each column has a writer: a function that encodes the column and returns its byt
 writers are built from the schema and the column types. The driver builds them as well, so that a column that does not
 fit the schema raises SchemaError before any row is written.
 
-Numbers are written as `Field`s, which hold up to 8 bytes per row (records/fields.py). No name separates two numeric
-columns, so adjacent fields are merged as long as they fit into 8 bytes together.
+Numbers, lengths and branch indices are encoded as `Field`s, which have up to 8 bytes per row (records/fields.py). A
+number that needs more bytes takes several of them. Because a record contains no names, the fields of adjacent numeric
+columns directly follow each other. Adjacent fields are merged as long as they fit into 8 bytes together.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class _RecordWriterBuilder:
         raise SchemaError(branch_errors[0])
 
     def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build a writer for a column without nulls in the rows that the writer's mask selects.
+        """Build a writer for a column. The mask that is passed to the writer must not select a null.
 
         Raise SchemaError if the column's type does not fit the schema.
         """

@@ -1,6 +1,6 @@
 """Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types.
 
-Each Avro type has a builder, which compares a column's type with the schema. If the column fits, the builder returns a
+Each type has a builder, which compares a column's type with the schema. If the column fits, the builder returns a
 writer, which is a function that encodes the column (avro.py). Otherwise, it returns None.
 """
 
@@ -99,7 +99,7 @@ _TIME_TYPE_CHECKS: dict[str, Callable[[pa.DataType], bool]] = {
     "local-timestamp": _is_local,
     "time": pa.types.is_time64,
 }
-"""Checks of a column's type, by the first part of the logical type's name: `timestamp` for `timestamp-millis`."""
+"""Checks of a column's type, by the logical type's name without the unit: `timestamp` for `timestamp-millis`."""
 
 
 def _encode_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
@@ -192,7 +192,7 @@ def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) 
     """
     size, precision = schema["size"], schema["precision"]
     writer = _build_decimal_writer(schema, data_type)
-    # The ascending list is indexed by the number of digits. Find the last index that needs at most `size` bytes.
+    # The list is ascending. Find the highest number of digits that needs at most `size` bytes.
     max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
     if writer is not None and precision > max_digits:
         raise SchemaError(

@@ -74,7 +74,7 @@ def split_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Arr
     if not array.null_count:
         return lengths, array
     if lengths[build_null_mask(array)].any():
-        # The data buffer contains bytes for nulls. take() returns a copy without them, so the recursion ends here.
+        # The data buffer contains bytes for nulls. take() returns a copy without them, so the next call does not copy.
         all_row_indices = numbers_to_arrow(np.arange(len(array)))
         return split_lengths_and_bytes(array.take(all_row_indices))
     _, offset_buffer, data_buffer = array.buffers()

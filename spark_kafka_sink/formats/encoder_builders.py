@@ -61,7 +61,7 @@ class Columns(Protocol):
 def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
-    """Build an encoder for each part that has a format. Return the encoders in a dict with the keys `value` and `key`.
+    """Build an encoder for each part that has a format. Return the encoders by part (`value` or `key`).
 
     If a part's columns do not fit its format, the encoder is None and the errors are added to `faults`. Raise
     MissingDependencyError if a package is missing.
@@ -84,8 +84,8 @@ def attach_schema_id(
     columns do not fit the latest schema.
 
     `topic`: the topic of all records; None if each record names its topic.
-    `stream_start`: an id for this run of the stream; None for a batch job. The latest schema is cached by this id, so
-    that all micro-batches that this process plans use the same schema.
+    `stream_start`: as in `SchemaRegistryClient.get_latest`. The latest schema is cached by this id, so that all
+    micro-batches that this process plans use the same schema.
     """
     if registry_options.schema_source == "latest":
         return _attach_latest_schema(encoder, options, registry_options, topic, stream_start)

@@ -33,7 +33,7 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
 _MIN_PLAIN, _PLAIN_LIMIT = 1e-3, 1e7
-"""Numbers with `_MIN_PLAIN <= |x| < _PLAIN_LIMIT` are plain decimals. Others, except 0, are in scientific notation."""
+"""0 and numbers with `_MIN_PLAIN <= |x| < _PLAIN_LIMIT` are plain decimals; others are in scientific notation."""
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
 """Magnitude below which a number may have fewer than two digits of precision, by the size of the type in bytes."""
 _MAX_DIGITS = 32

@@ -5,10 +5,10 @@ timestamp      2024-03-10T12:30:00.123-04:00
 timestamp_ntz  2024-03-10T12:30:00.123
 time           12:34:56.789
 
-Timestamps are truncated to milliseconds, and always have three decimals. They are written in the session's time zone,
-which is part of the column's type. An offset of 0 is written as `Z`. The offset includes seconds if it is not a whole
-number of minutes, as before the introduction of standard time. Times have no trailing zeros. Negative years and years
-with more than four digits have a sign: `-0005`, `+12024`.
+Timestamps are truncated to milliseconds, and always have three decimals. Those of type `timestamp` are written in the
+session's time zone, which is part of the column's type. An offset of 0 is written as `Z`. The offset includes seconds
+if it is not a whole number of minutes, as before the introduction of standard time. The fraction of a `time` has no
+trailing zeros. Negative years and years with more than four digits have a sign: `-0005`, `+12024`.
 
 All values of an array are first written with the same width, into a byte table: a two-dimensional array of ASCII
 characters with one row for each value and one column for each character. After that, years that need a sign are

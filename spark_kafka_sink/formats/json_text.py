@@ -339,7 +339,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     _, _, data = padded_bytes.buffers()
     offsets = view_byte_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
-    # A bytearray, because numpy arrays that view bytes are read-only.
+    # Copy to a bytearray, because a numpy array that views a bytes object is read-only.
     encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     encoded_offsets = (offsets - offsets[0]) // 3 * 4  # [0, 3, 9] -> [0, 4, 12]
     row_ends = encoded_offsets[1:]

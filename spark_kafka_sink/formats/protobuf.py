@@ -220,8 +220,8 @@ def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: 
         example = decode_for_error(column, int(np.argmax(is_unknown)))
         raise InvalidRecordError(f"column {path}: {example!r} is not a value of the enum in the schema")
     enum_numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
-    # Rows that are null or not in the enum have the index -1, which selects the last number. It is not written, because
-    # these rows are not selected.
+    # A name that is null or not in the enum has the index -1, which selects the last number. It is not written, because
+    # the mask does not select rows with such a name.
     row_numbers: NDArray[np.int64] = enum_numbers[indices]
     return row_numbers
 

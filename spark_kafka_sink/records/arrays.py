@@ -2,8 +2,8 @@
 
 They give the same results as `pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and `np.asarray(array)`.
 The first of those calls in a process, however, imports pandas if it is installed, because Arrow checks whether the
-argument is a DataFrame. The import takes 48 MB of memory. All code that handles records therefore uses this module,
-except the code for rejected records.
+argument is a DataFrame. The import takes 48 MB of memory in every process, even if the process only writes. All code
+that handles records therefore uses this module, except the code for rejected records.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class RecordColumns:
             yield from self.slice(start, max_rows)._iterate_contiguous_chunks()
 
     def _iterate_contiguous_chunks(self) -> Iterator[RecordColumns]:
-        """Yield all rows as one chunk. If the columns have large chunks, split the rows at the chunks' boundaries."""
+        """Yield all rows as one chunk or, if the columns have large chunks, split at the boundaries of these chunks."""
         chunked_columns = [column for _, column in self._list_named_columns() if isinstance(column, pa.ChunkedArray)]
         max_chunks = max([column.num_chunks for column in chunked_columns], default=1)
         if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
@@ -305,7 +305,7 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
-    """Return the values of a dictionary column, row by row.
+    """Return the value of each row of a dictionary column.
 
     The result has 64-bit offsets unless 32-bit offsets would be enough even if every row had the longest value.
     """

@@ -1,8 +1,9 @@
 """Field: encoded numbers of a column, such as varints, floats, tags and constants.
 
 A `Field` has up to 8 bytes per row. They are stored in an integer, the *word*, whose lowest byte comes first. The
-*width* is the number of bytes of a row; all other bytes of its word are 0. For example, a row with the bytes AC 02 has
-the word 0x02AC and the width 2. If all rows are equal, the word and the width are plain ints instead of arrays.
+*width* is the number of bytes of a row, which may be 0; all other bytes of its word are 0. For example, a row with the
+bytes AC 02 has the word 0x02AC and the width 2. If all rows are equal, the word and the width are plain ints instead of
+arrays.
 
 Writing a field takes equally long for any width (joined_rows.py). Adjacent fields are therefore merged as long as they
 fit into 8 bytes together.

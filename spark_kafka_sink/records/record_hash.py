@@ -49,9 +49,9 @@ _MAX_UNDIVIDED_BLOCKS = 4
 _MAX_UNDIVIDED_BYTES = _MAX_UNDIVIDED_BLOCKS * _BLOCK_BYTES
 """Maximum size of a field that is hashed in one step instead of block by block."""
 _MAX_PADDING_RATIO = 1.5
-"""Limit for hashing fields of more than one block undivided: the largest size may be 1.5 times the average size.
+"""Fields of more than one block are hashed undivided only if the largest is at most 1.5 times the average size.
 
-The words of undivided fields form one matrix, in which each field is padded to the size of the largest. The ratio
+The words of undivided fields form one matrix, in which each field is padded to the size of the largest field. The ratio
 limits this padding.
 """
 _MAX_SEPARATE_WORDS = 2

@@ -32,7 +32,7 @@ from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 MAX_OFFSET_DELTA_BYTES = 4
 """Maximum width of an offset delta, enough for 134 million records in a batch."""
 COMMON_TIMESTAMP_DELTA_BYTES = 6
-"""Maximum width of the delta between two timestamps that are at least -1 (no timestamp) and before 2039."""
+"""Maximum width of the delta between two timestamps from -1 (no timestamp) to just below _MAX_COMMON_TIMESTAMP."""
 _MAX_TIMESTAMP_DELTA_BYTES = 10
 """Maximum width of the delta between any two timestamps."""
 _MAX_COMMON_TIMESTAMP = (1 << 41) - 1

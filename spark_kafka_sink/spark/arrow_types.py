@@ -1,6 +1,6 @@
 """Maps Spark column types to the Arrow types that Spark uses to pass the columns to a Python data source.
 
-The tasks receive timestamps with the session's time zone. Only they know it, so the types here have UTC instead.
+Spark's Arrow timestamps have the session's time zone. Only the tasks know it, so the types here have UTC instead.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def check_and_plan_write(
     Raise a KafkaSinkError if a check fails. Log messages are held back until the checks end, and dropped if a check
     fails, so that the user sees only the error.
 
-    `stream_start`: an id for this run of the stream, or "" if `register` was not called. None for a batch write, and
-    for the checks before a stream starts.
+    `stream_start`: an id for this run of the stream, or "" if `register` was not called. None for batch writes, unless
+    `register` runs them as micro-batches of a stream, and for the checks before a stream starts.
     `check_servers`: whether to check the connection to Kafka and the report's destinations as well, and to add the
     registry's schema ids to the plan.
     """
@@ -179,7 +179,7 @@ def build_write_target(options: SinkOptions) -> Target:
     transactional_id = None
     prefix = ""
     if options.exactly_once_options is not None:
-        # If the user sets no prefix, every write generates its own. Users can then grant permissions only for all ids
+        # If the user sets no prefix, each query or job gets its own. Users can then grant permissions only for all ids
         # that begin with GENERATED_PREFIX, so check the permissions with an example of such an id.
         transactional_id = build_driver_id(options.exactly_once_options.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once_options.prefix or GENERATED_PREFIX

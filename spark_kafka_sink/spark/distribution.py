@@ -222,8 +222,8 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
 def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distribution:
     """Limit the number of tasks that write a micro-batch, if it is distributed by key. Return the new distribution.
 
-    After a shuffle, Spark starts 200 tasks by default, even for a few rows. Usually, adaptive execution then merges
-    small tasks, but a stateful query runs without it. Such a micro-batch gets at most as many tasks as can run
+    After a shuffle, Spark starts 200 tasks by default, even for a few rows. Usually, adaptive execution coalesces small
+    shuffle partitions, but a stateful query runs without it. Such a micro-batch gets at most as many tasks as can run
     concurrently, if that number is known and the user has not set a number.
     """
     if distribution.strategy != BY_KEY or distribution.task_count is not None:
@@ -334,8 +334,8 @@ def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
 
 def _read_shuffle_partition_count(session: Any) -> int:
     """Return the number of shuffle partitions, or Spark's default if it is not a number (Databricks uses `auto`)."""
-    # Call `get` without a default, so that Spark returns its own default if nothing is set. Passing a default is not
-    # possible: Spark rejects one that is not a number.
+    # Call `get` without a default, so that Spark returns its own default if nothing is set. Spark would reject a
+    # default that is not a number.
     value = session.conf.get(_SHUFFLE_PARTITIONS_CONF).strip()
     return int(value) if value.isdecimal() else _DEFAULT_SHUFFLE_PARTITIONS
 

@@ -57,7 +57,8 @@ class Failures:
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
         """Add failed rows. Only the first few groups are kept, so that the error stays short."""
         self._record_count += rows.num_rows
-        # Batches that failed for the same cause may have different messages, so group by the cause.
+        # Batches that failed for the same cause may have different messages, for example with "never sent", so group by
+        # the cause.
         key = _GroupKey(topic, partition, str(error.__cause__ or error))
         if key not in self._groups and len(self._groups) >= _MAX_GROUPS:
             return

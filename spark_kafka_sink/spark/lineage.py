@@ -6,9 +6,9 @@ is interrupted, even before Spark plans the write. The credentials of the lineag
     save     START, then COMPLETE, FAIL or ABORT
     start    START, RUNNING while micro-batches are committed, then COMPLETE, FAIL or ABORT when the query ends
 
-The events contain the number of written rows, which is in the write report. The report is created in another process
-(report_publishing.py). To pass it on, this program creates a temporary directory and sets its path as an internal
-option of the write. The other process saves the report there.
+The events contain the number of written rows, which is in the write report. The report is usually created in another
+process (report_publishing.py). To receive it, this program creates a temporary directory and sets its path as an
+internal option of the write. The report is saved there.
 
 No write waits for an event (lineage_sender.py). When the program exits, it waits a few seconds for unsent events.
 """

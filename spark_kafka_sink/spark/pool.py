@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.leases import Leases
 
 MAX_IDLE_PRODUCERS = 8
-"""Maximum number of unused producers that the pool keeps open."""
+"""Maximum number of idle producers. Beyond that, the pool closes the least recently used one."""
 _CLOSE_TIMEOUT_SECONDS = 5.0
 
 IDLE_TIMEOUT_CONF = "spark.kafka.producer.cache.timeout"
@@ -34,7 +34,7 @@ _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 ProducerPool: TypeAlias = Leases[KafkaProducer]
-"""Pool of producers, found by their options (see requests/leases.py)."""
+"""Pool of producers, keyed by their options (see requests/leases.py)."""
 
 
 def create_pool() -> ProducerPool:

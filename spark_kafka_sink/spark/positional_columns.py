@@ -1,6 +1,6 @@
 """Access a DataFrame's columns by position.
 
-Spark finds a column by its name, and parses the name first: case is ignored, a dot separates a struct from its field,
+Spark resolves a column by name, and parses the name first: case is ignored, a dot separates a struct from its field,
 backticks quote, and `*` means all columns. But a DataFrame's columns may have any names, even both `a` and `A`. The
 columns are therefore renamed by position before they are referenced.
 """

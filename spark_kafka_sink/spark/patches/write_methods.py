@@ -81,8 +81,7 @@ _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
 """Save modes in lowercase. The sink appends the rows in each of them, as Spark's own Kafka sink does."""
 _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
-"""Options that are set on a write after its checks have passed, so that planning the write does not repeat the checks.
-"""
+"""Options set on a write after its checks have passed, so that planning the write does not repeat the checks."""
 _STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
 """Spark's own options for a query. A query that runs through foreachBatch needs them, but no options of the sink."""
 _TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
@@ -150,7 +149,7 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
         source_frame, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
     )
     with lineage as lineage_options:
-        # No option occurs in two of these dicts, so their order does not matter. All of them override the user's.
+        # No option occurs in two of these dicts, so their order does not matter. All of them override user options.
         internal_options = _ALREADY_CHECKED_OPTIONS | distribution_options | micro_batch_options | lineage_options
         if uses_map_in_arrow:
             write_with_map_in_arrow(sink_frame, recorded_calls.options() | internal_options)
