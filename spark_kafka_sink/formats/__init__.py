@@ -1,8 +1,8 @@
-"""Encode Arrow columns to the bytes of record values and keys. Encoding needs only pyarrow and numpy.
+"""Encode Arrow columns as record values and keys. Encoding needs only pyarrow and numpy.
 
-No Python code runs per row, because every format works on whole columns.
+Every format works on whole columns, so no Python code runs per row.
 
-encoder.py              defines ColumnsEncoder, which the driver builds and the tasks use to encode selected columns
+encoder.py              defines ColumnsEncoder; the driver builds it, and the tasks encode selected columns with it
 encoder_builders.py     builds encoders from options and columns, and attaches schema ids
 format_builders.py      builds row formats and their schemas by format name
 options.py              parses the options of each part of a record (value or key)

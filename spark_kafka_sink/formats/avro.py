@@ -4,13 +4,13 @@ A record consists of its field values, without names. Integers are zigzag varint
 little-endian. Strings and bytes are preceded by their length. An array or map consists of its element count, its
 elements and a 0; an empty array or map is a single 0. A union consists of the branch index and the value.
 
-A numeric column is encoded as a `Field`, which has up to 8 bytes per row (records/fields.py), or as several if numbers
-need more bytes. Numbers have no name before them and, except for decimals of type `bytes`, no length. So the fields of
-adjacent numeric columns are merged as long as they fit into 8 bytes together.
+Each column has a writer: a function that encodes the column and returns its bytes as pieces (binary_pieces.py). The
+writers are built from the schema and the column types. The driver builds them as well, so that a column that does not
+fit the schema raises SchemaError before any row is written.
 
-The schema and the column types determine each column's writer: a function that encodes the column, and returns the
-bytes as pieces (binary_pieces.py). The driver also builds the writers, so that columns that do not fit the schema raise
-SchemaError before any row is written.
+Numbers, lengths and branch indices are encoded as `Field`s, which have up to 8 bytes per row (records/fields.py). A
+number that needs more bytes takes several of them. Because a record contains no names, the fields of adjacent numeric
+columns directly follow each other. Adjacent fields are merged as long as they fit into 8 bytes together.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def build_record_writer(
 
 
 class _NullableWriter(NamedTuple):
-    """A writer for the non-null values of a type, and the encoded indices of its union branches."""
+    """A writer for the non-null values of a column, and the encoded indices of the union's branches."""
 
     write: ColumnWriter
     encoded_value_index: bytes | None
-    """The index of the branch of the non-null values, or None if the type is not a union."""
+    """The index of the branch for non-null values, or None if the schema is not a union."""
     encoded_null_index: bytes | None
-    """The index of the null branch, or None if the type does not allow null."""
+    """The index of the null branch, or None if the schema does not allow null."""
 
 
 class _RecordWriterBuilder:
@@ -170,8 +170,8 @@ class _RecordWriterBuilder:
             write_value = self._build_non_null_writer(schema, namespace, data_type, path)
             return _NullableWriter(write_value, encoded_value_index=None, encoded_null_index=None)
         encoded_null_index = encode_varint(schema.index("null")) if "null" in schema else None
-        # Try a branch by building its writer. If branches were checked before their writers are built, each level of
-        # nested unions would double the time.
+        # Building the writer is also the check that a branch fits. A separate check before it would double the time for
+        # each level of nested unions.
         branch_errors = []
         for index, branch in enumerate(schema):
             if branch == "null":
@@ -191,7 +191,7 @@ class _RecordWriterBuilder:
         raise SchemaError(branch_errors[0])
 
     def _build_non_null_writer(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
-        """Build a writer for a column. The writer requires that no row selected by its mask is null.
+        """Build a writer for a column. The mask that is passed to the writer must not select a null.
 
         Raise SchemaError if the column's type does not fit the schema.
         """
@@ -272,8 +272,8 @@ def _reject_nulls(selected_nulls: NDArray[np.bool_], path: str) -> None:
 
 def _encode_branch_indices(valid_mask: NDArray[np.bool_], writer: _NullableWriter) -> Field:
     """Encode each row's branch index. An index takes one byte, because a union has at most 64 branches."""
-    # A union without a null branch has no index for nulls. Any index will do, because only rows that are not written
-    # can be null: `_reject_nulls` has been called.
+    # A union without a null branch has no index for nulls, so nulls get a 0. It is never written: `_reject_nulls` has
+    # found no nulls in the selected rows.
     value_word = np.uint64(int.from_bytes(writer.encoded_value_index or b"", "little"))
     null_word = np.uint64(int.from_bytes(writer.encoded_null_index or b"", "little"))
     return Field(np.where(valid_mask, value_word, null_word), width=1, max_width=1)
@@ -282,7 +282,7 @@ def _encode_branch_indices(valid_mask: NDArray[np.bool_], writer: _NullableWrite
 def _encode_lists(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> list[Piece]:
     """Return the pieces of a list column.
 
-    `write_element`: the writer for the elements of all lists, which form a column of their own.
+    `write_element`: the writer for the elements. It encodes the elements of all lists as one column.
     """
     element_offsets, first_element_index, element_count = read_element_offsets(column)
     elements = column.values.slice(first_element_index, element_count)
@@ -293,7 +293,7 @@ def _encode_lists(column: pa.Array, mask: Mask, write_element: ColumnWriter) -> 
 def _encode_maps(column: pa.Array, mask: Mask, write_value: ColumnWriter) -> list[Piece]:
     """Return the pieces of a map column with string keys.
 
-    `write_value`: the writer for the values of all maps, which form a column of their own.
+    `write_value`: the writer for the values. It encodes the values of all maps as one column.
     """
     element_offsets, first_element_index, element_count = read_element_offsets(column)
     key_lengths, keys = split_lengths_and_bytes(column.keys.slice(first_element_index, element_count))
@@ -309,7 +309,7 @@ def _encode_blocks(element_offsets: NDArray[np.int64], elements: pa.Array, mask:
     `elements`: the encoded elements of all rows.
     `element_offsets`: the index of each row's first element, followed by the total number of elements.
     """
-    element_counts = np.diff(element_offsets)
+    element_counts = np.diff(element_offsets)  # [0, 2, 2, 5] -> [2, 0, 3]
     is_nonempty = element_counts > 0
     count_fields = build_signed_varint_fields(element_counts)
     return [

@@ -1,7 +1,7 @@
 """Build writers for Avro's scalar types: primitive types, enum, fixed and their logical types.
 
-Each type has a builder. A builder compares the type of a column with the schema. It returns a writer, which is a
-function that encodes the column (avro.py), or None if the column does not fit the schema.
+Each type has a builder, which compares a column's type with the schema. If the column fits, the builder returns a
+writer, which is a function that encodes the column (avro.py). Otherwise, it returns None.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _TIME_TYPE_CHECKS: dict[str, Callable[[pa.DataType], bool]] = {
     "local-timestamp": _is_local,
     "time": pa.types.is_time64,
 }
-"""Functions that check whether a column's type fits a logical type, by the kind in the name of the logical type."""
+"""Checks of a column's type, by the logical type's name without the unit: `timestamp` for `timestamp-millis`."""
 
 
 def _encode_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
@@ -179,6 +179,7 @@ def _build_enum_writer(
         if is_unknown.any():
             example = decode_for_error(column, int(np.argmax(is_unknown)))
             raise InvalidRecordError(f"column {path}: {example!r} is not a symbol of the enum {schema['name']}")
+        # Only rows that are not selected can have the index -1. Their bytes are discarded, so 0 will do.
         return list(build_signed_varint_fields(np.maximum(symbol_indices, 0)))
 
     return write_enum
@@ -191,6 +192,7 @@ def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) 
     """
     size, precision = schema["size"], schema["precision"]
     writer = _build_decimal_writer(schema, data_type)
+    # The list is ascending. Find the highest number of digits that needs at most `size` bytes.
     max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
     if writer is not None and precision > max_digits:
         raise SchemaError(
@@ -201,13 +203,12 @@ def _build_fixed_decimal_writer(schema: Any, data_type: pa.DataType, path: str) 
 
 
 def _build_decimal_writer(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
-    """Build a writer for decimals, which are written as signed unscaled numbers in big-endian order.
+    """Build a writer for decimals, or return None if the column's type does not fit the schema.
 
-    With a `fixed` type, every number takes the declared size. With a `bytes` type, a number takes only as many bytes as
-    its magnitude and sign need.
+    The type fits if it is decimal128 with the schema's scale, and its precision is at most the schema's.
 
-    Return None if the column's type does not fit the schema: it is not decimal128, its scale differs, or its precision
-    is too high.
+    A decimal is written as its unscaled value, a signed big-endian integer. With a `fixed` type, every number takes the
+    declared size. With a `bytes` type, a number takes only as many bytes as its magnitude and sign need.
     """
     if not pa.types.is_decimal128(data_type):
         return None
@@ -251,7 +252,7 @@ def _compute_min_byte_widths(low_words: NDArray[np.uint64], high_words: NDArray[
         threshold = np.uint64(1 << (8 * byte_count - 1))
         widths += (magnitude_low >= threshold) & (magnitude_high == 0)
         widths += magnitude_high >= threshold
-    widths += 8 * (magnitude_high > 0)
+    widths += 8 * (magnitude_high > 0)  # the low word then takes all of its 8 bytes
     return widths
 
 
@@ -269,7 +270,10 @@ def _encode_big_endian(
 
 
 def _swap_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return words whose first bytes in memory are the `widths` lowest bytes of each word, in big-endian order."""
+    """Return words whose first bytes in memory are the `widths` lowest bytes of each word, in big-endian order.
+
+    For example, the word 0x0102 with width 2 becomes the bytes 01 02 00 00 00 00 00 00.
+    """
     shifts = (8 * (8 - widths)).astype(np.uint64)
     # Shifting by 64 bits is undefined in C, so words of width 0 are set to 0 separately.
     shifted_words = np.where(widths > 0, words << np.minimum(shifts, np.uint64(63)), np.uint64(0))

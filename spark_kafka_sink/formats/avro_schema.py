@@ -27,7 +27,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_UNION_BRANCHES = 64
 """Maximum number of branches. A branch index must fit into a zigzag varint of one byte, so the highest index is 63."""
 MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
-"""Minimum size of a signed number in bytes, by its number of decimal digits. One bit is for the sign."""
+"""Number of bytes that a signed number needs, by its number of decimal digits. One bit is for the sign."""
 
 
 def derive_avro_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
@@ -147,7 +147,7 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, Any], ...] = (
     ),
     (pa.types.is_time64, {"type": "long", "logicalType": "time-micros"}),
 )
-"""Avro schema by Arrow type. The first entry whose check succeeds applies."""
+"""Avro schema by Arrow type. The first entry that matches applies."""
 
 
 # --- checks of schemas parsed from JSON, in which any attribute may be missing or have the wrong type
@@ -236,10 +236,10 @@ class NamedTypes:
         self._check_and_index(schema, namespace="")
 
     def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
-        """Return the schema, or the type's definition if the schema is the name of a type.
+        """Return a schema, and the namespace in which the names inside it are looked up.
 
-        The second element of the result is the namespace in which names inside the returned schema are looked up.
-        A name without dots is looked up in `namespace` first. Raise SchemaError if the name is undefined.
+        If `schema` is the name of a type, return the definition of that type. A name without dots is looked up in
+        `namespace` first. Raise SchemaError if the name is undefined.
         """
         if not isinstance(schema, str) or schema in PRIMITIVE_TYPES:
             return schema, _find_inner_namespace(schema, namespace)
@@ -277,7 +277,7 @@ def _find_inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
 def _find_inner_namespace(schema: Any, namespace: str) -> str:
     """Return the namespace in which names inside the schema are looked up.
 
-    `namespace`: the namespace around the schema. It applies unless the schema is a named type with another namespace.
+    `namespace`: the enclosing namespace. It applies unless the schema is a named type with a namespace of its own.
     """
     if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED_TYPES:
         return namespace

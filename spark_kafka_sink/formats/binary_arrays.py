@@ -1,8 +1,8 @@
 """Operations on Arrow's binary arrays: build constants, join arrays, select rows, set and replace nulls.
 
-The encoder of a nested type builds a binary array for each field, and joins the arrays row by row in a single Arrow
-call. The arrays and constants that are joined are called pieces. A join costs 10 to 15 ns per piece and row, so
-adjacent constants should be combined into one piece.
+To encode a nested type, build a binary array for each field, and join the arrays row by row in a single Arrow call. The
+arrays and constants that are joined are called pieces. A join costs 10 to 15 ns per piece and row, so combine adjacent
+constants into one piece.
 
 Constants are built from bytes, because `pa.scalar` imports pandas (see records/arrays.py).
 """
@@ -132,10 +132,11 @@ def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
 def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
     """Return the element offsets of a list or map column, and the range of its elements in the child arrays.
 
-    The child arrays hold the elements (or the keys and values) of all rows, one after the other. The result consists of
+    The child arrays hold the elements (of a map: the keys and values) of all rows, one after the other. If the column
+    is a slice, its elements may begin anywhere in them. The result consists of
 
-    - the element offsets: the index of each row's first element, followed by the number of elements. The indices count
-      from the column's first element.
+    - the element offsets: the index of each row's first element, counted from the column's first element, followed by
+      the number of elements. For lists with 2, 0 and 3 elements, they are [0, 2, 2, 5].
     - the index of the column's first element in the child arrays
     - the number of elements
     """
@@ -150,7 +151,9 @@ def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_cou
     `groups`: for each group, the indices of its rows in the result, and the rows. Each index must occur in exactly one
     group.
     """
-    indices_in_groups = np.empty(row_count, np.int64)  # for each result row, its index in the concatenated groups
+    # For each row of the result, its index in the concatenated groups. For example, the groups ([1, 2], [a, b]) and
+    # ([0], [c]) have the concatenated rows [a, b, c], the indices [2, 0, 1] and the result [c, a, b].
+    indices_in_groups = np.empty(row_count, np.int64)
     group_start = 0
     for row_indices, _ in groups:
         indices_in_groups[row_indices] = np.arange(group_start, group_start + len(row_indices))

@@ -98,6 +98,7 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
     if not len(elements):
         return repeat_value(b"", list_count)
     _, _, data_buffer = elements.buffers()
+    # Byte offsets [0, 3, 4, 9] of the elements, element offsets [0, 2, 2, 3] -> byte offsets [0, 4, 4, 9] of the lists
     list_byte_offsets = view_byte_offsets(elements)[element_offsets]
     buffers = [None, pa.py_buffer(list_byte_offsets), data_buffer]
     return pa.BinaryArray.from_buffers(pa.binary(), list_count, buffers, null_count=0)
@@ -105,6 +106,7 @@ def concatenate_elements(elements: pa.Array, element_offsets: NDArray[np.int64])
 
 def build_element_mask(element_offsets: NDArray[np.int64], mask: Mask) -> Mask:
     """Return a mask of the elements that belong to selected rows, or None if all rows are selected."""
+    # mask [True, False], offsets [0, 2, 5] -> [True, True, False, False, False]
     return None if mask is None else np.repeat(mask, np.diff(element_offsets))
 
 

@@ -1,4 +1,4 @@
-"""Encode selected columns to the bytes of record values or keys.
+"""Encode selected columns as record values or keys.
 
 The driver checks the column types, builds an encoder, and pickles it for the tasks. A task encodes each Arrow batch to
 one binary column.
@@ -37,7 +37,7 @@ class ColumnsEncoder:
 
     format: RowFormat
     fields: tuple[pa.Field, ...]
-    """Names and types of the encoded columns, as seen by the driver, which does not know the timestamps' time zones."""
+    """Names and types of the encoded columns as the driver sees them. It does not know the time zones of timestamps."""
     positions: tuple[int, ...]
     """Positions of the encoded columns in the batch or, if `struct_position` is set, of the fields in the struct."""
     struct_position: int | None = None
@@ -47,7 +47,7 @@ class ColumnsEncoder:
     record_header: tuple[str, bytes] | None = None
     """Name and value of a record header that contains the schema's GUID, as an alternative to `prefix`."""
     ignored_key_bytes: int = 0
-    """Number of leading bytes of each key that the partitioner ignores: the length of `prefix`, or 0."""
+    """Number of bytes at the start of each key that the partitioner ignores: the length of `prefix`, or 0."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,8 +56,8 @@ class ColumnsEncoder:
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
         """Encode each row of a batch to a binary value. If fields of a struct are encoded, a null struct becomes null.
 
-        A large batch results in several chunks, whose rows keep their order. Raise RecordTooLargeError if a single row
-        is too large to encode.
+        A large batch results in several chunks, in the order of the rows. Raise RecordTooLargeError if a single row is
+        too large to encode.
         """
         return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
@@ -70,7 +70,7 @@ class ColumnsEncoder:
                 return [self._encode_rows(batch)]
         except (pa.ArrowCapacityError, RecordTooLargeError) as error:
             # Even a small batch can exceed 2 GiB once it is encoded, because a format may need many more bytes for a
-            # value than Arrow. Then encode its halves separately, down to single rows.
+            # value than Arrow does. In this case, encode the halves separately, down to single rows.
             if batch.num_rows <= 1:
                 raise RecordTooLargeError(
                     f"The row is too large to encode: {sanitize(str(error))}. Exclude large columns"
@@ -90,8 +90,8 @@ class ColumnsEncoder:
         fields = [struct_column.field(position) for position in self.positions]
         if not struct_column.null_count:
             return self.format.encode_rows(self.names, fields, batch.num_rows, self.prefix)
-        # Spark sets all fields of a null struct to null, even those that the schema declares as not nullable. A format
-        # would reject these nulls, so only structs that are not null are encoded.
+        # In a null struct, Spark sets all fields to null, even those that the schema declares as not nullable. A format
+        # would reject these nulls, so encode only the structs that are not null.
         valid_mask = struct_column.is_valid()
         valid_fields = [field.filter(valid_mask) for field in fields]
         valid_count = batch.num_rows - struct_column.null_count
@@ -102,5 +102,6 @@ class ColumnsEncoder:
 def _insert_nulls(valid_rows: pa.Array, null_mask: NDArray[np.bool_]) -> pa.Array:
     """Return an array with nulls where `null_mask` is True, and with the valid rows in order elsewhere."""
     # The index of a valid row is the number of valid rows before it. The indices of nulls are not used.
+    # null_mask [False, True, False] -> [0, unused, 1]
     valid_row_indices = np.cumsum(~null_mask) - 1
     return valid_rows.take(numbers_to_arrow(valid_row_indices, null_mask))

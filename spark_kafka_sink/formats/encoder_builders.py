@@ -1,9 +1,9 @@
 """Build the value and key encoders from the format options and a table's columns.
 
+The value and the key are called the *parts* of a record here. Each part that has a format gets its own encoder.
+
 The columns come from a Spark schema or an Arrow schema. Column errors and option errors are reported together. If
 there are no errors, the schema registry is queried for schema ids.
-
-Here, a *part* is a record's value or its key, whichever is being encoded from columns.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Columns(Protocol):
 def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
-    """Build an encoder for each part that has a format. Return the encoders by the names of the parts.
+    """Build an encoder for each part that has a format. Return the encoders by part (`value` or `key`).
 
-    If a part's columns do not fit its format, its encoder is None and the errors are added to `faults`. Raise
+    If a part's columns do not fit its format, the encoder is None and the errors are added to `faults`. Raise
     MissingDependencyError if a package is missing.
     """
     return {options.record_part: _try_build_encoder(options, columns, faults) for options in formats}
@@ -84,8 +84,8 @@ def attach_schema_id(
     columns do not fit the latest schema.
 
     `topic`: the topic of all records; None if each record names its topic.
-    `stream_start`: identifies one start of a Spark stream. Until the next start, all micro-batches use the same latest
-    schema. None for a batch job.
+    `stream_start`: as in `SchemaRegistryClient.get_latest`. The latest schema is cached by this id, so that all
+    micro-batches that this process plans use the same schema.
     """
     if registry_options.schema_source == "latest":
         return _attach_latest_schema(encoder, options, registry_options, topic, stream_start)
@@ -114,6 +114,7 @@ def _attach_latest_schema(
         format_and_schema = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
     except SchemaError as error:
         reason = client.sanitize(str(error))
+        # `from None`, because the original error contains text from the registry that has not been sanitized.
         raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
     return _attach_registered_schema(encoder, format_and_schema, latest_schema, subject, options, registry_options)
 
@@ -136,7 +137,7 @@ def _attach_own_schema(
     else:
         registered_schema = client.lookup(subject, format_and_schema.schema)
     if registry_options.has_id_in_header and registered_schema.guid is None:
-        # Some registries return no GUID when a schema is registered, but do when it is looked up.
+        # Some registries return the GUID only in response to a lookup, and not when the schema is registered.
         registered_schema = client.lookup(subject, format_and_schema.schema)
     return _attach_registered_schema(encoder, format_and_schema, registered_schema, subject, options, registry_options)
 
@@ -206,7 +207,7 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
 def _find_struct_position(options: FormatOptions, columns: Columns) -> int | None:
     """Return the position of the struct column whose fields are encoded, or None if the table's columns are encoded.
 
-    To encode the fields of a struct column, the option names the column as in `payload.*`. Raise ConfigurationError if
+    The option names such a struct column with `.*` at the end, for example `payload.*`. Raise ConfigurationError if
     there is no struct column with this name, or if several columns have the name.
     """
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):

@@ -30,7 +30,7 @@ GUID_MAGIC_BYTE = b"\1"
 
 
 class SchemaOptions(NamedTuple):
-    """A schema from the user or from a registry, or only the name for a schema that is derived from the columns."""
+    """A schema from the user or from a registry. If it is derived from the columns, only its name is given here."""
 
     text: str | None = None
     """The schema as JSON, or as a Protobuf descriptor in base64. None if the schema is derived from the columns."""
@@ -115,7 +115,7 @@ def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> Format
     if schema.text is None:
         derived_message = derive_message(fields, schema.name)
         registry_schema = Schema("PROTOBUF", text=derived_message.text, name=derived_message.name)
-        # The derived message is the first of its file, whose position is encoded as a single 0.
+        # The derived message is the first one in its file. This position is encoded as a single 0.
         return FormatAndSchema(ProtobufFormat(derived_message.fields), registry_schema, message_indexes=b"\0")
     message = parse_descriptor(schema.text, schema.name, fields)
     registry_schema = Schema("PROTOBUF", text=message.encoded_descriptor, name=message.name)
@@ -143,8 +143,8 @@ FORMATS = tuple(_BUILDERS)
 SCHEMA_FORMATS = tuple(name for name in FORMATS if name != "json")
 """Formats whose rows follow a schema."""
 _SCHEMA_TYPES = {"avro-confluent": "AVRO", "protobuf-confluent": "PROTOBUF", "json-schema-confluent": "JSON"}
-"""The registry's `schemaType`, by format name."""
+"""The `schemaType` in the schema registry, by format name."""
 REGISTRY_FORMATS = tuple(_SCHEMA_TYPES)
 """Formats whose schemas are in a schema registry."""
 DESCRIPTOR_FORMATS = ("protobuf-confluent",)
-"""Formats whose schemas are binary descriptors, which are represented as base64 text."""
+"""Formats whose schemas are binary descriptors, written as base64 text."""

@@ -1,9 +1,11 @@
 """Format floats and doubles like Java's `Float.toString` and `Double.toString` since JDK 19.
 
 Both Java and Arrow write the shortest decimal that parses to the same number, so the digits can be taken from Arrow.
-Only the layout differs: Java writes 0.001 <= |x| < 10,000,000 without an exponent and with at least one fraction digit
-(`1.0`, `0.25`), and all other numbers in scientific notation (`1.0E7`, `1.7E-12`). If one digit is enough, Java writes
-the nearest decimal with two digits, which differs only for the smallest subnormals (`4.9E-324`).
+Only the layout differs. Java writes 0 and numbers with 0.001 <= |x| < 10,000,000 without an exponent and with at least
+one fraction digit (`1.0`, `0.25`). It writes all other finite numbers in scientific notation (`1.0E7`, `1.7E-12`).
+
+If one digit is enough to identify a number, Java writes the nearest decimal with two digits instead. This makes a
+difference only for the smallest subnormals: `4.9E-324`, not `5.0E-324`.
 
 JDKs before 19 sometimes write one digit too many, or a last digit that is off by one (JDK-4511638). Their text still
 parses to the same number.
@@ -31,9 +33,9 @@ from spark_kafka_sink.formats.binary_arrays import (
 from spark_kafka_sink.records.arrays import build_null_mask, integers_to_numpy
 
 _MIN_PLAIN, _PLAIN_LIMIT = 1e-3, 1e7
-"""Magnitudes from which on, and below which, numbers are plain decimals. All others are in scientific notation."""
+"""0 and numbers with `_MIN_PLAIN <= |x| < _PLAIN_LIMIT` are plain decimals; others are in scientific notation."""
 _TINY_LIMITS = {8: 1e-321, 4: 3e-43}
-"""Magnitude below which numbers have fewer than two digits of precision, by the size of the type in bytes."""
+"""Magnitude below which a number may have fewer than two digits of precision, by the size of the type in bytes."""
 _MAX_DIGITS = 32
 """Upper bound on the number of digits in Arrow's text."""
 
@@ -93,13 +95,14 @@ def _format_plain(values: NDArray[Any]) -> pa.Array:
 
 
 def _format_non_finite(values: NDArray[Any]) -> pa.Array:
+    # The indices are 0 for -inf, 1 for NaN (for which `> 0` is false) and 2 for inf.
     return choose(np.isnan(values) + 2 * (values > 0), [b"-Infinity", b"NaN", b"Infinity"])
 
 
 def _format_tiny(values: NDArray[Any]) -> pa.Array:
     """Format numbers below the type's limit in _TINY_LIMITS.
 
-    Each distinct number is formatted separately. This is fast, because a type has only a few hundred such numbers.
+    Each distinct number is formatted in Python. This is fast, because a type has only a few hundred such numbers.
     """
     distinct_values, value_indices = np.unique(values, return_inverse=True)
     return choose(value_indices, [_format_two_digits(value) for value in distinct_values])
@@ -163,7 +166,7 @@ def _to_scientific(plain_text: pa.Array) -> pa.Array:
 def _build_exponents(plain_text: pa.Array, leading_zero_counts: NDArray[Any]) -> pa.Array:
     """Return the exponents of plain decimals in scientific notation: `E8` for `123456789.5`, `E-4` for `0.000123`.
 
-    `leading_zero_counts`: the number of zeros before each number's first other digit, ignoring the decimal point.
+    `leading_zero_counts`: the number of zeros before each number's first nonzero digit, ignoring the decimal point.
     """
     point_positions = _find_substring(plain_text, b".")
     integer_digit_counts = np.where(point_positions >= 0, point_positions, _compute_lengths(plain_text))

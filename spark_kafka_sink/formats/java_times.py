@@ -1,18 +1,18 @@
 """Format dates and times like Spark's `to_json`.
 
 date           2024-03-10
-timestamp      2024-03-10T12:30:00.123-04:00, in the session's time zone, which is part of the column's type; the offset
-               is `Z` if it is 0, and includes seconds if it is not a whole number of minutes, as before the
-               introduction of standard time
+timestamp      2024-03-10T12:30:00.123-04:00
 timestamp_ntz  2024-03-10T12:30:00.123
-time           12:34:56.789, without trailing zeros
+time           12:34:56.789
 
-Negative years and years with more than four digits have a sign: `-0005`, `+12024`. Timestamps are truncated to
-milliseconds, and always have three decimals.
+Timestamps are truncated to milliseconds, and always have three decimals. Those of type `timestamp` are written in the
+session's time zone, which is part of the column's type. An offset of 0 is written as `Z`. The offset includes seconds
+if it is not a whole number of minutes, as before the introduction of standard time. The fraction of a `time` has no
+trailing zeros. Negative years and years with more than four digits have a sign: `-0005`, `+12024`.
 
 All values of an array are first written with the same width, into a byte table: a two-dimensional array of ASCII
-characters with one row for each value and one column for each character. Long or negative years are inserted, and
-trailing zeros removed, afterwards.
+characters with one row for each value and one column for each character. After that, years that need a sign are
+replaced, and trailing zeros are removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_kafka_sink.records.arrays import integers_to_numpy
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Ticks per second by the unit of an Arrow type. The numbers in a column of times are ticks."""
 _SECONDS_PER_DAY = 86_400
-# Widths of the byte tables, and the columns for parts of them. The columns must match the sample texts.
+# Widths of the byte tables, and the columns of some of their parts. The columns must match the sample texts.
 _DATE_WIDTH = len("2026-11-28")
 _TIMESTAMP_WIDTH = len("2026-11-28T12:34:56.789")
 _TIMESTAMP_TIME_COLUMNS, _TIMESTAMP_POINT_COLUMN, _TIMESTAMP_MILLIS_COLUMNS = slice(11, 19), 19, slice(20, 23)
@@ -92,9 +92,9 @@ def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[n
 
     `days`: days since 1970 in the proleptic Gregorian calendar.
     """
-    # Days are counted from 1 March of the year 0, which is 719,468 days before 1970. Years begin in March, so that the
-    # leap day is the last day of a year, and 400 years are a cycle of 146,097 days. Four years have 1,461 days and a
-    # century has 36,524.
+    # The algorithm is `civil_from_days` of https://howardhinnant.github.io/date_algorithms.html. Days are counted from
+    # 1 March of the year 0, which is 719,468 days before 1970. Years begin in March, so that the leap day is the last
+    # day of a year, and 400 years are a cycle of 146,097 days. Four years have 1,461 days and a century has 36,524.
     cycle, day = np.divmod(days + 719_468, 146_097)
     # The terms remove the leap days before `day`: one in four years, but only one in four centuries.
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365

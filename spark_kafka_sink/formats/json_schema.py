@@ -17,7 +17,7 @@ from spark_kafka_sink.formats.avro_schema import DEFAULT_NAME
 from spark_kafka_sink.formats.schema_json import parse_schema_json
 
 _DRAFT_URI = "http://json-schema.org/draft-07/schema#"
-"""The version of JSON Schema in which schemas are derived."""
+"""URI of the JSON Schema version that derived schemas use."""
 
 
 def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
@@ -30,7 +30,7 @@ def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
 
 
 def check_names_and_parse_title(schema_json: str, column_names: Sequence[str]) -> str:
-    """Check a JSON Schema against the columns, and return its title: by default its `$id` or else DEFAULT_NAME.
+    """Check a JSON Schema against the columns, and return its title. Without a title, return its `$id` or DEFAULT_NAME.
 
     Raise SchemaError if a required property has no column, or if the schema is closed and has no property for a column.
     Types and values are not checked.
@@ -89,4 +89,4 @@ _SCALAR_SCHEMAS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (pa.types.is_date32, {"type": "string", "format": "date"}),
     (pa.types.is_binary, {"type": "string", "contentEncoding": "base64"}),
 )
-"""JSON Schema by Arrow type. The first entry whose check succeeds applies. All other scalar types are plain strings."""
+"""JSON Schema by Arrow type. The first entry that matches applies. All other scalar types are plain strings."""

@@ -133,7 +133,7 @@ def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonCol
 
 
 def _encode_unquoted(column: pa.Array) -> JsonColumn:
-    """Encode numbers or booleans, whose text in Arrow is valid JSON."""
+    """Encode numbers or booleans. Arrow's text for them is valid JSON."""
     return JsonColumn(to_text(column))
 
 
@@ -171,9 +171,9 @@ class _ObjectBuilder:
 
     Call `add_field` for each field in order, and then `build` once.
 
-    An object is joined from pieces: columns, and constants, which are the same in every row. A join takes time for each
-    piece and row. Therefore a constant is held back in `_pending_constant` until the next column, so that all constants
-    between two columns become one piece.
+    The objects are joined from pieces: columns, and constants, which are the same in every row. The time for the join
+    grows with the number of pieces. Constants are therefore collected in `_pending_constant` and added before the next
+    column, so that all constants between two columns become one piece.
     """
 
     def __init__(self, opening: bytes) -> None:
@@ -181,7 +181,7 @@ class _ObjectBuilder:
         self._pending_constant = opening
         """Text that follows the last piece in every row, and has not been added to the pieces yet."""
         self._rows_with_fields: bool | NDArray[np.bool_] = False
-        """Rows whose object already has a field, so the next field needs a comma before it.
+        """Rows in which the object already has a field, so that the next field needs a comma before it.
 
         True means all rows, False means no rows; otherwise this is a mask.
         """
@@ -200,8 +200,8 @@ class _ObjectBuilder:
 
         `label`: the name, a colon and the opening quotation mark, if any.
         """
-        # The label, the value and the closing quotation mark become one piece. This piece is null where the value is
-        # null, so join_non_null() skips all of it in these rows.
+        # Join the label, the value and the closing quotation mark into one piece. It is null where the value is null,
+        # so join_non_null() skips the whole piece in these rows.
         self._flush_constant()
         closing_pieces = [build_binary_scalar(closing_quote)] if closing_quote else []
         self._pieces.append(join(self._build_field_prefix(label), values, *closing_pieces))
@@ -329,17 +329,19 @@ def _escape_name(name: str) -> bytes:
 def _encode_base64(column: pa.Array) -> pa.Array:
     """Encode each row as base64. Nulls stay null."""
     # Base64 encodes three bytes as four characters. Pad each row to a multiple of three bytes, so that a single call
-    # can encode all rows, and then overwrite the encoded padding with `=`.
+    # can encode all rows, and then overwrite the encoded padding with `=`. For example, `ab` is padded to `ab\0`, which
+    # is encoded as `YWIA` and becomes `YWI=`.
     filled_bytes = fill_nulls(column, b"")
-    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # 0 to 2, up to the next multiple of 3
+    padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # lengths [3, 4, 5] -> [0, 2, 1]
     padded_bytes = (
         join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
     )
     _, _, data = padded_bytes.buffers()
     offsets = view_byte_offsets(padded_bytes)
     data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
+    # Copy to a bytearray, because a numpy array that views a bytes object is read-only.
     encoded_bytes = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
-    encoded_offsets = (offsets - offsets[0]) // 3 * 4
+    encoded_offsets = (offsets - offsets[0]) // 3 * 4  # [0, 3, 9] -> [0, 4, 12]
     row_ends = encoded_offsets[1:]
     for position in (1, 2):  # counted from the end of a row
         encoded_bytes[row_ends[padding_bytes >= position] - position] = ord("=")
@@ -360,4 +362,4 @@ _SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array]
     (pa.types.is_time64, lambda column: JsonColumn(format_times(column), needs_quotes=True)),
     (is_binary_type, _encode_binary),
 )
-"""Encoder by scalar Arrow type. The first entry whose check succeeds applies."""
+"""Encoder by scalar Arrow type. The first entry that matches applies."""

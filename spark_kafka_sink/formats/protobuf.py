@@ -1,11 +1,12 @@
-"""Encode columns in Protobuf's wire format, one message per row. The output is that of the protobuf package.
+"""Encode columns in Protobuf's wire format, one message per row. The output is identical to the protobuf package's.
 
 A field consists of a tag (field number and wire type) and a value. Fields are written in the order of their numbers,
 and null fields are omitted. Numbers are varints or take 4 or 8 bytes. Strings, bytes, messages and packed numbers are
 preceded by their length.
 
-A message is encoded as a sequence of pieces, which are columns of bytes that are joined row by row (binary_pieces.py).
-A mask selects the rows that are written. In rows that lack a field, the field's pieces are empty.
+Messages are encoded column by column. Each field becomes one or more pieces: columns of bytes, which are later joined
+row by row (binary_pieces.py). A mask selects the rows that are written. In rows that lack a field, the field's pieces
+are empty.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _WIRE_TYPES = {
 }
 """Wire type by type name. All other types are varints."""
 _UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 63, "fixed64": 63}
-"""Maximum bits of each unsigned type's values. Columns are signed, so the highest of 64 bits is always 0."""
+"""Maximum number of bits in a value of each unsigned type. It is 63 for 64-bit types, because columns are signed."""
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Ticks per second by the unit of an Arrow timestamp. The number in a timestamp column counts ticks since 1970."""
 
@@ -169,7 +170,7 @@ def _build_non_default_mask(field: MessageField, column: pa.Array, mask: Mask, p
         is_non_default = lengths > 0
     else:
         return None
-    # None rather than a mask of True only, so that the field's pieces are not copied to apply the mask.
+    # Return None instead of a mask that is True everywhere, so that the caller need not copy pieces to apply it.
     return None if is_non_default.all() else is_non_default
 
 
@@ -219,7 +220,8 @@ def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: 
         example = decode_for_error(column, int(np.argmax(is_unknown)))
         raise InvalidRecordError(f"column {path}: {example!r} is not a value of the enum in the schema")
     enum_numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
-    # A name that is null or not in the enum has the index -1. The numbers of these rows are not written.
+    # A name that is null or not in the enum has the index -1, which selects the last number. It is not written, because
+    # the mask does not select rows with such a name.
     row_numbers: NDArray[np.int64] = enum_numbers[indices]
     return row_numbers
 
@@ -232,7 +234,7 @@ def _check_unsigned(numbers: NDArray[Any], max_bits: int, mask: Mask, path: str)
 
 
 def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    """Return the pieces of a list column: an occurrence of the field per element, or a packed field per list.
+    """Return the pieces of a list column. The field occurs once per element or, if it is packed, once per list.
 
     Raise InvalidRecordError if an element of a selected row is null or does not fit the field.
     """
@@ -249,7 +251,7 @@ def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: st
 
 
 def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
-    """Return the pieces of a map column: an occurrence of the field, with a key and a value, per entry.
+    """Return the pieces of a map column. The field occurs once per entry, and contains its key and value.
 
     Raise InvalidRecordError if a value of a selected row is null, or if a key or value does not fit its field.
     """

@@ -24,7 +24,7 @@ from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, ch
 from spark_kafka_sink.records.fields import encode_varint
 
 _WELL_KNOWN_PREFIX = "google/protobuf/"
-"""Beginning of the names of the files that Protobuf itself provides."""
+"""The directory of the files that Protobuf itself provides."""
 
 
 class ParsedMessage(NamedTuple):

@@ -70,4 +70,4 @@ _COMPATIBLE_TYPES = (
     (pa.types.is_timestamp, ("string",)),
     (pa.types.is_time64, ("string",)),
 )
-"""Compatible Protobuf types by Arrow type. The first entry whose check succeeds applies."""
+"""Compatible Protobuf types by Arrow type. The first entry that matches applies."""

@@ -1,7 +1,7 @@
 """Derive Protobuf messages from column types: the fields, and the .proto text for a schema registry.
 
-Fields are numbered in column order, so new columns must be added at the end. Nullable columns become `optional` fields.
-Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, times of day,
+Fields are numbered in column order, so users must add new columns at the end. Nullable columns become `optional`
+fields. Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, times of day,
 decimals, or timestamps without a time zone, so columns of these types become strings.
 """
 
@@ -22,7 +22,7 @@ DEFAULT_NAME = "TopLevelRecord"
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FULL_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _MAP_KEY_TYPES = ("string", "int32", "int64", "bool")
-"""Types of derived fields that Protobuf allows as map keys."""
+"""Those types of derived fields that Protobuf allows as map keys."""
 _UNPACKABLE_TYPES = ("string", "bytes", "message", "timestamp")
 """Types whose repeated fields cannot be packed, because their elements have a length prefix."""
 _MESSAGE_TYPES = ("message", "timestamp")
@@ -40,7 +40,7 @@ class DerivedMessage(NamedTuple):
 
 
 class _MessageDeclaration(NamedTuple):
-    """A message, as the fields that are encoded and as text."""
+    """A message: its fields, for encoding, and its declaration as text."""
 
     fields: tuple[MessageField, ...]
     lines: list[str]
@@ -121,7 +121,7 @@ def _reserve_nested_message_name(column_name: str, used_names: set[str]) -> str:
 def _declare_field(column: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
     """Declare a field for a column of any type. Raise SchemaError if Protobuf has no type for it.
 
-    `message_name`: the name of the message to declare if the column consists of structs or of lists or maps of them.
+    `message_name`: the name of the message to declare if the column, or its elements or map values, are structs.
     """
     if pa.types.is_list(column.type):
         return _declare_repeated_field(column.type, message_name, path)
@@ -188,4 +188,4 @@ _SCALAR_TYPES = (
     (pa.types.is_timestamp, "string"),
     (pa.types.is_time64, "string"),
 )
-"""Protobuf type by Arrow type. The first entry whose check succeeds applies."""
+"""Protobuf type by Arrow type. The first entry that matches applies."""

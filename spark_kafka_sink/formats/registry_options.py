@@ -160,7 +160,7 @@ def parse_registry_options(
 
     Add a fault to `parsed_options` for each option that is invalid, has no effect or conflicts with another option.
 
-    `formats`: the options of the value and the key, as far as they have a format.
+    `formats`: the format options of the value and the key; empty if neither has a format.
     `topic`: the option `topic`, or None if it is not set.
     """
     registry_formats = [options for options in formats if options.has_registry]

@@ -1,7 +1,7 @@
 """HTTP transport of the schema registry client: URLs, credentials, retries and errors.
 
-A request is sent to each URL in turn, until one responds. Requests are idempotent, so they are retried after errors
-that may be temporary. The timeout `schema.registry.request.timeout.ms` covers all attempts and backoffs.
+A request is sent to each URL in turn, until one responds. Errors that may be temporary are retried, which is safe
+because all requests are idempotent. The timeout `schema.registry.request.timeout.ms` covers all attempts and backoffs.
 
 Text from the registry appears in errors and logs on one line, with bounded length, and without the credentials that
 were sent.
@@ -61,9 +61,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RegistryConfig:
-    """The connection to a schema registry. Hashable, because the process has one client per configuration.
+    """The connection to a schema registry. Hashable, because clients are cached by configuration.
 
-    Logs a warning if credentials would be sent unencrypted to another machine.
+    The constructor logs a warning if credentials would be sent unencrypted to another machine.
     """
 
     urls: tuple[str, ...]
@@ -86,7 +86,7 @@ class RegistryConfig:
 
 
 class _Authorization(NamedTuple):
-    """The credentials in the form in which they are sent."""
+    """The Authorization header, and the secrets that it contains."""
 
     header: str | None
     """The value of the Authorization header, or None if there are no credentials."""
@@ -102,11 +102,11 @@ class _Request(NamedTuple):
     """The path and the query string."""
     body: bytes | None
     retriable_statuses: Sequence[int]
-    """Statuses of responses after which the request is sent to the next URL."""
+    """Response statuses that may be temporary. After such a response, the request is sent to the next URL."""
 
 
 class _FailedRequest(NamedTuple):
-    """The failure of a request to one URL. The request may succeed later or with another URL."""
+    """A failed request to one URL, which may succeed later or with another URL."""
 
     message: str
     min_backoff_s: float | None = 0.0

@@ -1,9 +1,11 @@
 """Client of a schema registry with Confluent's HTTP API, used on the driver.
 
 The client registers a schema, looks it up, or fetches the latest schema of a subject. The tasks receive the schema id
-with their encoder and never connect to the registry. A stream plans each micro-batch separately, so the client caches
-schemas in the process: registered schemas for up to a minute, and the latest schema for each start of a stream. The
-process is Spark's Python worker. Spark stops a worker that has been idle for a minute, so the next micro-batch queries
+with their encoder and never connect to the registry.
+
+Each micro-batch of a stream is planned separately. To avoid a request for each of them, the client caches registered
+schemas for up to a minute, and the latest schema for the whole run of a stream. The cache is part of the process, which
+is Spark's Python worker. Spark stops a worker that has been idle for a minute, and the next micro-batch then queries
 the registry again.
 
 registry_transport.py sends the requests. It also owns the credentials, so it sanitizes all text from the registry.
@@ -56,7 +58,7 @@ class RegisteredSchema(NamedTuple):
 
 
 class _Operation(Enum):
-    """An operation of the registry on a subject. REGISTER and LOOKUP need a schema, the others do not."""
+    """A request to the registry about a subject. REGISTER and LOOKUP need a schema, the others do not."""
 
     REGISTER = "register"
     """Register the schema, unless the subject already has it."""
@@ -76,7 +78,7 @@ class _CacheKey(NamedTuple):
     schema: Schema | None
     """The schema that was registered or looked up; None for the other operations."""
     stream_start: str
-    """Identifies one start of a Spark stream; empty for schemas that all writes share."""
+    """An id for one run of a Spark stream; empty for schemas that all writes share."""
 
 
 class _CacheEntry(NamedTuple):
@@ -127,8 +129,8 @@ class SchemaRegistryClient:
         Raise SchemaRegistryError if the request fails, or if the version has write rules or references.
 
         `is_serialized`: request a Protobuf schema as a serialized descriptor.
-        `stream_start`: identifies one start of a Spark stream. All calls with the same `stream_start` return the same
-        version. If it is None, every call queries the registry.
+        `stream_start`: an id for one run of a Spark stream, for which the version is cached until the process ends. An
+        empty id means that it is cached for up to a minute. If it is None, every call queries the registry.
         """
         operation = _Operation.GET_LATEST_SERIALIZED if is_serialized else _Operation.GET_LATEST
         if stream_start is None:
@@ -144,7 +146,8 @@ class SchemaRegistryClient:
     ) -> RegisteredSchema:
         """Return the schema from the cache, or request it and add it to the cache.
 
-        A cached schema expires after _MAX_CACHE_AGE_S or, if `stream_start` is set, never.
+        A cached schema expires after _MAX_CACHE_AGE_S or, if `stream_start` is set, never. It is also lost if the cache
+        becomes full.
         """
         key = _CacheKey(operation, subject, schema, stream_start)
         entry = self._cache.get(key)
@@ -218,8 +221,8 @@ class SchemaRegistryClient:
     def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
         """Raise SchemaRegistryError if this version of the subject has rules that serializers must execute.
 
-        A registry copies the default rules of a subject and the rules of its previous version into each new version.
-        The version therefore contains all rules that apply.
+        All rules that apply are in this version, because the registry copies the default rules of the subject and the
+        rules of the previous version into each new version.
 
         `version`: the JSON object of the version.
         """

@@ -1,8 +1,9 @@
 """Compute the UTC offsets of timestamp columns.
 
-Python's zoneinfo computes the offset of only one time per call. Therefore a zone's transitions (changes of its offset)
-are determined for the years that occur in a column, and cached. A binary search then finds the last transition before
-each row. Arrow's kernels are not used, because they apply no rules to years after 2037.
+Python's zoneinfo computes the offset of only one time per call, which would be slow for a column. Instead, this module
+finds the zone's transitions (changes of its offset) in the years that occur in the column, and caches them. A binary
+search then finds the last transition before each row. Arrow's kernels are not used, because they apply no rules to
+years after 2037.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int
     year_range = np.unique(np.concatenate([years - 1, years, years + 1]))
     transitions = [transition for year in year_range for transition in _find_transitions(zone, int(year))]
     transition_times = np.array([transition.time_s for transition in transitions], np.int64)
-    # offsets[i] applies after the first i transitions. Times before all of them have the first offset.
+    # A time that comes after i transitions has the offset offsets[i]. Before all transitions, the first offset applies.
     offsets = np.array([transitions[0].offset_s, *(transition.offset_s for transition in transitions)], np.int64)
     row_offsets: NDArray[np.int64] = offsets[np.searchsorted(transition_times, seconds, side="right")]
     return row_offsets

@@ -1,8 +1,8 @@
-"""Rules of a schema registry: find those that a client must execute when it writes a record.
+"""Find the rules in a schema registry that a client must execute when it writes a record.
 
 A subject in the registry can have rules, for example to validate or encrypt fields. They are in the `ruleSet` of each
-version of the subject. This sink executes no rules, so the client of the registry rejects a subject that has write
-rules (schema_registry.py). An unknown kind of rule counts as a write rule, so that no rule is ignored by mistake.
+version of the subject. This sink executes no rules, so SchemaRegistryClient rejects a subject that has write rules. An
+unknown kind of rule counts as a write rule, so that no rule is ignored by mistake.
 """
 
 from __future__ import annotations

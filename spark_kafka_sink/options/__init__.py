@@ -1,4 +1,4 @@
-"""The Option class and tables of options, used for clients, the sink, security and schema registries."""
+"""The Option class, with which clients, the sink, security and schema registries define their options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Option:
     description: str
     """The text that users read in docs/options.md."""
     unsupported_reason: str = ""
-    """Why only the default is accepted; empty if other values are supported.
+    """The reason why only the default is accepted; empty if other values are supported.
 
     Names of other options are enclosed in braces, as in the text of an OptionFault.
     """

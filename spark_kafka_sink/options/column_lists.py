@@ -11,9 +11,11 @@ _SEPARATOR_PATTERN = r"\s*(?:,|$)"
 def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str, str]]:
     """Parse a comma-separated list of column names, each optionally followed by one of the keywords.
 
-    As in Spark, a name in backticks may contain any character. Return pairs of a name and its keyword, which is
-    lowercase, or "" if no keyword follows the name. If the text is invalid, raise ValueError with a message that shows
-    `example` and completes a sentence that begins with the option's name.
+    As in Spark, a name in backticks may contain any character. Return pairs of a name and its keyword. The keyword is
+    in lowercase, or "" if none follows the name.
+
+    If the text is invalid, raise ValueError. The message shows `example`, and completes a sentence that begins with the
+    option's name.
     """
     # Without keywords, the group is empty, but it still exists in every match.
     keyword_pattern = rf"(?:\s+(?P<keyword>{'|'.join(keywords)}))?" if keywords else "(?P<keyword>)"

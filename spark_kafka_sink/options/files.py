@@ -27,7 +27,7 @@ def read_bounded_file(
     Only regular files are read, because reading a device or a pipe may never end. Raise OSError if the file has another
     type or is too long. The error's `strerror` contains the reason.
 
-    `allow_pipe`: whether a pipe may be read, too. This is meant for command-line arguments, where a shell may pass the
+    `allow_pipe`: whether a pipe may be read, too. Set it for command-line arguments, because a shell may pass the
     output of a command as a pipe.
     """
     try:

@@ -1,8 +1,8 @@
 """Conversions between Arrow, numpy and Python that do not import pandas.
 
-The results are the same as those of `pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and
-`np.asarray(array)`. But the first of those calls in a process imports pandas, if it is installed, because Arrow checks
-whether the argument is a DataFrame. The import takes 48 MB in every process, even if the process only writes. All code
+They give the same results as `pa.array`, `pa.scalar`, `array.fill_null(0)`, `array.to_numpy()` and `np.asarray(array)`.
+The first of those calls in a process, however, imports pandas if it is installed, because Arrow checks whether the
+argument is a DataFrame. The import takes 48 MB of memory in every process, even if the process only writes. All code
 that handles records therefore uses this module, except the code for rejected records.
 """
 
@@ -51,7 +51,8 @@ def build_null_mask(array: pa.Array) -> NDArray[np.bool_]:
     if array.null_count in (0, len(array)):
         return np.full(len(array), array.null_count > 0)
     # The validity bitmap has one bit per element, which is 0 for a null. A sliced array begins at bit `array.offset`,
-    # usually in the middle of a byte, so whole bytes are unpacked and the surplus bits are cut off.
+    # usually in the middle of a byte, so whole bytes are unpacked and the surplus bits are cut off. For example, bits 5
+    # to 10 are in the bytes 0 and 1.
     first_bit, stop_bit = array.offset, array.offset + len(array)
     first_byte, stop_byte = first_bit // 8, (stop_bit + 7) // 8
     bitmap = np.frombuffer(array.buffers()[0], np.uint8, stop_byte - first_byte, first_byte)

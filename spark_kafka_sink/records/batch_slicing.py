@@ -1,15 +1,15 @@
-"""Splits rows into batches, by upper bounds of their encoded sizes. This happens before the rows are encoded.
+"""Splits rows into batches before they are encoded.
 
-A record contains two deltas: its offset relative to the first record of its batch, and its timestamp relative to the
-base timestamp of the batch. A row can therefore be encoded only when its batch is known. Deltas have variable widths,
-so the exact size of a record is unknown before that, too, and upper bounds take its place.
+A row can be encoded only when its batch is known, because a record contains two deltas: its offset relative to the
+first record of the batch, and its timestamp relative to the base timestamp of the batch. The deltas are varints, so the
+exact size of a record also depends on the batch. Rows are therefore split by upper bounds of their sizes.
 
-record_sizes.py counts both deltas at the maximum width that any batch could need. This module knows how many records
-fit into a batch, and the range of the timestamps, so it counts both deltas at the maximum width that these rows need.
-For example, in a batch of 16 kB with 150 records of 100 bytes, each offset delta counts as two bytes, although the
-first 64 need only one.
+record_sizes.py computes bounds that hold in any batch, with both deltas at their maximum width. This module knows how
+many records fit into a batch, and the range of their timestamps. It tightens the bounds to the maximum width that the
+deltas of these rows need. For example, in a batch of 16 kB with 150 records of 100 bytes, each offset delta counts as
+two bytes, although the first 64 need only one.
 
-The *open batch* of a partition is a batch that is not full yet, so that more rows can be appended to it.
+The *open batch* of a partition is its batch that is not full yet. More rows can be appended to it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MIN_DELTA_BYTES = 2
 
 
 class PartitionSlices(NamedTuple):
-    """The rows [start, stop) of each partition, and the partition's open batch, to which rows can be appended.
+    """The rows [start, stop) of each partition, and the state of the partition's open batch.
 
     Each field has one element per partition. There is no object per partition, because with thousands of partitions,
     the garbage collector would spend most of its time on these objects.
@@ -82,7 +82,7 @@ class BatchSlices(NamedTuple):
 
 
 def build_consecutive_slices(stops: Sequence[int]) -> BatchSlices:
-    """Return slices of new batches of one partition, each of which starts where the previous one stops.
+    """Return slices of one partition for new batches. Each slice starts where the previous one stops.
 
     `stops`: where each slice stops, in ascending order. The first slice starts at row 0.
     """
@@ -122,7 +122,7 @@ def split_into_batches(
     starts, stops = slices.starts, slices.stops
     cumulative_bytes = _compute_cumulative_sizes(sizes, slices, max_batch_bytes, timestamp_range)
     batch_bytes = cumulative_bytes.take(stops) - cumulative_bytes.take(starts) + slices.open_batch_bytes
-    # One slice per partition, which is the result for all partitions whose rows fit into one batch.
+    # One slice per partition. For a partition whose rows fit into one batch, this is the result.
     unsplit = BatchSlices(range(len(starts)), starts, stops, slices.open_record_counts, slices.base_timestamps)
     # Partitions without rows must have no slices. _split_partition returns none for them, so they count as split, too.
     exceeds_batch = batch_bytes > max_batch_bytes
@@ -130,7 +130,8 @@ def split_into_batches(
     split_indices = (exceeds_batch | has_no_rows).nonzero()[0].tolist()
     if not split_indices:  # one batch per partition, the usual case with many partitions
         return unsplit
-    # Replace the slice of each split partition by its slices. The runs of slices in between are copied as they are.
+    # Replace the slice of each split partition by its slices. The runs of slices in between are copied as they are. For
+    # example, if only the third of five partitions is split: unsplit[0:2], the slices of the third, unsplit[3:5].
     runs: list[BatchSlices] = []
     run_start = 0
     for split_index in split_indices:
@@ -158,8 +159,9 @@ def _split_partition(
     `cumulative_bytes`: the total size of the rows before each row of all partitions (_compute_cumulative_sizes).
     """
     # The rows [i, j) have cumulative_view[j] - cumulative_view[i] bytes. To fill a batch, `bisect_right(...) - 1` finds
-    # the last row index whose cumulative size is at most the limit: the batch stops there. `stop` itself is a possible
-    # result, so the search ends before `stop + 1`.
+    # the last row index whose cumulative size is at most the limit: the batch stops there. For example, it stops at row
+    # 2 if the cumulative sizes are [0, 40, 80, 120] and the limit is 100. `stop` itself is a possible result, so the
+    # search ends before `stop + 1`.
     cumulative_view = cumulative_bytes.data  # indexing a memoryview is faster than indexing an array
     max_body_bytes = max_batch_bytes - HEADER_BYTES
     start, stop = slices.starts[partition_index], slices.stops[partition_index]
@@ -193,12 +195,14 @@ def _compute_cumulative_sizes(
 
     Deltas are counted at the maximum width that these rows need.
 
-    `sizes`: the maximum size of each row, with deltas of the widths that compute_record_size_bounds assumes.
+    `sizes`: the maximum size of each row (compute_record_size_bounds).
     """
+    # If compute_record_size_bounds has assumed more than COMMON_TIMESTAMP_DELTA_BYTES, the results are still upper
+    # bounds, but less tight.
     assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
     min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + _MIN_DELTA_BYTES
     max_rows = max(map(sub, slices.stops, slices.starts))
-    # The rows of a batch are at most all rows of a partition, and at most as many as fit if all have the minimum size.
+    # A batch gets at most all rows of a partition, and at most as many as fit if each row has the minimum size.
     max_offset_delta = max(slices.open_record_counts) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
     delta_bytes = len(encode_varint(max_offset_delta)) + _compute_max_timestamp_delta_bytes(slices, timestamp_range)
     cumulative_bytes = np.zeros(len(sizes) + 1, np.int64)
@@ -212,6 +216,7 @@ def _compute_max_timestamp_delta_bytes(slices: PartitionSlices, timestamp_range:
     A delta is relative to the base timestamp of the open batch or, in a new batch, to the timestamp of its first row.
     """
     lowest, highest = timestamp_range
+    # In a new batch, a delta is between -span and span. In an open batch, the base may be outside of the range.
     open_bases = [base for base in slices.base_timestamps if base is not None]
     max_delta = highest - min(open_bases, default=lowest)
     min_delta = lowest - max(open_bases, default=highest)

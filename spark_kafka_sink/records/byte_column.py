@@ -101,7 +101,7 @@ def read_byte_column(array: pa.Array) -> ByteColumn:
 
 
 def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
-    """Return the size in bytes of each row of an array of bytes, strings or nulls; 0 for a null.
+    """Return the size of each row in bytes, for an array of bytes, strings or nulls. A null has size 0.
 
     Unlike in `read_byte_column`, the array may exceed 2 GiB.
     """
@@ -115,7 +115,7 @@ def compute_byte_sizes(array: pa.Array) -> NDArray[np.int64]:
 
 
 def compute_data_nbytes(array: pa.Array) -> int:
-    """Return the size in bytes of all rows of an array of bytes, strings or nulls together, without Arrow's offsets."""
+    """Return the total size of all rows in bytes, for an array of bytes, strings or nulls. Offsets are not counted."""
     if array.type.id == _NULL_TYPE_ID:
         return 0
     offsets, _ = _read_offsets_and_data(array)

@@ -70,9 +70,9 @@ def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
 
 
 def _shift_state(state: int, zeros: int) -> int:
-    """Return the state after it has processed `zeros` zero bytes, as if a block of zeros followed."""
-    # Each of the first four zeros shifts one byte out of the state. The contribution of that byte is then XORed into
-    # the state.
+    """Return the state after `zeros` zero bytes have been processed."""
+    # Each of the first four zeros shifts one byte out of the state, and the contribution of this byte is XORed into the
+    # state. The byte with index 0 is followed by `zeros` - 1 zeros, the next one by one less, and so on.
     table = _build_contribution_table()
     shifted_out_bytes = min(zeros, _STATE_BYTES)
     shifted_state = state >> (8 * shifted_out_bytes)

@@ -1,4 +1,4 @@
-"""RecordColumns: records as Arrow columns, the form in which the producer accepts them and the encoder reads them.
+"""RecordColumns: records as Arrow columns. The producer accepts them in this form, and the encoder reads them.
 
 The constructor checks the columns, and converts them only if later steps need it: dictionaries are decoded, view types
 become types with offsets (Arrow cannot take rows from views), and timestamps become int64 milliseconds. Slicing copies
@@ -41,9 +41,9 @@ MAX_CHUNK_ROWS = 10_000
 _MIN_64_BIT_OFFSET_BYTES = 1 << 30
 """Columns of this size or more get 64-bit offsets, because joining or taking their rows could overflow 32 bits."""
 _MAX_PLAUSIBLE_AGE_MS = 50 * 365.25 * 86_400_000
-"""The age up to which a timestamp is plausible: fifty years."""
+"""Maximum age of a plausible timestamp: fifty years."""
 _CLOCK_TOLERANCE_S = 86_400
-"""Maximum distance of a plausible timestamp into the future: clocks are inaccurate, and time zones differ by a day."""
+"""How far in the future a plausible timestamp may be: clocks are inaccurate, and time zones differ by up to a day."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp contains %d. Read as milliseconds, this is a time in January 1970; read as seconds, it is within "
     "the last fifty years. The column is written as milliseconds. If it is in seconds, multiply it by 1000 or convert "
@@ -108,7 +108,7 @@ class RecordColumns:
         headers: ArrowColumn | None,
         timestamp: ArrowColumn | None,
     ) -> RecordColumns:
-        """Create an instance from columns that were taken from other instances, so they need no further checks."""
+        """Create an instance from columns of other instances, which need no further checks."""
         record_columns = cls.__new__(cls)
         record_columns.value = value
         record_columns.key = key
@@ -168,7 +168,7 @@ class RecordColumns:
         )
 
     def chunks(self, max_rows: int) -> Iterator[RecordColumns]:
-        """Yield all rows in chunks of at most `max_rows`, whose columns are plain arrays instead of chunked arrays.
+        """Yield all rows in chunks of at most `max_rows`. The columns of a chunk are plain arrays.
 
         Only small chunks of a column are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
         """
@@ -199,9 +199,9 @@ class RecordColumns:
 
     @classmethod
     def concat(cls, chunks: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate chunks of rows. Columns whose types are equal are not copied.
+        """Concatenate chunks of rows. Columns of equal types are not copied.
 
-        If only some of the chunks have a column, it is null in the rows of the other chunks. Raise SchemaError if
+        If a chunk lacks a column that another chunk has, its rows get nulls in this column. Raise SchemaError if
         columns with different types cannot be combined.
         """
         if len(chunks) == 1:
@@ -212,7 +212,7 @@ class RecordColumns:
         )
 
     def _list_named_columns(self) -> tuple[tuple[str, Any], ...]:
-        """Return the name and the column of each field; None for a missing column."""
+        """Return the name and the column of each field, or None in place of a missing column."""
         return (
             ("value", self.value),
             ("key", self.key),
@@ -222,7 +222,7 @@ class RecordColumns:
 
 
 def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
-    """Return an array of the keys and an array of the values of all headers in these rows."""
+    """Return the keys and the values of all headers in these rows, as two arrays."""
     first_header, header_stop = headers.offsets[0].as_py(), headers.offsets[-1].as_py()
     header_count = header_stop - first_header
     if pa.types.is_map(headers.type):
@@ -305,12 +305,12 @@ def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
 
 
 def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
-    """Return a dictionary column with each row replaced by its value.
+    """Return the value of each row of a dictionary column.
 
     The result has 64-bit offsets unless 32-bit offsets would be enough even if every row had the longest value.
     """
     value_type, chunks = column.type.value_type, list_chunks(column)
-    # Values without 32-bit offsets, such as views, get 64-bit offsets without a look at their sizes.
+    # Values that do not have 32-bit offsets, such as views, always get 64-bit offsets.
     if not _has_32_bit_offsets(value_type) or any(
         _find_max_byte_size(chunk.dictionary) * len(chunk) >= _MIN_64_BIT_OFFSET_BYTES for chunk in chunks
     ):
@@ -325,7 +325,7 @@ def _find_max_byte_size(values: pa.Array) -> int:
 
 
 def _check_header_type(data_type: pa.DataType) -> None:
-    """Raise SchemaError if a column of this type cannot contain headers. A column of nulls can: no row has headers."""
+    """Raise SchemaError if a column of this type cannot contain headers. The type null is valid: no row has headers."""
     if pa.types.is_null(data_type):
         return
     if pa.types.is_map(data_type):
@@ -403,7 +403,7 @@ def _ticks_to_ms(
     `ticks`: the times, in units of 1 / `ticks_per_second`.
 
     A time that is too late for 64 bits becomes OVERFLOW_TIMESTAMP. A time that is too early becomes another time before
-    1970. The time -1 becomes BEFORE_EPOCH_TIMESTAMP, because -1 is NO_TIMESTAMP.
+    1970, which is rejected just the same. The time -1 becomes BEFORE_EPOCH_TIMESTAMP, because -1 is NO_TIMESTAMP.
     """
     if ticks_per_second < 1_000:  # seconds, which may not fit into 64 bits as milliseconds
         max_seconds = np.iinfo(np.int64).max // 1_000
@@ -418,8 +418,8 @@ def _ticks_to_ms(
 def _concat_columns(columns: list[ArrowColumn | None], chunks: Sequence[RecordColumns]) -> ArrowColumn | None:
     """Concatenate the columns of one field.
 
-    `chunks`: the chunks of rows that the columns belong to.
     `columns`: the column of each chunk; None if the chunk lacks the field.
+    `chunks`: the chunks of rows that the columns belong to.
 
     Return None if all chunks lack the field. Raise SchemaError if the types of the columns cannot be combined.
     """

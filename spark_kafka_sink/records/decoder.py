@@ -1,12 +1,13 @@
 """Decodes record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
 
-Where a record starts is known only from the length of the record before it. A loop therefore reads the lengths. It
-skips over a run of records with equal size in one step. After that, each field is read for all records at once: the
-positions of the field in all records are an array, and numpy gathers the bytes at these positions (_RecordReader).
+A record starts where the previous one ends, so a loop first reads the lengths of the records one by one. If many
+consecutive records have the same size, it skips over them in one step. After that, each field is read for all records
+at once: the positions of the field in all records are an array, and numpy gathers the bytes at these positions
+(_RecordReader).
 
 Batches come from a peer and are not trusted. Every length is compared with the available bytes before it is used, and
-malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: the decompressed bytes, the
-positions and lengths of all records, and those of all headers.
+malformed batches raise DecodeError. `max_bytes` limits the memory for decoding a batch: the decompressed bytes, and the
+positions and lengths of all records and headers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DEFAULT_MAX_BYTES = 256 << 20
 """Default memory limit for decoding one batch."""
 MIN_RECORD_BYTES = 7
 """Minimum size of a record: one byte each for its length, attributes, two deltas, two lengths and header count."""
-# Memory, as measured, for the positions and lengths of one record or header. On the wire, it may be much smaller.
+# Measured memory for the positions and lengths of a record or header, which may be much smaller on the wire.
 DECODING_BYTES_PER_RECORD = 110
 DECODING_BYTES_PER_HEADER = 64
 
@@ -59,7 +60,7 @@ _MAX_INT64_VARINT_BYTES = 10
 _PADDING_BYTES = 16
 """Number of zeros appended to the records, so that reading a truncated varint stays in bounds.
 
-The position after such a varint is beyond the end of the records, which is then detected.
+The read then ends beyond the end of the records, which a later check detects.
 """
 _KEY_STARTS, _KEY_LENGTHS, _VALUE_STARTS, _VALUE_LENGTHS = range(4)
 """The rows of `_RecordFields.header_ranges`."""
@@ -201,9 +202,9 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         equal_count = equal_count + 1 if position - start == size else 0
         size = position - start
         if equal_count >= _MIN_RUN_RECORDS:
-            # The next records probably have the same size, too. Find out how many do, and add them in one step. Their
-            # number is limited by the records that are missing and by the bytes that are left. One is subtracted,
-            # because the bytes from `start` on include the record that was just added.
+            # The next records probably have the same size, too. Find out how many do, and add them in one step. There
+            # are at most as many as records are missing, and at most as many as fit into the remaining bytes. One is
+            # subtracted, because the bytes from `start` on include the record that was just added.
             max_run_length = min(count - len(ends), (data_end - start) // size - 1)
             run_length = _count_equal_sizes(data, start, size, max_run_length)
             run_end = position + run_length * size
@@ -465,7 +466,8 @@ def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions
     The ranges must ascend and must not overlap.
     """
     # Let Arrow copy the bytes: an array whose offsets are the start and the end of each range in turn has the ranges as
-    # its even elements, and the gaps between them as its odd elements. `take` then copies the even elements.
+    # its even elements, and the gaps between them as its odd elements. `take` then copies the even elements. For
+    # example, the offsets [2, 5, 7, 8] describe the elements 2 to 5 (range), 5 to 7 (gap) and 7 to 8 (range).
     row_count = len(starts)
     if not row_count:
         return pa.nulls(0, pa.binary())

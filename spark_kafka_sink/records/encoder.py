@@ -11,9 +11,9 @@
     headerCount     varint
     headers         for each: keyLength, key, valueLength, value
 
-The input is split into *slices* (batch_slicing.py): the rows that go to one batch. Their records are written to
-buffers one after the other (joined_rows.py), in the order of the slices. A buffer holds a few thousand records. A slice
-is never split between buffers, so its records are contiguous, and can be compressed or sent without a copy.
+The rows come in *slices* (batch_slicing.py). A slice consists of the rows that go to one batch. The records of all
+slices are written one after the other to buffers of a few thousand records (joined_rows.py). A slice is never split
+between buffers, so its records are contiguous, and can be compressed or sent without a copy.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def encode_records(
     if not starts:
         return []
     row_counts: NDArray[np.int64] = np.subtract(stops, starts)
-    # If a slice is appended to an open batch, its base timestamp is that of the batch. Any other slice starts a batch,
-    # whose base timestamp is the timestamp of its first row.
+    # If a slice is appended to an open batch, it uses the batch's base timestamp. Any other slice starts a batch, and
+    # the timestamp of its first row becomes the base timestamp.
     if columns.timestamp is None:
         base_timestamps = [now_ms if base is None else base for base in slices.base_timestamps]
         max_timestamps = [now_ms] * len(base_timestamps)
@@ -93,7 +93,8 @@ def encode_records(
         max_timestamps = np.maximum.reduceat(times, starts).tolist()
         timestamp_deltas = times - np.repeat(base_timestamps, row_counts)
     # Number all rows, then shift the numbers of each slice, so that they begin at the slice's first offset delta
-    # instead of at the index of its first row.
+    # instead of at the index of its first row. For example, if the slice of the rows [2, 5) is appended to an open
+    # batch of 7 records, its numbers 2, 3, 4 become 7, 8, 9.
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, slices.first_offset_deltas).astype(np.int32), row_counts)
     records = _build_records(columns, timestamp_deltas, offset_deltas, order)
@@ -125,8 +126,8 @@ def _find_buffer_stops(columns: RecordColumns, row_stops: Sequence[int]) -> list
 
     `row_stops`: the index after the last row of each slice.
     """
-    rows_per_target = TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes)
-    max_rows = min(MAX_CHUNK_ROWS, rows_per_target)  # as if all rows had the average size
+    rows_per_target = TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes)  # for rows of the average size
+    max_rows = min(MAX_CHUNK_ROWS, rows_per_target)
     slice_stops = [0]
     while slice_stops[-1] < len(row_stops):
         start = slice_stops[-1]

@@ -1,9 +1,12 @@
 """Field: encoded numbers of a column, such as varints, floats, tags and constants.
 
-A `Field` has up to 8 bytes per row, which are stored in an integer, the *word*. The lowest byte of the word comes
-first. The *width* is the number of bytes that a row has; all other bytes of the word are 0. A row of width 0 has no
-bytes. If all rows are equal, the word and the width are plain ints instead of arrays. Adjacent fields are merged as
-long as they fit into 8 bytes together, because writing a field takes equally long for any width (joined_rows.py).
+A `Field` has up to 8 bytes per row. They are stored in an integer, the *word*, whose lowest byte comes first. The
+*width* is the number of bytes of a row, which may be 0; all other bytes of its word are 0. For example, a row with the
+bytes AC 02 has the word 0x02AC and the width 2. If all rows are equal, the word and the width are plain ints instead of
+arrays.
+
+Writing a field takes equally long for any width (joined_rows.py). Adjacent fields are therefore merged as long as they
+fit into 8 bytes together.
 
 Kafka, Avro and Protobuf encode numbers as varints. A varint consists of groups of 7 bits, lowest group first, with one
 group per byte. The high bit of a byte is set if another byte follows. Signed numbers are first mapped to unsigned
@@ -108,6 +111,7 @@ def build_signed_varint_fields(values: NDArray[Any]) -> list[Field]:
         return [*build_constant_fields(encode_varint(lowest))]
     zigzag_values = numbers << 1
     if lowest < 0:
+        # The shift gives -1, whose bits are all set, for a negative number, and 0 for any other.
         sign_bit = 8 * numbers.itemsize - 1
         zigzag_values ^= numbers >> sign_bit
     max_value = max(encode_zigzag(lowest), encode_zigzag(highest))
@@ -174,12 +178,10 @@ def merge_fields(columns: Sequence[Any]) -> list[Any]:
 
 
 def _concatenate_fields(first_field: Field, second_field: Field) -> Field:
-    """Return a field whose rows have the bytes of the first field, followed by those of the second.
-
-    The fields must fit into 8 bytes together.
-    """
+    """Concatenate two fields row by row. They must fit into 8 bytes together."""
     width, max_width = first_field.width + second_field.width, first_field.max_width + second_field.max_width
-    # If a field is equal in all rows, its word and width are ints, and some of the arrays need not be computed.
+    # The lowest byte comes first, so shift the second field above the bytes of the first. If a field is equal in all
+    # rows, its word and width are ints, and some of the arrays need not be computed.
     if isinstance(second_field.word, int) and second_field.word == 0:
         return Field(first_field.word, width, max_width)
     if isinstance(second_field.word, int) and isinstance(first_field.width, int):

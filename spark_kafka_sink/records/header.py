@@ -17,7 +17,7 @@
 
 Records do not depend on the header, so they are encoded only once. If a batch is retried, or sent with another producer
 id or epoch, it gets a new header, with a new CRC over the same records. The records of a batch are passed as segments:
-buffers whose concatenation is the body of the batch.
+buffers that together form the body of the batch.
 """
 
 from __future__ import annotations
@@ -201,5 +201,5 @@ def patch_header(
 
 
 def _build_old_format_error(magic: int) -> UnsupportedFormatError:
-    """Build the error for record format v0 or v1, whose number is its magic byte."""
+    """Build the error for record format v0 or v1. The magic byte is the version number."""
     return UnsupportedFormatError(f"Record format v{magic} from before Kafka 0.11 is not supported. Only v2 is.")

@@ -1,8 +1,8 @@
 """Reads, encodes and extends the headers of records.
 
 A column of headers is an Arrow array of maps, or of lists of structs with a key and a value. Its child arrays hold the
-headers of all rows one after the other. Each header is encoded as a row of bytes (joined_rows.py): key length, key,
-value length, value. The encoded headers of one record are therefore a slice of all encoded headers.
+headers of all rows one after the other. All headers are encoded into one buffer in this order (joined_rows.py), each as
+key length, key, value length, value. The encoded headers of one record are a slice of this buffer.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def append_headers(
     A null header becomes a header with a null key.
 
     `headers`: the headers that the rows already have; None if they have none.
-    `new_headers`: for each header to add, its name, and a column with its value in each row.
+    `new_headers`: the headers to add, each with its name and a column that contains its value for each row.
     `key_type`: the type of the keys; string by default.
     `skip_nulls`: whether to add no header to a row in which the value is null. By default, a header with a null value
     is added.
@@ -115,6 +115,9 @@ def _interleave_headers(
 
     Return `starts` for the result, and the source of each header of the result. A source is an index into the
     concatenation of the existing headers and all columns of new headers, each of which has one element per row.
+
+    For example, row 0 has the header a, row 1 has b, and both get a header from the column [x, y]. The concatenation is
+    [a, b, x, y], and the result a, x, b, y has the starts [0, 2, 4] and the sources [0, 2, 1, 3].
     """
     row_count, existing_count = len(starts) - 1, int(starts[-1])
     added_counts = np.zeros(row_count, np.int64)
@@ -155,6 +158,7 @@ def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
         invalid_mask |= ~headers.present_mask
     if not invalid_mask.any():
         return np.zeros(0, np.int64)
+    # Find the row of each invalid header. With the starts [0, 2, 2, 3], header 1 is in row 0, and header 2 in row 2.
     row_indices = np.searchsorted(headers.starts, np.nonzero(invalid_mask)[0], side="right") - 1
     return np.unique(row_indices)
 

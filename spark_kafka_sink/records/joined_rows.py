@@ -10,10 +10,12 @@ The builder creates a table of views, with one row per row of the result and one
 Arrow call then writes the bytes of all views one after the other. Payloads are not copied before this call; only their
 views are put in order.
 
-Writing a view takes as long as writing a short value, so adjacent fields are merged into one view. A constant field at
-the end of every row, the *row suffix*, is merged with the length at the start of the next row. The first row then also
-begins with a suffix, which is skipped, and the suffix of the last row gets a view of its own. For example, these are
-the values `a` and `bc`, each between a length (a signed varint: 04 stands for 2 bytes, `a` and 00) and the suffix 00:
+Every view costs as much time as writing a short value, so adjacent fields are merged into one view.
+
+Records end with a constant field if they have no headers. Such a *row suffix* is merged with the length at the start of
+the next row. The first row then also begins with a suffix, which is skipped, and the suffix of the last row gets a view
+of its own. For example, these are the values `a` and `bc`, each between a length (a signed varint: 04 stands for 2
+bytes, `a` and 00) and the suffix 00:
 
     views     00 04, a, 00 06, bc, 00
     rows      04 a 00, 06 bc 00
@@ -67,13 +69,13 @@ and held 15 MB more.
 
 
 class JoinedRowsBuilder:
-    """Builds rows from columns. Each `add` method appends a column to all rows. `join` can be called only once."""
+    """Builds rows from columns. Each `add` method appends a column to all rows. `join` may be called only once."""
 
     def __init__(self, row_count: int, order: NDArray[np.int32] | None = None) -> None:
         """Create a builder of `row_count` empty rows.
 
-        `order`: for each row, the index of its payloads in the columns that are added; None if payloads are added in
-        the order of the rows. Numbers must always be added in the order of the rows.
+        `order`: for each row, the index of its payloads in the columns that are added; None if the columns are already
+        in the order of the rows. Numbers must always be added in the order of the rows.
         """
         self._row_count = row_count
         self._order = order
@@ -135,7 +137,7 @@ class JoinedRowsBuilder:
             self._sizes += length.width
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
-        """Write the rows to buffers. Yield each buffer, and the offset of each row in it, followed by the end offset.
+        """Write the rows to buffers. Yield each buffer, and the offsets of its rows, followed by the end offset.
 
         `stops`: the index after the last row of each buffer, in ascending order.
 

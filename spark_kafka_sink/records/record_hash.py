@@ -128,14 +128,14 @@ def _hash_chunk(columns: RecordColumns) -> UInt64Array:
 
 def _sum_headers(headers: HeaderColumn) -> UInt64Array:
     """Return, for each record, the sum over its header fields in the formula above: F^f * (...), for f from 2 on."""
-    # First the sum of each header without the power of F that its position in the record determines.
+    # First compute the sum of each header without the power of F, which depends on the header's position in its record.
     header_sums = _sum_fields(read_byte_column(headers.keys))
     header_sums += _FIELD_FACTOR * _sum_fields(read_byte_column(headers.values))
-    positions = np.arange(len(header_sums)) - np.repeat(headers.starts[:-1], headers.counts)
+    positions = np.arange(len(header_sums)) - np.repeat(headers.starts[:-1], headers.counts)  # counts [2, 1]: [0, 1, 0]
     field_powers = _compute_powers(_FIELD_FACTOR, 2 * int(headers.counts.max()) + 2)
     key_powers = field_powers[2::2]  # the key of header i is field 2 + 2i
     header_sums *= key_powers.take(positions)
-    # Then the sums of consecutive headers, as differences of cumulative sums. An overflow is harmless modulo 2^64.
+    # Then add up the headers of each record, as differences of cumulative sums. An overflow is harmless modulo 2^64.
     cumulative_sums = np.zeros(len(header_sums) + 1, np.uint64)
     np.cumsum(header_sums, out=cumulative_sums[1:])
     return cumulative_sums.take(headers.starts[1:]) - cumulative_sums.take(headers.starts[:-1])
@@ -164,8 +164,8 @@ def _sum_fields(column: ByteColumn) -> UInt64Array:
 def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
     """Return sum(field) for each field, computed block by block."""
     block_counts = (sizes + (_BLOCK_BYTES - 1)) // _BLOCK_BYTES  # rounded up
-    first_blocks = block_counts.cumsum() - block_counts
-    block_numbers = np.arange(int(block_counts.sum())) - np.repeat(first_blocks, block_counts)
+    first_blocks = block_counts.cumsum() - block_counts  # block_counts [2, 1] -> [0, 2]
+    block_numbers = np.arange(int(block_counts.sum())) - np.repeat(first_blocks, block_counts)  # [0, 1, 0]
     block_offsets = block_numbers * _BLOCK_BYTES
     block_sizes = np.minimum(np.repeat(sizes, block_counts) - block_offsets, _BLOCK_BYTES)
     sums = _sum_undivided_fields(data, np.repeat(starts, block_counts) + block_offsets, block_sizes)
@@ -174,7 +174,7 @@ def _sum_blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArr
 
 
 def _sum_undivided_fields(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> UInt64Array:
-    """Return sum(field) for each field, without dividing the fields into blocks. A block counts as a field here, too.
+    """Return sum(field) for each field, without dividing it into blocks. A field may also be a block of a longer one.
 
     `starts`: the position in `data` of each field, in ascending order.
     `sizes`: the size of each field, at most _MAX_UNDIVIDED_BYTES.
@@ -202,7 +202,7 @@ def _sum_words(
 ) -> UInt64Array:
     """Return sum(field) for each field. No field may have more than `word_count` words.
 
-    There must be `word_count` words of data from each start on.
+    Each start must be followed by at least `word_count` words of data.
     """
     words = _gather_words(data, starts, word_count)
     # A gathered word may contain bytes after the end of its field. Replace these bytes by zeros.
@@ -228,6 +228,7 @@ def _build_masks(word_count: int) -> UInt64Array:
     The matrix has at most 1 MB.
     """
     width = word_count * _WORD_BYTES
+    # np.tri with -1 returns a matrix in which row n begins with n ones.
     masks: UInt64Array = (np.tri(width + 1, width, -1, np.uint8) * np.uint8(255)).view("<u8")
     return masks
 

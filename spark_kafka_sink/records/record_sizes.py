@@ -32,11 +32,11 @@ from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 MAX_OFFSET_DELTA_BYTES = 4
 """Maximum width of an offset delta, enough for 134 million records in a batch."""
 COMMON_TIMESTAMP_DELTA_BYTES = 6
-"""Maximum width of the delta between two timestamps from -1 (no timestamp) to _MAX_COMMON_TIMESTAMP."""
+"""Maximum width of the delta between two timestamps from -1 (no timestamp) to just below _MAX_COMMON_TIMESTAMP."""
 _MAX_TIMESTAMP_DELTA_BYTES = 10
 """Maximum width of the delta between any two timestamps."""
 _MAX_COMMON_TIMESTAMP = (1 << 41) - 1
-"""A time in 2039."""
+"""A time in 2039. Earlier timestamps have deltas of at most COMMON_TIMESTAMP_DELTA_BYTES."""
 _MAX_YEAR = 292_278_994
 """Last year that a Kafka timestamp, a signed 64-bit number of milliseconds since 1970, can represent."""
 _ATTRIBUTES_BYTES = 1
@@ -136,7 +136,7 @@ def _compute_timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
 
 
 def _find_rows_by_chunk(column: ArrowColumn, find_rows: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Call `find_rows` with each chunk of a column, and return the indices of all rows that it finds in the column."""
+    """Call `find_rows` with each chunk of a column. Return the indices of the found rows in the whole column."""
     if isinstance(column, pa.Array):
         return find_rows(column)
     row_indices, chunk_start = [np.zeros(0, np.int64)], 0

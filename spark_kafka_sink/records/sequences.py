@@ -1,8 +1,8 @@
 """Arithmetic on sequence numbers, which wrap around from 2^31 - 1 to 0.
 
 Sequence numbers count the records that an idempotent producer sends to a partition. The sequence number of a batch is
-that of its first record. Because the numbers wrap around, two of them can be compared only if they are less than 2^30
-apart.
+that of its first record. Since the numbers wrap around, `is_after` can compare two of them only if they are less than
+2^30 apart.
 
     increment(2**31 - 1, 1) == 0
     compute_last_sequence(5, record_count=3) == 7

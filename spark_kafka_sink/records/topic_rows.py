@@ -35,9 +35,9 @@ class RowsByTopic(NamedTuple):
     """The topics of a batch, and the rows of each topic."""
 
     topics: Sequence[str | None]
-    """The topics in the order in which they first appear, including None if the topic of a row is null."""
+    """The topics in the order in which they first appear. They include None if the topic of a row is null."""
     topic_rows: Iterable[TopicRows]
-    """The rows of each topic. Iteration copies them topic by topic, so that only one copy exists at a time."""
+    """The rows of each topic. They are copied during the iteration, so that only one topic's copy exists at a time."""
 
 
 def split_by_topic(topic: pa.Array, columns: RecordColumns, partition: int | pa.Array | None) -> RowsByTopic:
@@ -75,4 +75,5 @@ def _group_by_topic(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.
     topic_indices = integers_to_numpy(encoded_topics.indices)
     order = np.argsort(topic_indices, kind="stable")
     ends = np.cumsum(np.bincount(topic_indices, minlength=len(names)))
+    # topic_indices [0, 1, 0] -> order [0, 2, 1], ends [2, 3], row indices [0, 2] and [1]
     return names, np.split(order, ends[:-1])

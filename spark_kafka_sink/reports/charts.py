@@ -45,7 +45,7 @@ _FAILURE_MARK_OFFSET = 4
 _MIN_NAME_DISTANCE = 13
 """Minimum vertical distance between the names of two lines."""
 _PAUSE_FACTOR = 5
-"""Multiple of the median gap between two writes above which a gap interrupts a line."""
+"""A gap between two writes interrupts a line if it is longer than this multiple of the median gap."""
 _ROUNDING_TOLERANCE = 1e-9
 _MIN_COLUMN_WIDTH = 1.0
 _MAX_COLUMN_WIDTH = 40
@@ -189,7 +189,10 @@ def draw_bar_chart(
 
 
 def compute_ticks(max_value: float, max_steps: int = 4) -> list[float]:
-    """Return axis ticks from 0 to at least `max_value`. The step is 1, 2 or 5 times a power of ten."""
+    """Return axis ticks from 0 to at least `max_value`. The step is 1, 2 or 5 times a power of ten.
+
+    For example, the ticks for 7 are 0, 2, 4, 6 and 8.
+    """
     if not max_value > 0:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(max_value / max_steps))

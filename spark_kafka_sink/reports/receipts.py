@@ -1,11 +1,11 @@
 """Compare a receipt with the records in a topic, to find records that are missing, duplicated, altered or moved.
 
 A receipt consists of a report's offset ranges and a digest for each range. The digest is the sum of the written
-records' hashes. If records were added to a range, the digest of its records now exceeds the receipt's digest by the sum
-of the added records' hashes.
+records' hashes. If records were added to a range, the digest of its current records exceeds the receipt's digest by the
+sum of the added records' hashes.
 
-A partition that differs from its receipt goes undetected with a probability of about 2^-64. The records that make the
-difference can be located only if all written records are still present and other records were added.
+A partition that differs from its receipt goes undetected with a probability of about 2^-64. The records that cause the
+difference can be located only if records were added and all written records are still present.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ExtraRecords(NamedTuple):
 
 
 class FoundRecords:
-    """The records found in one partition within the receipt's offset range: their count, digest and hashes."""
+    """The records found in a partition within the receipt's offset range: their count, digest and hashes."""
 
     def __init__(self) -> None:
         self.record_count = 0
@@ -121,7 +121,7 @@ def _find_consecutive_run(hashes: UInt64Array, count: int, digest: int) -> NDArr
     """Return the positions of the last run of `count` records whose hashes add up to `digest`, or None."""
     # A digest is a sum modulo 2^128, but numpy computes sums modulo 2^64, so these sums only find candidates.
     cumulative_sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes)])
-    run_sums = cumulative_sums[count:] - cumulative_sums[:-count]
+    run_sums = cumulative_sums[count:] - cumulative_sums[:-count]  # at index i: the sum of hashes[i : i + count]
     candidate_starts = np.flatnonzero(run_sums == np.uint64(digest % (1 << 64)))
     for start in reversed(candidate_starts.tolist()):
         run = np.arange(start, start + count)
@@ -141,7 +141,8 @@ def compare_topic(
 ) -> dict[int, PartitionResult]:
     """Compare a topic's receipt with the records found in its offset ranges. Return the result for each partition.
 
-    If the partitions that differ from their receipts together contain exactly the written records, they are MOVED.
+    If the partitions that differ from their receipts together contain exactly the written records, their outcome is
+    MOVED.
     """
     results = {
         partition: compare_partition(written_range, records_by_partition[partition])

@@ -13,7 +13,7 @@ from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.reports.write_report import WriteReport
 
 SKEW_THRESHOLD = 1.5
-"""Ratio of the largest row count to the mean from which on rows count as skewed."""
+"""Rows count as skewed if the largest row count is at least this many times the mean."""
 
 
 def compute_skew(row_counts: Collection[int], mean: float | None = None) -> float:
@@ -47,8 +47,9 @@ def describe_task_skew(report: WriteReport) -> str:
 def _describe_distribution(
     noun: str, row_counts: Mapping[str, int], *, total_count: int, mean: float | None = None
 ) -> str:
-    """Describe the distribution of rows over `total_count` units, of which `row_counts` contains at least the largest.
+    """Describe the distribution of rows over `total_count` units.
 
+    `row_counts`: the row count by unit name; may omit units, but not the largest.
     `mean`: the mean over all units; computed from `row_counts` if None.
     """
     if not row_counts:

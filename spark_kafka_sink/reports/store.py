@@ -210,8 +210,8 @@ def _read_text(file_system: FileSystem, path_in_system: str) -> str:
 def _read_latest_reports(path: str, suffix: str) -> list[str]:
     """Return the most recent reports, each as a JSON string, with the latest one last.
 
-    If `path` is a file, they are its last lines. If it is a directory, they are its latest files that end in `suffix`.
-    Return an empty list if it is neither.
+    Read the last lines if `path` is a file, or the latest files with this suffix if it is a directory. Return an empty
+    list if it is neither.
     """
     from pyarrow.fs import FileType
 

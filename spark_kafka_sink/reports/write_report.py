@@ -1,4 +1,4 @@
-"""Report of a batch job or micro-batch. A report is stored as one line of JSON.
+"""The report of a batch job or micro-batch, which is stored as one line of JSON.
 
 A report counts the rows that brokers have acknowledged or, with acks=0, the rows that were sent. To combine several
 reports, merge their offset ranges and latency histograms, and add up their counters.
@@ -269,7 +269,7 @@ def _parse_partitions(entries: Iterable[Any]) -> OffsetRanges:
 
 
 def _parse_latency_counts(entries: Iterable[Any]) -> LatencyHistogram:
-    """Parse the JSON field `latency_counts`: pairs of a bucket's end in milliseconds and its number of records."""
+    """Parse the JSON field `latency_counts`: for each bucket, its end in milliseconds and its number of records."""
     latencies = LatencyHistogram()
     for bucket_end_ms, record_count in entries:
         if not isinstance(bucket_end_ms, int | float) or not 0 < bucket_end_ms < _MAX_INTEGER:

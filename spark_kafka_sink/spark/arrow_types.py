@@ -1,6 +1,6 @@
 """Maps Spark column types to the Arrow types that Spark uses to pass the columns to a Python data source.
 
-Spark's Arrow timestamps have the session's time zone, which only the tasks know. The types here have UTC instead.
+Spark's Arrow timestamps have the session's time zone. Only the tasks know it, so the types here have UTC instead.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def to_arrow_field(field: types.StructField, path: str) -> pa.Field:
 
 
 def _build_field(name: str, data_type: pa.DataType, *, is_nullable: bool) -> pa.Field:
-    """Build a field, which is always nullable if its type is null.
+    """Build a field. A field of type null is always nullable.
 
-    Arrow requires fields of type null to be nullable, but Spark declares the elements of `array()` as not nullable.
+    Arrow requires this, but Spark declares the elements of the empty `array()`, which have type null, as not nullable.
     """
     return pa.field(name, data_type, is_nullable or pa.types.is_null(data_type))

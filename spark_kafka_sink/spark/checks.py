@@ -38,8 +38,8 @@ _checked_connections: set[tuple[object, ...]] = set()
 """Targets and producer options that passed the connection check.
 
 Each connection is checked only once in a process, so that a broker that restarts between micro-batches does not fail a
-stream. Limitation: without `register`, the checks of each micro-batch run in a Python worker, and Spark stops workers
-that have been idle for a minute. The next worker checks the connection again.
+stream. Limitation: without `register`, the checks run in a Python worker for each micro-batch. Spark stops a worker
+that has been idle for a minute, and the next worker checks the connection again.
 """
 
 
@@ -54,9 +54,10 @@ def check_and_plan_write(
     """Check a write before any row is read, and return its parsed options and its column plan.
 
     Raise a KafkaSinkError if a check fails. Log messages are held back until the checks end, and dropped if a check
-    fails, so that the error is not accompanied by warnings.
+    fails, so that the user sees only the error.
 
-    `stream_start`: identifies the start of a stream; None for a batch write.
+    `stream_start`: an id for this run of the stream, or "" if `register` was not called. None for batch writes, unless
+    `register` runs them as micro-batches of a stream, and for the checks before a stream starts.
     `check_servers`: whether to check the connection to Kafka and the report's destinations as well, and to add the
     registry's schema ids to the plan.
     """
@@ -74,8 +75,8 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     Raise ConfigurationError with all faults in the options and the schema, or SchemaError if only the schema has
     faults.
     """
-    # If the options are invalid, the schema is still checked, so that one error reports all faults. For this case, take
-    # the topic and the encoded parts from the unparsed options. An encoder of None means that it could not be built.
+    # If the options are invalid, the schema is still checked, so that one error reports all faults. This check uses the
+    # topic and the encoded parts from the unparsed options, and None in place of encoders that cannot be built.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = dict.fromkeys(find_encoded_parts(options))
     # If `register` has distributed the rows, the last column is not the user's.
@@ -95,8 +96,8 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
             raise
         # plan_columns writes one line per fault.
         faults += str(error).splitlines()
-    # The distribution can be checked only with valid options and a valid schema. `sink_options` and `plan` are set if
-    # there are no faults.
+    # The distribution can be checked only with valid options and a valid schema. Without faults, `sink_options` and
+    # `plan` are set.
     if not faults:
         faults += find_distribution_faults(sink_options, plan, schema)
     if faults:
@@ -113,8 +114,7 @@ def check_servers_and_add_schema_ids(
 
     With createTopic, a missing topic is created. Raise a KafkaSinkError if a check fails.
 
-    `stream_start`: identifies the start of a stream; None for a batch write. A stream looks up the latest version of
-    each schema only once.
+    `stream_start`: as in `check_and_plan_write`. The latest schemas are cached by this id.
     """
     check_connection_and_create_topic(options, is_stream=stream_start is not None)
     check_report_options(options)
@@ -124,9 +124,9 @@ def check_servers_and_add_schema_ids(
 def check_connection_and_create_topic(options: SinkOptions, *, is_stream: bool = False) -> None:
     """Check that this process can write to Kafka and, with createTopic, create a missing topic.
 
-    A connection that has passed is not checked again in this process. With createTopic, each batch write repeats the
-    check, and creates the topic again if it has been deleted in the meantime. A stream does not, because this function
-    is called for each micro-batch, and a broker that restarts at that time must not fail the stream.
+    A connection that has passed the check is not checked again in this process, with one exception: with createTopic,
+    every batch write repeats the check, because the topic may have been deleted in the meantime. The micro-batches of a
+    stream do not repeat it, because a broker may restart between two of them, and this must not fail the stream.
 
     Raise PreflightError if the check fails or if the topic cannot be created.
     """
@@ -151,7 +151,7 @@ def check_connection_and_create_topic(options: SinkOptions, *, is_stream: bool =
 def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
     """Run the preflight checks and return their results, or an empty list if checkConnection is false.
 
-    Raise PreflightError if a check fails. The client's log messages about its connections are then dropped.
+    If a check fails, raise PreflightError, and drop the client's log messages about its connections.
     """
     if not options.check_connection:
         return []
@@ -179,8 +179,8 @@ def build_write_target(options: SinkOptions) -> Target:
     transactional_id = None
     prefix = ""
     if options.exactly_once_options is not None:
-        # If the user sets no prefix, different writes generate different ones, so permissions must be granted for all
-        # ids that begin with GENERATED_PREFIX. Check them with an example of such an id.
+        # If the user sets no prefix, each query or job gets its own. Users can then grant permissions only for all ids
+        # that begin with GENERATED_PREFIX, so check the permissions with an example of such an id.
         transactional_id = build_driver_id(options.exactly_once_options.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once_options.prefix or GENERATED_PREFIX
     return Target(

@@ -1,4 +1,4 @@
-"""The column contract of Spark's Kafka sink: checks the schema of a DataFrame and turns it into a ColumnPlan.
+"""Checks the schema of a DataFrame against the columns of Spark's Kafka sink, and turns it into a ColumnPlan.
 
 | column    | type                                                                     | meaning of null       |
 |-----------|--------------------------------------------------------------------------|-----------------------|
@@ -57,11 +57,11 @@ _TYPE_REMEDIES = {
     # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
     "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time; otherwise, drop or rename the column",
 }
-"""Remedies for columns for which a plain cast is not the right advice."""
+"""Remedies for columns for which a cast may be the wrong advice."""
 _CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
-"""The type that an error suggests casting each column to."""
+"""The type to which an error suggests casting each column."""
 _CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
-"""Types for which an error suggests a cast."""
+"""An error suggests a cast only if the column has one of these types."""
 
 
 def plan_columns(
@@ -103,7 +103,7 @@ def plan_columns(
 def _describe_case_mismatch(name: str, names: list[str]) -> str:
     """Return a remark about a column whose name differs from `name` only in case, or "" if there is none.
 
-    `names`: the names of all columns, of which none is equal to `name`.
+    `names`: the names of all columns. None of them is equal to `name`.
     """
     mismatch = next((other for other in names if other.lower() == name), None)
     return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""

@@ -1,8 +1,8 @@
-"""Finds the maximum number of concurrent tasks in a session. These tasks share the limit `maxBytesPerSecond`.
+"""Finds how many tasks can run concurrently in a session. These tasks share the limit `maxBytesPerSecond`.
 
-The maximum is the number of tasks that Spark's scheduler can run on the registered executors. On YARN and Kubernetes,
-some executors may register only after the write has started. The maximum is therefore at least the number of tasks that
-the requested executors can run.
+This is the number of tasks that Spark's scheduler can run on the registered executors. On YARN and Kubernetes, some
+executors may register only after the write has started. The result is therefore at least the number of tasks that the
+requested executors can run.
 
 `sparkContext.defaultParallelism` cannot be used, because it returns `spark.default.parallelism` if that is set, and
 ignores `spark.task.cpus`.
@@ -41,7 +41,7 @@ def _is_local(session: Any) -> bool:
 
 
 def _count_registered_task_slots(session: Any) -> int:
-    """Return how many tasks the registered executors can run concurrently, or 0 if the JVM does not say."""
+    """Return how many tasks the registered executors can run concurrently; 0 if the JVM does not provide the number."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
     context = session.sparkContext._jsc.sc()

@@ -1,10 +1,10 @@
-"""Runs the checks before a write on the driver if the program that calls `save` is a Spark Connect client.
+"""Runs the checks before a write on the driver, on behalf of a Spark Connect client.
 
 The driver may be in a different network and have different packages than the client, so it must run the checks itself.
-Spark Connect has no request for running checks. Instead, the client *reads* a DataFrame from `pykafka` with the option
-CHECK_OPTION. The DataFrame has no rows and one column, whose name contains the result as JSON. (Column metadata would
-be the natural place, but not every engine keeps it.) The driver determines the schema when it analyzes the DataFrame,
-and runs no task.
+Spark Connect has no request for this. Instead, the client *reads* a DataFrame from `pykafka` with the option
+CHECK_OPTION. When the driver analyzes this DataFrame, it runs the checks and returns their result as JSON in the name
+of the only column. (Column metadata would be the natural place, but not every engine keeps it.) The DataFrame has no
+rows, and no task is run.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def run_checks_on_driver(session: Any, options: Mapping[str, str], schema: Struc
 def run_checks_and_encode_result(options: Mapping[str, str]) -> StructType:
     """Run all checks on the driver for a Spark Connect client, and encode their result as a schema.
 
-    Before a job runs, the driver can return nothing except a schema to the client. The result is therefore the name of
-    the schema's only field: a JSON object, which the client decodes in `run_checks_on_driver`. The object contains the
-    column positions and the distribution or, if a check fails, the error's class and message.
+    Before a job runs, the driver can return only a schema to the client. The result is therefore a JSON object in the
+    name of the schema's only field. It contains the column positions and the distribution or, if a check fails, the
+    error's class and message. The client decodes it in `run_checks_on_driver`.
 
     `options`: the options of the read, which include the options of the write and CHECK_OPTION.
     """

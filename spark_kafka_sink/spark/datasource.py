@@ -47,7 +47,7 @@ class KafkaDataSource(DataSource):
         super().__init__(options)
         self._is_planning = True
         """Whether this process plans the write. False in the process that commits the micro-batches of a stream."""
-        # A planning worker creates the data source right after pyspark's daemon has collected the garbage, so the
+        # pyspark's daemon has collected the garbage right before the planning worker creates the data source, so the
         # remaining objects can be frozen now.
         update_gc_freeze()
 
@@ -86,7 +86,7 @@ class KafkaDataSource(DataSource):
         return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
-        """Return the writer for a micro-batch's tasks or, in a committing worker, the writer that commits it."""
+        """Return the writer for the tasks of a micro-batch or, in a committing worker, the writer that commits it."""
         # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
         stream_start = self.options.get(STREAM_START_OPTION)
         # To the checks, None means a batch write. An empty string means a stream that was started without `register`.
@@ -103,11 +103,10 @@ class KafkaDataSource(DataSource):
     ) -> tuple[SinkOptions, ColumnPlan]:
         """Check the write, and return its parsed options and its column plan. Raise a KafkaSinkError if a check fails.
 
-        The returned options omit those of the schema registry, so that its credentials are not pickled and sent to the
-        tasks.
+        The schema registry's options are removed from the result, so that its credentials are not pickled and sent to
+        the tasks.
 
-        `stream_start`: identifies the start of a stream; None for a batch write.
-        `check_servers`: as in `check_and_plan_write`.
+        `stream_start`, `check_servers`: as in `check_and_plan_write`.
         """
         install_stderr_handler()
         try:
@@ -118,6 +117,7 @@ class KafkaDataSource(DataSource):
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise
             # Without servers, this may be a write to a table: Spark does not pass on the options of CREATE TABLE.
+            # `from None`, because the new error repeats all faults.
             raise ConfigurationError([*error.faults, TABLE_OPTIONS_MESSAGE]) from None
         if options.distribution is not None:
             raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
@@ -134,7 +134,7 @@ def plan_batch_write(options: Mapping[str, str], schema: StructType) -> KafkaBat
     `options`: as checked by `register`, with lowercase names.
     """
     sink_options, plan = check_and_plan_write(options, schema, options.get(STREAM_START_OPTION))
-    sink_options = dataclasses.replace(sink_options, registry=None)  # the tasks must not get its credentials
+    sink_options = dataclasses.replace(sink_options, registry=None)  # the tasks must not get the registry's credentials
     return begin_batch_write(sink_options, plan, options, driver_process_id=os.getpid())
 
 

@@ -91,12 +91,13 @@ def _append_headers(
 ) -> pa.Array:
     """Append new headers to the original headers of each record.
 
-    `new_headers`: arrays of one value per record, by header key.
+    `new_headers`: the values of each new header, one for each record, by header key.
     """
     original_headers = None
     if headers is not None:
         original_headers = read_header_column(combine_chunks(headers))
-        # Headers without a key get an empty key, because a missing key may be the error that the dead letter reports.
+        # The record may have failed because a header has no key. Such a header gets an empty key in the dead letter,
+        # which would otherwise fail for the same reason.
         original_headers = replace(
             original_headers, keys=original_headers.keys.cast(pa.string()).fill_null(""), present_mask=None
         )

@@ -1,13 +1,13 @@
 """The `distribution` option: before the write, moves each row to the task that writes its partition or key.
 
-If each of a thousand tasks has rows for all partitions, each task connects to all brokers and its batches are small.
-After a shuffle, each task has all rows of a few partitions.
+Without this option, each of a thousand tasks may have rows for all partitions. Each task then connects to all brokers,
+and its batches are small. The option shuffles the rows, so that each task has all rows of a few partitions.
 
     partition  Rows of the same partition go to the same task. A row gets the same partition as without the option: the
                one in its `partition` column or, if there is none, the one that the Java client would compute from the
                murmur2 hash of the key. A row without a key is partitioned by a hash of its content, so that it goes to
-               the same task again if Spark reruns a task that was lost. The computed partition is carried in an extra
-               last column rather than in `partition`, which may be part of the value and must not change.
+               the same task again if Spark reruns a lost task. The partitions are stored in an extra last column,
+               because the column `partition` may be part of the value and must not change.
     key        Rows with the same key go to the same task. Spark hashes the keys in the JVM, so no Python UDF is needed.
                Rows without a key are spread by a hash of their content.
 
@@ -88,15 +88,15 @@ class Distribution:
     content_positions: tuple[int, ...]
     """The positions of the columns to hash for a row without a key; empty for BY_KEY if every row has a key."""
     sort_order: tuple[SortPosition, ...]
-    """The columns to sort by: first by the first one, then by the others in turn."""
+    """The columns to sort by, the most significant first."""
     task_count: int | None
     """The number of tasks after the shuffle; None for Spark's default."""
     partition_count: int | None
     """The topic's partition count; None for BY_KEY, which does not need it."""
 
     def to_json(self) -> str:
-        # Keep these keys: a Spark Connect client and its driver need the same version of this package, but if only one
-        # of them has been upgraded, they should still understand each other.
+        # Do not rename these keys. A Spark Connect client and its driver need the same version of this package, but
+        # they should understand each other even if only one of them has been upgraded.
         fields = {
             "by": self.strategy,
             "partition": self.partition_position,
@@ -131,7 +131,7 @@ class Distribution:
 
 
 class WritePlan(NamedTuple):
-    """The result of the checks before a write: the columns and the tasks in which its rows are written."""
+    """The result of the checks before a write: which columns are written, and how rows are distributed over tasks."""
 
     column_positions: list[int]
     """Positions of the columns that the sink uses."""
@@ -188,7 +188,7 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
 
     For BY_PARTITION, fetch the topic's number of partitions from a broker. Raise PreflightError if this fails.
 
-    A row goes to a task by the first of these that it has:
+    The task of a row is determined by the first of these that the row has:
 
     BY_PARTITION  the column `partition`, the key (unless the partitioner ignores keys), the content of the row
     BY_KEY        the key, the content of the row
@@ -220,10 +220,11 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
 
 
 def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distribution:
-    """Return the distribution of a micro-batch, with fewer tasks if it is by key and adaptive execution is disabled.
+    """Limit the number of tasks that write a micro-batch, if it is distributed by key. Return the new distribution.
 
-    A stateful query runs without adaptive execution, which would otherwise coalesce small shuffle partitions. Instead
-    of 200 tasks for a few rows, the micro-batch gets as many tasks as can run concurrently, if that number is known.
+    After a shuffle, Spark starts 200 tasks by default, even for a few rows. Usually, adaptive execution coalesces small
+    shuffle partitions, but a stateful query runs without it. Such a micro-batch gets at most as many tasks as can run
+    concurrently, if that number is known and the user has not set a number.
     """
     if distribution.strategy != BY_KEY or distribution.task_count is not None:
         return distribution

@@ -1,4 +1,4 @@
-"""Build the error of a failed task, which groups the failed records by destination and reason and names a remedy."""
+"""Build the error of a failed task. It groups the failed records by destination and reason, and names a remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity
 
 _MAX_GROUPS = 10
-"""Number of groups in an error. The records of all further groups are only counted."""
+"""Maximum number of groups in an error. The records of all further groups are only counted."""
 _MAX_KEY_CHARACTERS = 60
 
 
@@ -57,7 +57,8 @@ class Failures:
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
         """Add failed rows. Only the first few groups are kept, so that the error stays short."""
         self._record_count += rows.num_rows
-        # Batches that failed for the same cause may have different messages, for example with "never sent".
+        # Batches that failed for the same cause may have different messages, for example with "never sent", so group by
+        # the cause.
         key = _GroupKey(topic, partition, str(error.__cause__ or error))
         if key not in self._groups and len(self._groups) >= _MAX_GROUPS:
             return
@@ -90,7 +91,7 @@ class Failures:
 
 
 def _format_reason(error: KafkaSinkError) -> str:
-    """Format the error without its topic and partition, which the line of its group names."""
+    """Format the error without its topic and partition, because the line of its group already names them."""
     return f"{type(error).__name__}: {add_kafka_prefix(error.reason)}"
 
 
@@ -133,5 +134,5 @@ def _describe_first_key(rows: RecordColumns) -> str:
 
 
 def is_record_error(error: KafkaSinkError) -> bool:
-    """Return whether the record itself caused the error, which means that the broker may accept other records."""
+    """Return whether the record itself caused the error. The broker may then accept other records."""
     return isinstance(error, (RecordTooLargeError, InvalidRecordError))

@@ -1,14 +1,14 @@
 """Sends OpenLineage events during a write (`pip install "spark-kafka-sink[openlineage]"`).
 
-The program that calls `save` or `start` sends all events. It has Spark's settings, and it sees when a write fails or is
-interrupted, even before Spark plans the write. The credentials of the lineage server never leave this program.
+The program that calls `save` or `start` sends all events. It has Spark's settings, and it notices when a write fails or
+is interrupted, even before Spark plans the write. The credentials of the lineage server never leave this program.
 
     save     START, then COMPLETE, FAIL or ABORT
     start    START, RUNNING while micro-batches are committed, then COMPLETE, FAIL or ABORT when the query ends
 
-The number of written rows is in the report, which is created in another process (report_publishing.py). That process
-saves the report in a temporary directory. This program creates the directory and passes its path as an internal option
-of the write.
+The events contain the number of written rows, which is in the write report. The report is usually created in another
+process (report_publishing.py). To receive it, this program creates a temporary directory and sets its path as an
+internal option of the write. The report is saved there.
 
 No write waits for an event (lineage_sender.py). When the program exits, it waits a few seconds for unsent events.
 """
@@ -119,7 +119,7 @@ class LineageWrite:
         return query
 
     def watch(self, query: Any) -> None:
-        """Send RUNNING after micro-batches until the query ends, then COMPLETE, FAIL or ABORT."""
+        """Wait until the query ends. Send RUNNING after micro-batches, and finally COMPLETE, FAIL or ABORT."""
         error: Exception | None = None
         try:
             while not query.awaitTermination(_PROGRESS_INTERVAL_SECONDS):
@@ -128,7 +128,7 @@ class LineageWrite:
             error = failure
         except (Py4JError, OSError):
             self._abort("The connection to Spark was lost before the query ended.")
-        # This sends nothing if ABORT was sent above, because the run has then ended.
+        # If ABORT was sent above, the run has ended, and this sends nothing.
         self.end(error)
         _queries.pop(self, None)
 
@@ -148,7 +148,7 @@ class LineageWrite:
                 watcher.join(timeout_s)  # let the watcher send the last event
             else:
                 self.watch(query)
-        # This sends nothing if the run has ended in the meantime.
+        # If the run has ended in the meantime, this sends nothing.
         self._abort("The program ended before the query.")
 
     def end(self, error: BaseException | None = None) -> None:
@@ -208,7 +208,7 @@ class LineageWrite:
         """Return the error's class and message on one line, without stack traces and secrets."""
         # If a task failed, its error is quoted in the message of Spark's error.
         error = parse_task_error(str(error)) or error
-        # Except for its header, each line of a stack trace is indented.
+        # Drop stack traces. All of their lines are indented, except for the header.
         message_lines = [
             line
             for line in str(error).splitlines()
@@ -277,7 +277,7 @@ def get_or_create_sender(settings: Mapping[str, str]) -> EventSender | None:
 def finish_at_exit() -> None:
     """End the runs of all queries that are still running, and wait a few seconds for unsent events."""
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS
-    # Copy the entries, because the watchers remove those of queries that end in the meantime.
+    # Copy the entries, because a watcher removes its entry when its query ends in the meantime.
     for write, watched_query in list(_queries.items()):
         write.end_at_exit(watched_query, max(0.0, deadline - time.monotonic()))
     flush_events(deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""Build the OpenLineage run of a write from Spark's settings, and the run's events. Pure functions without I/O.
+"""Build the OpenLineage run of a write from Spark's settings, and the events of the run, without I/O.
 
 The settings are those of OpenLineage's Spark listener (`spark.openlineage.*`). Names follow the listener's rules, so
 that the sink's events and the listener's events belong to the same job. This module requires the package
@@ -65,7 +65,7 @@ class SparkWrite:
 
 @dataclass(frozen=True)
 class ParentRun:
-    """The parent or the root of a LineageRun. It is a run of a different job."""
+    """The parent or the root of a LineageRun: a run of a different job."""
 
     run_id: str
     job_namespace: str
@@ -147,9 +147,9 @@ def normalize_name(name: str) -> str:
     decomposed_name = unicodedata.normalize("NFKD", trimmed_name)
     # The categories that start with M are those of combining marks, such as accents.
     text = "".join(character for character in decomposed_name if not unicodedata.category(character).startswith("M"))
-    text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
-    text = re.sub(r"(?<!^)([A-Z])([a-z])", r" \1\2", text)
-    text = re.sub(r"([0-9])([A-Z])", r"\1 \2", text)
+    text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)  # dailyOrders -> daily Orders
+    text = re.sub(r"(?<!^)([A-Z])([a-z])", r" \1\2", text)  # JSONExport -> JSON Export
+    text = re.sub(r"([0-9])([A-Z])", r"\1 \2", text)  # V2API -> V2 API
     return re.sub(r"[^a-z0-9]+", "_", text.lower())
 
 
@@ -185,9 +185,12 @@ def _find_parent_and_root(
 ) -> tuple[ParentRun | None, ParentRun | None]:
     """Return the parent and the root of the run, each None if the settings do not name it.
 
-    The parent is the listener's run of the Spark application if a setting fixes the id of that run. Otherwise, the
-    listener generates an id that we cannot know, so the parent is the run that started the application. Settings of the
-    root that are missing are taken from the run that started the application or, if there is none, from the parent.
+    The parent is the listener's run of the Spark application, if the setting `applicationRunId` contains its id.
+    Otherwise, the listener generates an id that we cannot know. The parent is then the run that started the
+    application.
+
+    The root is the run in the settings `rootParent*`. Missing values are taken from the run that started the
+    application or, if there is none, from the parent.
     """
     launching_run = _build_parent_run(
         settings,

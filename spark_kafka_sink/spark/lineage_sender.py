@@ -1,8 +1,10 @@
 """Sends OpenLineage events in the background, through the transports of `openlineage-python`.
 
-The transport settings are those of OpenLineage's Spark listener. Secret settings never reach the log. The OpenLineage
-package logs a transport's configuration at DEBUG, so headers, URL parameters and passwords are not part of the
-configuration but set on the HTTP session. Errors are logged without their text, because the text may repeat the URL.
+The transport settings are those of OpenLineage's Spark listener.
+
+Secret settings never reach the log. The OpenLineage package logs a transport's configuration at DEBUG, so headers, URL
+parameters and passwords are set on the HTTP session instead of in the configuration. Errors are logged without their
+text, which may contain the URL.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _DEFAULT_TIMEOUT_MS = 5_000
 _API_KEY_PARAMETER = "api_key"
 """URL parameter with an API key, which becomes an Authorization header."""
 _MAX_QUEUED_EVENTS = 1_000
-"""Maximum number of queued events. If a server does not respond, further events are dropped, to limit the memory."""
+"""Maximum number of queued events. If a server does not respond, later events are dropped, to limit the memory."""
 _UNSUPPORTED_TRANSPORT_MESSAGE = (
     "spark.openlineage.transport.type is '{}'. This sink supports only the http, console and file transports. Set one "
     "of them, or ignore this message if OpenLineage's Spark listener is all that you need."
@@ -43,7 +45,7 @@ _MISSING_LOCATION_MESSAGE = "spark.openlineage.transport.location is missing. Se
 
 
 class EventSender:
-    """Sends events in order, from a background thread that ends when the queue is empty.
+    """Sends events in order. A background thread sends them, and ends when the queue is empty.
 
     `target`: a name for the destination in log messages.
     """
@@ -120,7 +122,7 @@ class EventSender:
             self._is_running = False
 
     def _send(self, event: RunEvent) -> None:
-        """Send one event. Errors are logged: the first one as a warning, later ones at DEBUG."""
+        """Send one event. Log an error as a warning if it is the first one, otherwise at DEBUG."""
         try:
             self._transport.emit(event)
         except Exception as error:  # any error of a transport or of a user's token provider

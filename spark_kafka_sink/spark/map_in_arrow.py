@@ -1,8 +1,8 @@
 """Writes a DataFrame through `mapInArrow` instead of the data source (the option `writeMethod`).
 
-Spark 3.5 has no Python data sources, so all writes go through `mapInArrow` there. From Spark 4.0 on, the data source is
-the default. For a data source, Spark starts four Python daemons: to look it up, to plan the write, to run the tasks and
-to commit. `mapInArrow` needs only the daemon for the tasks, so a short job ends sooner.
+Spark 3.5 has no Python data sources, so all of its writes go through `mapInArrow`. From Spark 4.0 on, the data source
+is the default. For a data source, Spark starts four Python daemons: to look it up, to plan the write, to run the tasks
+and to commit. `mapInArrow` needs only the daemon for the tasks, so a short job ends sooner.
 
     user's program    plan_batch_write        creates the writer that a planning worker would create
     task              writer.write_in_map     writes the rows and yields the task's report as its only row
@@ -83,7 +83,7 @@ def _run_tasks(frame: Any, writer: KafkaBatchWriter) -> list[WriterCommitMessage
 def _run_uninterrupted(commit: Callable[[], None]) -> None:
     """Run the commit in a thread and wait until it has ended, even if the user interrupts the wait.
 
-    A commit that stopped after recording its decision would leave transactions open. A KeyboardInterrupt is therefore
+    If a commit stopped after recording its decision, it would leave transactions open. A KeyboardInterrupt is therefore
     raised only after the commit has ended.
     """
     interrupt: KeyboardInterrupt | None = None

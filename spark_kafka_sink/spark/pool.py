@@ -1,8 +1,8 @@
-"""Pool of producers that outlive a task.
+"""Pool of producers that are reused by one task after another.
 
-A Spark Python worker runs one task after another, micro-batch after micro-batch. For a small task, connecting,
-authenticating and fetching metadata would take longer than writing the rows. A task therefore leases a producer, and
-the next task with the same options reuses it (requests/leases.py).
+A Spark Python worker runs many tasks. For a small task, connecting, authenticating and fetching metadata would take
+longer than writing the rows. A task therefore leases a producer, and the next task with the same options reuses it
+(requests/leases.py).
 
 When a worker exits, it does not wait for its producers: a task that succeeded has no unsent records left, and the
 records of a task that failed or was killed are not needed.
@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.leases import Leases
 
 MAX_IDLE_PRODUCERS = 8
-"""Number of producers without a task that the pool keeps open. If there are more, the pool closes some of them."""
+"""Maximum number of idle producers. Beyond that, the pool closes the least recently used one."""
 _CLOSE_TIMEOUT_SECONDS = 5.0
 
 IDLE_TIMEOUT_CONF = "spark.kafka.producer.cache.timeout"
@@ -34,7 +34,7 @@ _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 ProducerPool: TypeAlias = Leases[KafkaProducer]
-"""Producers by their options (see requests/leases.py)."""
+"""Pool of producers, keyed by their options (see requests/leases.py)."""
 
 
 def create_pool() -> ProducerPool:

@@ -1,7 +1,7 @@
 """Access a DataFrame's columns by position.
 
-Spark resolves columns by name, and parses the name first: case is ignored, a dot separates a struct from its field,
-backticks quote, and `*` means all columns. A DataFrame's columns may have any names, including both `a` and `A`. The
+Spark resolves a column by name, and parses the name first: case is ignored, a dot separates a struct from its field,
+backticks quote, and `*` means all columns. But a DataFrame's columns may have any names, even both `a` and `A`. The
 columns are therefore renamed by position before they are referenced.
 """
 
@@ -17,7 +17,7 @@ def build_positional_name(position: int) -> str:
 
 
 def rename_by_position(frame: Any) -> Any:
-    """Rename each column by `build_positional_name`. Spark resolves the new name to this column only."""
+    """Rename all columns to their positional names, which are unambiguous to Spark."""
     return frame.toDF(*map(build_positional_name, range(len(frame.schema.fieldNames()))))
 
 

@@ -1,8 +1,8 @@
 """ReportListener: combines this sink's write reports with Spark's progress events for a stream.
 
-Neither StreamingQueryProgress nor Spark's UI has a place for a Python sink's metrics. The listener runs in the program
-that started the stream. When Spark reports the progress of a micro-batch, the listener looks up the micro-batch's write
-report.
+Neither StreamingQueryProgress nor Spark's UI can show a Python sink's metrics. The listener runs in the program that
+started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write report of this
+micro-batch.
 
     spark.streams.addListener(ReportListener("/data/reports/", handle))
 """
@@ -30,7 +30,7 @@ ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
 class ReportListener(StreamingQueryListener):
     """Calls `handle(report, progress)` for each micro-batch that has a report under `report_path`.
 
-    Ignores progress events for which nothing was committed, and events of queries that write their reports elsewhere.
+    Ignores micro-batches that have no report there: nothing was committed, or the query writes its reports elsewhere.
 
     `report_path`: the query's option `reportPath`. The path must be readable by this program.
     """

@@ -1,9 +1,9 @@
 """The rate limit of a task: its share of `maxBytesPerSecond`.
 
-The limit counts the bytes of keys, values and headers before compression, which the write report calls `bytes`.
-`throttle` splits rows into slices worth at most about one second at this rate, and yields each slice once the previous
-slices have used up their time. Unused time does not accumulate: after waiting for rows from Spark, a task does not
-burst to catch up.
+The limit applies to the bytes of keys, values and headers before compression, which the write report calls `bytes`.
+`throttle` splits rows into slices that take at most about one second at this rate, and yields each slice when the time
+of the previous slices has passed. Unused time does not accumulate: after waiting for rows from Spark, a task does not
+write faster to catch up.
 
 A task also waits after its last slice. Each task has a new rate limiter, so many short tasks would otherwise write one
 slice each without any wait.

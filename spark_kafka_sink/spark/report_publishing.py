@@ -1,8 +1,7 @@
 """Publish a write's report to a file or directory, a topic, or a user's function. Runs only on the driver.
 
 The destinations are checked before the first row is read. When the report is published, the rows are already in Kafka.
-A publishing error is therefore only logged. If it failed the write, Spark would run the write again and write the rows
-twice.
+An error is then only logged. If it failed the write, Spark would run the write again and write the rows twice.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PRODUCER_IDLE_SECONDS = 600.0
 
 _MAX_CHECKED_DESTINATIONS = 1_000
 _checked_destinations: set[tuple[str | None, str | None]] = set()
-"""Report paths and callbacks that have passed the check, cached because a stream runs the check in each micro-batch."""
+"""Report paths and callbacks that have passed the check, so that a stream does not repeat it in each micro-batch."""
 
 
 def clear_cache() -> None:

@@ -1,4 +1,4 @@
-"""Task reports, which tasks return as their commit messages, and the write report that the driver builds from them.
+"""Task reports and write reports. Tasks return task reports, from which the driver builds the write report.
 
 Except with acks=0, a report counts only records that brokers have acknowledged.
 """
@@ -94,7 +94,7 @@ class TaskReport(WriterCommitMessage):
 def build_write_report(
     reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed"
 ) -> WriteReport:
-    """Build a write's report from its tasks' reports. Called on the driver.
+    """Build the report of a write from the reports of its tasks. Called on the driver.
 
     The report lists only the slowest MAX_LISTED_TASKS tasks, slowest first.
 

@@ -43,7 +43,7 @@ def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
 
 
 def log_warnings(checks: Iterable[CheckResult]) -> None:
-    """Log those preflight warnings that the driver must show, each only once in the process."""
+    """Log the preflight warnings that the driver must show, each only once in the process."""
     for check in checks:
         if check.should_driver_log_warning and check.outcome is Outcome.WARNING:
             warn_once(_log, str(check))

@@ -43,13 +43,12 @@ class SparkColumns:
 def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start: str | None) -> ColumnPlan:
     """Return the plan with the registry's schema ids added to its encoders.
 
-    `stream_start`: identifies the start of a stream; None for a batch write. A stream looks up the latest version of
-    each schema only once.
+    `stream_start`: as in `check_and_plan_write`. The latest schemas are cached by this id.
     """
     encoders: dict[str, Any] = {}
     for format_options in options.formats:
         encoder = plan.value if format_options.record_part == "value" else plan.key
-        # A part whose format has a registry always has the other two; their checks are for the type checker.
+        # If a format uses a registry, the registry options and the encoder exist. The type checker does not know this.
         if format_options.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
             encoders[format_options.record_part] = attach_schema_id(
                 encoder, format_options, options.registry, options.topic, stream_start

@@ -30,8 +30,10 @@ from collections.abc import Iterable
 FREEZES_PER_ROUND = 3
 """Number of calls of `update_gc_freeze`, at the beginning of a round, that freeze objects."""
 CALLS_PER_ROUND = 200
-"""Number of calls of `update_gc_freeze` in a round. The last one unfreezes all objects, so the next collection is slow:
-with 200 calls, this costs 0.25 ms per call at most."""
+"""Number of calls of `update_gc_freeze` in a round.
+
+The last call unfreezes all objects, so the next collection takes up to 50 ms. Spread over 200 calls, this is 0.25 ms.
+"""
 
 _REUSE_WORKER_VARIABLE = "SPARK_REUSE_WORKER"
 """The variable that makes pyspark's daemon keep a process after a task and collect its garbage."""
@@ -52,8 +54,7 @@ def update_gc_freeze() -> None:
     """Freeze the live objects, unfreeze all objects or do nothing, depending on the number of calls in this round.
 
     The module's docstring describes a round. Our entry points call this function whenever Spark starts to use the
-    process again. At this time, the daemon has just collected the garbage, so hardly any of the frozen objects are
-    garbage.
+    process again. The daemon has just collected the garbage then, so hardly any of the frozen objects are garbage.
     """
     global _calls_in_round
     if _REUSE_WORKER_VARIABLE not in os.environ:

@@ -1,10 +1,11 @@
 """The write task: sends Arrow batches to Kafka and returns the acknowledged offsets.
 
 Each batch is passed to the producer as it arrives. The producer encodes and sends it in the background. When the
-producer's buffer memory is full, `send_columns` blocks the task, which in turn blocks Spark. This provides
-back-pressure. The task also keeps the rows until their results have arrived, because an error shows a sample key and a
-dead letter needs the whole record. This memory is bounded as well (`producer/columns_writer.py`): the task waits for
-the oldest results.
+producer's buffer memory is full, `send_columns` blocks the task, which in turn blocks Spark (back-pressure).
+
+The task keeps the rows until their results have arrived, because an error shows a sample key and a dead letter needs
+the whole record. If these rows take too much memory, the task waits for the oldest results
+(`producer/columns_writer.py`).
 
 When a record fails, the task stops reading and waits for the results of all pending rows, each of which takes at most
 `delivery.timeout.ms`. A single error then reports all failures. If a task ends in any way other than by returning, the
@@ -80,8 +81,8 @@ def write_rows(
     `plan`: determines from which columns of a batch the records are built.
     `exactly_once_write`: the exactly-once state; None for at-least-once delivery.
     """
-    # Set up this Python process: log to the executor's stderr, and shorten small writes. Spark reuses the process for
-    # many tasks, and any of them may be the first one, so every task does this.
+    # Set up this Python process: log to the executor's stderr, and shorten small writes. Every task does this, because
+    # it may be the first one in this process.
     install_stderr_handler()
     update_gc_freeze()
     disable_delayed_ack()
@@ -294,7 +295,7 @@ class TaskWriter:
         """Send the failed rows to the dead-letter topic, with headers that describe the error.
 
         `rows`: all rows of the send call.
-        `failed_records`: those of `rows` that failed for the reason in `failure`.
+        `failed_records`: the records of `rows` that failed for the reason in `failure`.
         """
         dead_letters = build_dead_letters(
             failed_records,
@@ -330,7 +331,7 @@ def _find_failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Ar
     If the rows failed before they were assigned to a partition, return their values of the column `partition`. Return
     None if there is no such column.
 
-    `rows`: all rows of the send call, of which `failure` names the failed ones.
+    `rows`: all rows of the send call. `failure` contains the indices of those that failed.
     """
     if failure.partition is not None:
         return failure.partition

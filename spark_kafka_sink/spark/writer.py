@@ -10,7 +10,7 @@ in different processes:
                              collection)
     commit_job, abort_job    in the user's program, for a write through mapInArrow; `commit` and `abort` also call them
 
-In a stream, the committing writer is created in another process, so it must get everything it needs from the task
+In a stream, Spark creates a new writer in the process that commits. This writer gets everything it needs from the task
 reports.
 """
 
@@ -72,7 +72,7 @@ class _SinkWriter:
 class KafkaBatchWriter(_SinkWriter, DataSourceArrowWriter):
     """The writer of a batch job, or of a micro-batch that runs as a batch job.
 
-    Spark commits with a pickled copy of the writer that began the write, so `exactly_once_write` is still set.
+    Spark commits with a pickled copy of the writer that began the write, which still has `exactly_once_write`.
 
     `micro_batch`: the ids of the micro-batch; None for any other batch job.
     """
@@ -124,7 +124,7 @@ class KafkaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
     Spark creates another writer in the process that commits. There, `exactly_once_write` is None, and the exactly-once
     state is restored from the task reports.
 
-    `stream_start`: identifies the start of the query; None if `register` was not called.
+    `stream_start`: an id for this run of the query; None if `register` was not called.
     """
 
     def __init__(

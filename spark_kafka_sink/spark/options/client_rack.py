@@ -40,7 +40,7 @@ CLIENT_RACK_ENV_OPTION = Option(
 
 
 def parse_shared_kafka_options(parsed_options: ParsedOptions, kafka_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the Kafka options that are shared by the producers of the driver and of the tasks.
+    """Return the Kafka options for the producers of both the driver and the tasks.
 
     If `clientRackEnv` is set, `partitioner.rack.aware` is omitted, because each task adds it together with its
     executor's rack. Add a fault to `parsed_options` if `clientRackEnv` conflicts with these options or has no effect.

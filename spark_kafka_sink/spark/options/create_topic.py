@@ -49,7 +49,7 @@ _TOPIC_REQUIRED_MESSAGE = "requires the option {topic}: topics named in a column
 def extract_topic_configs(sink_options: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the new topic by name, without the prefix `createTopic.config.`.
 
-    `sink_options`: options with names in lowercase, as Spark passes them. Kafka spells its settings in lowercase, too.
+    `sink_options`: options with names in lowercase, as Spark passes them. Kafka's settings have lowercase names anyway.
     """
     prefix = TOPIC_CONFIG_PREFIX.lower()
     return {name.removeprefix(prefix): value.strip() for name, value in sink_options.items() if name.startswith(prefix)}

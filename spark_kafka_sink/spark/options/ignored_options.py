@@ -57,5 +57,5 @@ CONSUMER_OPTIONS = (
 )
 
 REGISTRY_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.", "apicurio.")
-"""Prefixes of the options of schema registries. Those with REGISTRY_PREFIX are used if valueFormat or keyFormat is set.
+"""Prefixes of schema registry options. If valueFormat or keyFormat is set, those with REGISTRY_PREFIX are not ignored.
 """

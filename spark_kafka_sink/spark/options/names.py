@@ -24,7 +24,7 @@ PREFIXED_OPTION_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
 _DOTTED_OPTION_NAMES_LONGEST_FIRST = sorted(
     (name for name in PRODUCER_OPTION_NAMES if "." in name), key=len, reverse=True
 )
-"""Names with a dot, longest first, because a pattern of alternatives matches the first of them that fits."""
+"""Names with a dot, longest first, because a regular expression takes the first alternative that matches."""
 _OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
 """Groups of options that errors name as a whole."""
 

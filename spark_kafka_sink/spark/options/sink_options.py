@@ -41,7 +41,7 @@ class SinkOptions:
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond; None for no limit."""
     rack_env_variable: str | None = None
-    """The environment variable that contains a task's rack; None if `client.rack` does not come from one.
+    """The environment variable that contains a task's rack; None if the option `clientRackEnv` is not set.
 
     If it is set, partitioner.rack.aware has been removed from `producer_options`.
     """

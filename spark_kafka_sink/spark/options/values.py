@@ -32,7 +32,7 @@ def build_count_parser(max_count: int) -> Parser:
         try:
             count = parse_integer(value)
         except ValueError:
-            raise ValueError(requirement) from None
+            raise ValueError(requirement) from None  # the original message would allow 0
         # BROKER_DEFAULT is -1, so parse_integer accepts 0.
         if count == 0:
             raise ValueError(requirement)

@@ -1,4 +1,4 @@
-"""Patches pyspark: register() and the methods that it installs in pyspark's writer classes.
+"""Patches for pyspark: register(), and the methods that it installs in pyspark's writer classes.
 
 drop_in.py          defines register(), which replaces the methods and configures the redaction of secrets
 write_methods.py    defines the methods, which check a write, select its columns and adapt its mode

@@ -1,17 +1,17 @@
-"""register(): adds features that Spark's own Kafka sink has but that a Python data source cannot get from Spark.
+"""register(): makes writes to `pykafka` work like writes to Spark's own Kafka sink.
 
-Spark 3.5 has no Python data sources, so the format `pykafka` exists only in the methods that `register` installs. From
-Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` even without `register`, and writes with
-`mode("append")` work. `register` adds:
+From Spark 4.0 on, Spark finds the data source through the module `pyspark_pykafka` even without `register`, and writes
+with `mode("append")` work. Spark 3.5 has no Python data sources, so the format `pykafka` exists only in the methods
+that `register` installs. `register` adds:
 
 - `save()` without a mode, output mode update, and checks before Spark plans the write (see write_methods.py).
   `insertInto` and `writeTo` write to an existing table and do not name the format `pykafka`, so their checks run late,
   when Spark plans the write. Their errors are also raised without Spark's wrapping (see plain_errors.py).
 - Writes from any thread. Spark looks up a Python data source in the *active* session, and only the thread that created
   the session has one. Without `register`, writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
-- Redaction. Spark does not recognize some secrets, for example a private key in `kafka.ssl.keystore.key`. Spark 4.1
-  prints a stream's options in `query.explain(extended=True)`, except those that it recognizes as secrets. Spark Connect
-  writes each request with all its options to the event log and the UI, unless it is configured to redact them.
+- Redaction. Spark hides only option values that it recognizes as secrets. It does not recognize, for example, a private
+  key in `kafka.ssl.keystore.key`. Spark 4.1 prints such values in `query.explain(extended=True)` of a stream. Spark
+  Connect writes each request with all its options to the event log and the UI, unless it is configured to redact them.
 
 The first two features are implemented by replacing methods of pyspark's classes. The new methods call the original ones
 and change only writes to this data source.
@@ -118,8 +118,8 @@ def _patch_writers(
 def _wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap one of classic Spark's write methods so that it runs with an active session.
 
-    Spark looks up Python data sources in the thread's active session. If the thread has none, because another thread
-    created the session, the writer's own session is made active during the call.
+    Spark looks up Python data sources in the active session of the thread. If the thread has none, because another
+    thread created the session, the writer's own session becomes the active one during the call.
     """
 
     @functools.wraps(original)
@@ -176,7 +176,7 @@ def _redact_secrets(spark: SparkSession) -> None:
     """Add the names of secret options to Spark's redaction settings."""
     for setting, pattern in REDACTION_CONFS.items():
         try:
-            # Calling `get` without a default returns Spark's own default, to which the pattern is then appended.
+            # Call `get` without a default, so that it returns Spark's own default, to which the pattern is appended.
             current_pattern = spark.conf.get(setting) or ""
         except IllegalArgumentException:
             continue  # Sail does not have this setting

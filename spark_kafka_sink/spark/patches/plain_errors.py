@@ -1,9 +1,9 @@
 """Makes `save` and `start` raise errors that are readable in a notebook: the message and its remedy.
 
 An error on the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
-which contains our message between the worker's traceback and the job's stages. The wrapped methods replace Spark's
-error with ours, whose `__context__` is Spark's error. Errors from other code, such as a user's function, are raised
-unchanged. If a task of a stream fails, `start()` has already returned, so `awaitTermination()` raises Spark's error.
+which contains our message between the worker's traceback and the job's stages. The wrapped methods raise our error
+instead, and keep Spark's as its `__context__`. Errors from other code, such as a user's function, are raised unchanged.
+If a task of a stream fails, `start()` has already returned, so `awaitTermination()` raises Spark's error.
 
 IPython, and therefore Jupyter, calls an error's method `_render_traceback_` to get the lines to show. For our errors,
 the method returns the message followed by the user's own stack frames.
@@ -49,6 +49,7 @@ def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
             task_error = parse_task_error(str(error))
             if task_error is None:
                 raise
+            # `from None` hides Spark's error. It is still the `__context__` of ours.
             raise _add_notebook_traceback(task_error) from None
 
     return write
@@ -76,7 +77,7 @@ def parse_task_error(message: str) -> KafkaSinkError | None:
     matches = list(_TASK_ERROR_PATTERN.finditer(message))
     if not matches:
         return None
-    # A Python traceback shows the causes of an error before the error itself.
+    # A Python traceback shows the causes of an error before the error itself, so the last match is the error.
     last_match = matches[-1]
     error_class = getattr(errors, last_match["class_name"], None)
     if (

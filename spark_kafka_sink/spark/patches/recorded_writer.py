@@ -2,8 +2,8 @@
 
 A writer receives its format, options and mode through separate method calls, and classic Spark keeps them in the JVM.
 We need them to check a write before Spark plans it, and to rebuild the writer with fewer columns.
-`install_call_recorder` therefore patches the writer classes so that each call of a public method that returns the
-writer itself is recorded with its arguments. The patched methods still do the same for every format.
+`install_call_recorder` therefore patches the writer classes. A call of a public method is then recorded with its
+arguments if it returns the writer itself. Apart from that, the patched methods work as before.
 
 The four classes (batch and stream, classic and Connect) have the same methods with the same parameters. Only their
 constructors differ: a classic writer is created from a DataFrame, a Connect writer from a plan and a session.
@@ -20,7 +20,10 @@ from typing import Any, NamedTuple
 from pyspark.sql.utils import to_str
 
 _RECORDED_CALLS_ATTRIBUTE = "_pykafka_record"
-"""Attribute of a writer with its RecordedCalls. The attribute of a patched class is None."""
+"""Name of the attribute that holds a writer's RecordedCalls.
+
+A patched class also has it, with the value None, which applies to writers that were created before.
+"""
 _SINK_METHODS = ("format", "foreach", "foreachBatch")
 """The methods that select a writer's sink. The last call to any of them takes effect."""
 
@@ -30,10 +33,10 @@ class RecordedCall(NamedTuple):
 
     method: str
     args: tuple[Any, ...]
-    """The positional arguments, as they were passed. With `kwargs`, they serve to repeat the call."""
+    """The positional arguments as they were passed. They and `kwargs` are used to repeat the call."""
     kwargs: dict[str, Any]
     bound_arguments: dict[str, Any]
-    """All arguments of the call by parameter name. They serve to read a setting."""
+    """All arguments of the call by parameter name. They are used to read a setting."""
 
 
 @dataclass

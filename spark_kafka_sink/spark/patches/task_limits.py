@@ -27,8 +27,8 @@ _MAX_TASKS_REQUIRED_MESSAGE = (
 def set_concurrent_tasks_option(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Set the internal option with the number of concurrent tasks, if an option limits the tasks or their rate.
 
-    Each task's share of maxBytesPerSecond is computed from this option. The number is the smallest of maxTasks,
-    distributionTasks and, with maxBytesPerSecond, the number of tasks that the cluster can run concurrently.
+    The number is the smallest of maxTasks, distributionTasks and, with maxBytesPerSecond, the number of tasks that the
+    cluster can run concurrently. Each task's share of maxBytesPerSecond is computed from it.
 
     Raise ConfigurationError if maxBytesPerSecond is set and none of these numbers is known.
     """

@@ -21,10 +21,9 @@ run through mapInArrow (map_in_arrow.py), because Spark does not allow it as the
 
 `saveAsTable` and `toTable` run the same checks but keep all columns, because they become the table's columns.
 
-A wrapper reads and changes the write's settings through the writer's recorded calls (recorded_writer.py). Each call of
-a method such as `option` on the writer is recorded, including the calls that a wrapper itself makes. The original
-writer only collects settings. The write goes through mapInArrow or through a rebuilt writer, which repeats the recorded
-calls.
+All settings of a write are in the writer's recorded calls (recorded_writer.py). A wrapper changes a setting by calling
+a method such as `option` on the writer, which records this call, too. The original writer only collects settings: the
+write itself goes through mapInArrow or through a rebuilt writer, which repeats the recorded calls.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ _ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
 """Save modes in lowercase. The sink appends the rows in each of them, as Spark's own Kafka sink does."""
 _REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _ALREADY_CHECKED_OPTIONS = {"checkconnection": "false", ALREADY_CHECKED_OPTION: "true"}
-"""Options of a write whose checks have passed, so that the checks are not repeated when Spark plans the write."""
+"""Options set on a write after its checks have passed, so that planning the write does not repeat the checks."""
 _STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
 """Spark's own options for a query. A query that runs through foreachBatch needs them, but no options of the sink."""
 _TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
@@ -140,8 +139,8 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
     """
     _check_save_mode(recorded_calls)
     uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
+    # This checks all options, and may add an internal option to the recorded calls.
     plan = _prepare_write(writer, recorded_calls)
-    # All user options have been checked by this point.
     source_frame = get_writer_dataframe(writer)
     sink_frame, distribution_options = _select_and_distribute(source_frame, recorded_calls, plan)
     micro_batch_options = _build_micro_batch_options(writer)
@@ -150,7 +149,7 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
         source_frame, recorded_calls.options(), plan.column_positions, uses_map_in_arrow=uses_map_in_arrow
     )
     with lineage as lineage_options:
-        # These options have different names, so their order does not matter. They replace user options of these names.
+        # No option occurs in two of these dicts, so their order does not matter. All of them override user options.
         internal_options = _ALREADY_CHECKED_OPTIONS | distribution_options | micro_batch_options | lineage_options
         if uses_map_in_arrow:
             write_with_map_in_arrow(sink_frame, recorded_calls.options() | internal_options)
@@ -161,7 +160,12 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
 
 
 def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `DataFrameWriter.saveAsTable`, so that the write is checked before Spark plans it. All columns are kept."""
+    """Wrap `DataFrameWriter.saveAsTable`.
+
+    The wrapper validates the mode, the options, the schema and the connection before Spark plans the write. Unlike the
+    wrapper of `save`, it keeps all columns, because they become the table's columns. It raises a KafkaSinkError if a
+    check fails. Writes in any other format are passed to the original method.
+    """
 
     @functools.wraps(original)
     def save_as_table(
@@ -213,7 +217,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
             self.option("path", path)  # make it an option, so that the option checks report it as an error
-        # Turn the other arguments into recorded calls, too, because all further steps read the recorded calls.
+        # Turn the other arguments into recorded calls as well, because all further steps read the recorded calls.
         _check_and_prepare_stream(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
@@ -229,8 +233,8 @@ def _start_kafka_query(writer: Any, recorded_calls: RecordedCalls, original_star
     write goes through mapInArrow. Raise a KafkaSinkError if a check fails.
     """
     uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
+    # This checks all options, and may add an internal option to the recorded calls.
     plan = _prepare_write(writer, recorded_calls)
-    # All user options have been checked by this point.
     source_frame = get_writer_dataframe(writer)
     if plan.distribution is None:
         sink_frame = coalesce_to_max_tasks(_select_columns(source_frame, plan.column_positions), recorded_calls)
@@ -402,9 +406,9 @@ def _warn_about_table_layout(recorded_calls: RecordedCalls) -> None:
 def _prepare_exactly_once(writer: Any, recorded_calls: RecordedCalls) -> None:
     """Check that an exactly-once stream has a name, and no idempotency key, which is for batch jobs only.
 
-    The stream's name is its transactional id prefix, or derived from its checkpoint location. If only a Spark setting
-    provides the checkpoint location, add the location to the writer as an option. Raise ConfigurationError if a check
-    fails.
+    The name is the stream's transactional id prefix, or is derived from its checkpoint location. If only a Spark
+    setting provides the location, add it to the writer as an option, so that the later steps find it. Raise
+    ConfigurationError if a check fails.
     """
     options = recorded_calls.options()
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
@@ -451,7 +455,7 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
 
 
 def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Prepare a write to a table with `_prepare_write`, and reject options that have no effect on such a write.
+    """Prepare a write to a table with `_prepare_write`, and reject options that do not work for tables.
 
     Raise ConfigurationError if the options require mapInArrow or a distribution.
     """
