@@ -17,25 +17,30 @@ users who may use that transactional id, and accept transactional batches with t
                                              written under the old id after that.
     the driver, but it cannot be decoded     Raises an error, unless the driver has written a newer record.
     anyone, outside of a transaction         Ignores it.
-    others; the driver's records exist       Ignores it.
-    others; there is no driver's record      Takes the newest such record as an unproven entry. An earlier driver may
-                                             have written it, because brokers forget an id after a week. So may another
+    someone else, and the log also has a     Ignores it.
+    record of the prefix's driver
+    someone else, and the log has no         Takes the newest such record as an unproven entry. An earlier driver may
+    record of the prefix's driver            have written it, because brokers forget an id after a week. So may another
                                              user, whose ids this user may not see. An unproven entry stops a batch that
                                              contradicts it, but never causes a batch to be skipped. The record is
                                              ignored if its producer id belongs to another transactional id, or if
                                              brokers report that the driver has written records.
 
-A claim has to meet another condition. A driver writes a claim when another driver may have written since its last read
-(query_transactions.py). The claim contains the offset of the prefix's newest record that the driver had read, and is
-valid only if there is no valid record between that offset and the claim. If a driver has missed a record because it
-read from a stale partition leader, its claim is therefore not valid.
+A claim must also meet another condition. A driver writes a claim when another driver may have written since its last
+read (query_transactions.py). The claim contains the offset of the prefix's newest record that the driver had read. It
+is valid only if there is no valid record between that offset and the claim. So a driver that missed a record, because
+it read from a stale partition leader, writes an invalid claim.
 
 Claims have a record key of their own, because compaction keeps only the newest record of each key. Under a common key,
-it could keep an invalid claim and delete the decision before it. With two keys, it keeps the newest decision and the
-newest claim. One case remains: the newest claim is invalid because its driver missed an earlier claim, and compaction
-has deleted the earlier one. A process that has read the earlier claim rejects the newest one, but a process that reads
-only the compacted log accepts it. Both accept the next claim, because its driver has read the newest claim and names
-the offset of that claim, whether it is valid or not.
+it could keep an invalid claim and delete the decision before it. With two keys, two processes may still disagree about
+a claim for a while:
+
+    1. A driver misses an earlier claim, so its own claim is invalid.
+    2. Compaction deletes the earlier claim.
+    3. A process that has read the earlier claim rejects the newer one. A process that reads only the compacted log
+       accepts it.
+    4. The next driver writes a claim that contains the offset of the newest claim, whether that one is valid or not.
+       Both processes accept it.
 
 The reader does not stop at an open transaction, as a read_committed consumer does. It reads to the end of the
 partition, and learns from the transaction markers which transactions were committed. A driver that has fenced all other
