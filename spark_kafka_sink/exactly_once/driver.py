@@ -10,13 +10,14 @@ three states:
                the tasks' transactions.
     done       All of the tasks' transactions are committed, and the log says so.
 
-The query or job has a name, with which all of its transactional ids begin, so the name is called the prefix. Its state
-in the log is called the entry. A driver becomes the current driver of a prefix by writing another record, a claim. From
-then on, older drivers of the same prefix cannot decide a batch any more. The driver's main methods are:
+The query or job has a name, with which all of its transactional ids begin, so the name is called the prefix. The entry
+is the state of the query or job in the log. A driver becomes the current driver of a prefix by writing another record,
+a claim. From then on, older drivers of the same prefix cannot decide a batch any more. The driver's main methods are:
 
-    begin    Takes over from older drivers: makes brokers reject them (fencing), reads the log, commits a batch that is
-             decided but not done, claims the prefix, and aborts all other open transactions. If the driver's own claim
-             is still valid, it only reads the log and, in transaction version 1, requests a new epoch.
+    begin    Takes over from older drivers. It requests a new epoch, so that brokers reject the older ones (fencing),
+             reads the log, commits a batch that is decided but not done, claims the prefix, and aborts all other open
+             transactions. If the driver's own claim is still valid, it only reads the log and, in transaction version
+             1, requests a new epoch.
     commit   Checks that each task's transaction is open and has enough time left, decides the batch, commits the tasks'
              transactions, and records that the batch is done.
     abort    Claims the prefix again, so that nobody can decide the batch any more, and aborts the tasks' transactions.
@@ -386,7 +387,7 @@ class Driver:
     # --- abort
 
     def abort(self, start: BatchStart, batch: Batch) -> bool:
-        """Abort the batch's open transactions, so that none of its rows become visible. Return whether this succeeded.
+        """Abort the batch's open transactions, so that none of its rows become visible. Return whether it was aborted.
 
         Nothing is aborted if the batch is already decided, or if a newer driver has taken over the query.
 

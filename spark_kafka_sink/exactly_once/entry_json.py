@@ -108,7 +108,7 @@ def decode_entry(encoded_prefix: bytes, value: bytes) -> Entry:
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_require_string(encoded_prefix.decode(), MAX_PREFIX_CHARACTERS), fields)
-    except (ValueError, KeyError, RecursionError) as error:  # does not catch the DecodeErrors above
+    except (ValueError, KeyError, RecursionError) as error:  # lets the DecodeErrors above pass
         raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 
 

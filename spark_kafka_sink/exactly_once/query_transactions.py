@@ -1,9 +1,9 @@
 """QueryTransactions: the steps of the exactly-once protocol, for the driver of one query and `pykafka transactions`.
 
 A query or job is known by its prefix, the name with which all of its transactional ids begin. Its state is an entry in
-the decision log, a Kafka topic. Its driver, and `pykafka transactions` as well, acts under one transactional id, the
-driver id: `<prefix>-driver` at first, and later `<prefix>-driver-2` and so on. These are the steps, in the order in
-which a driver takes them:
+the decision log, a Kafka topic. Both its driver and `pykafka transactions` act under one transactional id, the driver
+id: `<prefix>-driver` at first, and later `<prefix>-driver-2` and so on. These are the steps, in the order in which a
+driver takes them:
 
     wait_and_describe_driver_id   Fetch the driver id's epoch and state, once none of its transactions is ending. This
                                   is only a hint: other drivers may act at any time, so no later step relies on it.

@@ -12,11 +12,11 @@ uses them for a mark, which it sets together with a new epoch. There are two mar
           (`transaction_aborts.can_write`). Only version 1 transactions need this mark. In version 2, the driver ends
           the id's transaction, and then the id is no longer in the list that the next driver gets.
 
-Why the mark 999 is not stored elsewhere: A field in the log would be deleted with the log, and the next driver would
-write a decided batch again (test_deleted_log_causes_duplicate_batch_without_the_claim_mark). The id's transaction state
-does not help, because it is EMPTY both after a claim and after a driver that died before its claim. Without the mark
-998, each micro-batch of a query with 300 tasks would fence 300 ids again
-(test_each_batch_fences_ids_of_version_1_again_without_the_mark).
+The fact that a driver has claimed the prefix could not be stored elsewhere. A field in the log would be deleted with
+the log, and the next driver would write a decided batch again
+(test_deleted_log_causes_duplicate_batch_without_the_claim_mark). The id's transaction state is EMPTY after a claim, but
+also after a driver has died before its claim. Without the mark 998, each micro-batch of a query with 300 tasks would
+fence 300 ids again (test_each_batch_fences_ids_of_version_1_again_without_the_mark).
 
 A marked timeout must not be too short. A coordinator waits for its replicas to store the id's state, but no longer than
 the id's timeout. If the wait times out, the coordinator tries again (on an idle cluster, half a minute later), and

@@ -7,8 +7,8 @@ A query or job has a name, with which all of its transactional ids begin, so the
     <prefix>-<generation>-<partition>-<attempt>      task ids, one for each attempt of a task
 
 There may be several driver ids, because a producer id has only 32,766 epochs. When they are used up, the driver
-continues under the next driver id, which is named by the last record under the old one (query_transactions.py). So
-brokers never have to give a driver id a second producer id, unless they have forgotten the first one.
+continues under the next driver id, which is named by the last record under the old one (query_transactions.py).
+Brokers would otherwise give the driver id a new producer id. They do so now only if they have forgotten the first one.
 
 Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each
 driver has a new generation, so that a late task of an earlier driver does not share an id with a task of the current
