@@ -3,7 +3,7 @@
 A batch that was committed is skipped when it is run again. It is recognized by its batch id or idempotency key, but the
 rows may be different ones: a checkpoint may have been restored or copied, a source may return different rows when it is
 read again, or two jobs may use the same key. The decision log therefore also stores the row counts, and
-`BatchStart.check_skipped_batch` compares them with those of the rerun.
+`BatchStart.check_skipped_batch` compares them with the row counts of the rerun.
 """
 
 from __future__ import annotations

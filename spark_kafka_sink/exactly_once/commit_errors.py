@@ -68,7 +68,7 @@ def build_transaction_deadline_error(
 
 
 def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decision of which it is not known whether it is committed."""
+    """Build the error for a decision whose outcome is unknown: it may have been committed or not."""
     return ExactlyOnceError(
         f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
         f"{_build_doubt_remedy(entry)}"

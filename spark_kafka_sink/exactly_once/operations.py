@@ -71,7 +71,7 @@ class PrefixStatus:
     entry: Entry | None
     """The state of the query or job in the decision log; None if the log has none."""
     open_transactions: tuple[TransactionDescription, ...]
-    """All open transactions of tasks, whether or not their batch is decided."""
+    """All open transactions of tasks, whether or not a decision lists them."""
     log_exists: bool = True
     """Whether the topic of the decision log exists. Without it, there is no entry, but transactions may be open."""
 
@@ -84,7 +84,7 @@ class PrefixStatus:
 
     @property
     def undecided_transactions(self) -> tuple[TransactionDescription, ...]:
-        """The open transactions whose batch is not decided: the batch in progress, or an earlier one."""
+        """The open transactions that no decision lists. They belong to the batch in progress or to an earlier batch."""
         decided_ids = set(self.decided_ids)
         return tuple(
             transaction for transaction in self.open_transactions if transaction.transactional_id not in decided_ids
@@ -98,7 +98,7 @@ class FinishResult:
     entry: Entry
     """The entry with the decision, as it was before the operation."""
     committed_ids: tuple[str, ...]
-    """The transactional ids of those of the batch's transactions that are committed."""
+    """The batch's transactional ids whose transactions are committed."""
     errors_by_lost_id: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
 
@@ -352,8 +352,8 @@ def _describe_driver_ids(
     """Describe the driver ids of several prefixes, which are the transactional ids of their drivers.
 
     Return them by prefix. Other users may use the same log. If this user may not describe all of the ids, log a
-    warning, and return only those prefixes of which brokers list a driver id. Prefixes of other users, and prefixes
-    that brokers have forgotten, are then missing.
+    warning, and return only the prefixes with a driver id that brokers list for this user. Prefixes of other users, and
+    prefixes that brokers have forgotten, are then missing.
 
     `numbers_by_prefix`: the numbers of the driver ids to describe; the id `orders-driver-2` has number 2.
     `list_ids_by_producer`: lists the transactional ids that this user may see, by producer id.

@@ -269,7 +269,7 @@ def _fence_at_leaders(
 
 
 class _AddExistingPartitions(AddPartitions):
-    """Add partitions to a transaction, of which some may belong to a topic that was deleted.
+    """Add partitions to a transaction. Some of the partitions may belong to a topic that was deleted.
 
     Brokers reject the whole request if they do not know one of its partitions, so it must not be retried unchanged.
     """
@@ -279,7 +279,7 @@ class _AddExistingPartitions(AddPartitions):
     def build_retry_without_unknown_partitions(
         self, response: AddPartitionsToTxnResponse
     ) -> _AddExistingPartitions | None:
-        """Return a request for only those partitions that brokers know. The topics of the others were deleted.
+        """Return a request without the partitions that brokers do not know, because their topics were deleted.
 
         Return None if a retry is of no use, because brokers know all of the partitions, or none of them.
         """

@@ -43,7 +43,7 @@ class Routing:
         return controller or self._choose_node(now_ms)
 
     def find_leader_error(self, route: Leader) -> KafkaSinkError | None:
-        """Return the error that explains why a leader is unknown: that of the topic, or that of a missing partition."""
+        """Return the reason why a leader is unknown: the topic's error, or an error about a missing partition."""
         topic = self._metadata.snapshot.topics.get(route.topic)
         if topic is not None and topic.partitions and topic.partition(route.partition) is None:
             partitions = format_count(len(topic.partitions), "partition")

@@ -234,7 +234,7 @@ class ExactlyOnceWrite:
 
 @dataclass(frozen=True)
 class UnreportedBatch:
-    """A micro-batch of which no task has reported.
+    """A micro-batch whose tasks have not reported.
 
     The committing process has no BatchStart for it, because it gets a BatchStart only inside the task reports.
     """
