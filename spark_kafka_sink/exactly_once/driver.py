@@ -317,8 +317,8 @@ class Driver:
         # List the superseded attempts' transactions between two other steps:
         #   1. The batch is decided. From now on, no attempt without a transactional id begins, so the list is complete.
         #   2. The list is requested.
-        #   3. The driver records that the batch is done. This succeeds only if no newer driver has begun before then,
-        #      so the list contains no transaction of a newer driver's tasks.
+        #   3. The driver records that the batch is done. If this succeeds, no newer driver has begun before, so the
+        #      list contains no transaction of a newer driver's tasks.
         with commit_errors.convert_fencing_after_decision(entry):
             self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):

@@ -43,8 +43,8 @@ _MAX_TIMEOUT_DOUBLINGS = 30
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
 """The timeout of a single request, which is effectively none.
 
-Many earlier requests on the same connection may delay a response. So the client does not limit the time of a request,
-but how long a node may be unresponsive.
+Many earlier requests on the same connection may delay a response. So the client limits how long a node may be
+unresponsive, not how long a request may take.
 """
 
 

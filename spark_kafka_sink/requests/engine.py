@@ -416,7 +416,7 @@ class RequestEngine:
     def _retry(self, call: Call[Any], key: str, error: KafkaSinkError, now_ms: float, code: int = codes.NONE) -> None:
         """Make a key due again after a backoff, or fail it if the call must not be retried.
 
-        `code`: the error code with which the broker rejected the key; NONE if it did not respond.
+        `code`: the error code with which a broker rejected the key, if one did.
         """
         if not call.should_retry:
             self._fail(call, key, error, Verdict.RETRY, now_ms)

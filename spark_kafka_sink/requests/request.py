@@ -1,10 +1,10 @@
 """Request: the base class of requests to the cluster.
 
-A request asks for something for one or more keys, such as topics, partitions or transactional ids. The engine
-(engine.py) sends and retries it until each key has a final result. Each subclass defines:
+A request has one or more keys, such as topics, partitions or transactional ids, and the response contains a result for
+each key. The engine (engine.py) sends and retries the request until each result is final. Each subclass defines:
 
     keys             the keys of the request
-    route            the broker to which the request is sent for a key
+    route            the broker that handles a key
     build_message    the message to send
     verdicts         what to do about each error code (verdicts.py)
 """
@@ -66,7 +66,7 @@ Route = CoordinatorKey | Leader | Broker | Role
 
 
 class Request(ABC, Generic[ResponseT]):
-    """A request for one or more keys, such as transactional ids, topics or partitions.
+    """A request with one or more keys, such as transactional ids, topics or partitions.
 
     The response contains a result for each key.
     """
