@@ -1,4 +1,4 @@
-"""Exactly-once delivery: many tasks write in Kafka transactions, and one driver commits all of them together.
+"""Exactly-once delivery: each task writes in a Kafka transaction, and one driver commits all of these transactions.
 
 Before the driver commits the first transaction, it writes the list of all of them to a Kafka topic, the decision log.
 If the driver dies before it has committed the last one, the next driver finds the list and commits the rest.

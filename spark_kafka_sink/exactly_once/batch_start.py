@@ -1,4 +1,4 @@
-"""BatchStart: what a driver knows when it begins a batch, for the tasks that write the batch and for its commit.
+"""BatchStart: the state of a query or job when a batch begins, for the tasks that write it and for its commit.
 
 The driver (driver.py) creates one BatchStart per batch, and Spark sends it to the tasks inside the writer. In a stream,
 the tasks return it inside their commit messages, because the process that commits a batch is not the one that began it,
@@ -39,7 +39,8 @@ class BatchStart:
     state: str = EMPTY
     """The driver id's transaction state at the start.
 
-    Brokers report this state, with `driver_identity`, until this driver decides or aborts the batch or another begins.
+    Brokers report this state, with `driver_identity`, until this driver decides or aborts the batch, or another
+    driver begins.
     """
 
     @property
@@ -72,7 +73,7 @@ class BatchStart:
         return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is already decided, so that it is committed or will be.
+        """Return whether a batch with this name is decided: it is already committed, or will be.
 
         In that case, the tasks count its rows without writing them. The rows may still differ: `check_skipped_batch`
         compares the counts when the tasks have finished.

@@ -35,7 +35,7 @@ class BatchSummary:
     topics: tuple[tuple[str, int], ...]
     """The names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
-    """A hash of the names and row counts of all topics. Two summaries are equal if their hashes are."""
+    """A hash of the names and row counts of all topics. `has_same_row_counts` compares only this hash."""
 
     @classmethod
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchSummary:

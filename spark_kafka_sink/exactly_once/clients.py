@@ -1,7 +1,7 @@
 """Kafka clients for Spark drivers, cached across batches.
 
-They are cached because it takes longer to connect and authenticate than to send all requests of a batch. Tasks do not
-use these clients: they send transaction requests over their producers' connections.
+They are cached because connecting and authenticating takes longer than all requests of a batch. Tasks do not use these
+clients: they send transaction requests over their producers' connections.
 """
 
 from __future__ import annotations

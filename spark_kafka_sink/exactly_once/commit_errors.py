@@ -108,8 +108,7 @@ def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
 _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Errors with which a broker reports that the transaction has ended, or that it no longer knows the transaction."""
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
-"""Errors with which a broker reports that it has forgotten the transactional id, or has since given it a new producer
-id."""
+"""Errors with which a broker reports that it has forgotten the id, or has since assigned a new producer id to it."""
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -202,7 +201,7 @@ def _build_finish_command(entry: Entry) -> str:
 
 
 def _describe_finish_deadline(entry: Entry) -> str:
-    """Return the end of a sentence. It says until when a decided batch's transactions can be committed."""
+    """Return the end of a sentence that says until when a decided batch's transactions can be committed."""
     return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
 
 
@@ -223,7 +222,8 @@ def _describe_how_to_finish(entry: Entry) -> str:
 def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> CommitLostError:
     """Build the error for a decided batch if some of its transactions can never be committed.
 
-    If brokers have forgotten the transactional ids, the transactions may have been committed before.
+    If the commits failed only because brokers have forgotten the transactional ids, the transactions may have been
+    committed before.
     """
     errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
     lost_count_text = f"{len(errors_by_lost_id)} of its {len(entry.transactions)} transactions"
@@ -281,7 +281,7 @@ def _describe_how_to_give_up(entry: Entry) -> str:
 
 @contextmanager
 def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block to an ExactlyOnceError. It says that the batch was not committed.
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError that says that the batch was not committed.
 
     The driver is fenced if a newer driver of the query has started.
     """
@@ -309,7 +309,7 @@ def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
-    """Convert errors in the block to an ExactlyOnceError. It says that the batch is committed.
+    """Convert errors in the block to an ExactlyOnceError that says that the batch is committed.
 
     The block records in the decision log that a stream's batch is done.
     """

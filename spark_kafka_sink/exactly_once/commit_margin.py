@@ -1,7 +1,8 @@
 """Time limits for the driver's decision to commit a batch, derived from the tasks' transaction timeout.
 
-To decide a batch is to write a record that promises to commit all transactions of the batch's tasks. The promise can be
-kept only if none of these transactions times out before it is committed. There are two limits:
+The driver decides a batch with a record that promises to commit all transactions of the batch's tasks. It writes this
+record in a transaction of its own; the batch is decided when that transaction is committed. The promise can be kept
+only if none of the tasks' transactions times out before it is committed. There are two limits:
 
     commit margin        how much time each task's transaction must have left when the driver checks it. Otherwise, the
                          driver does not decide

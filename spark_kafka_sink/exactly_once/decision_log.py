@@ -1,7 +1,7 @@
 """DecisionLog: finds the current state of a query or job in the decision log, a compacted Kafka topic.
 
-A query or job is known by its prefix, the name with which all of its transactional ids begin. There are two kinds of
-records about it: a decision lists the transactions of a batch that must be committed, and a claim names the query's
+A query or job is known by its prefix, the name with which all of its transactional ids begin. There are two main kinds
+of records about it: a decision lists the transactions of a batch that must be committed, and a claim names the query's
 current driver. Each record contains the whole state of the query or job, which is called the entry. So a reader needs
 only one record, but it has to find out which one is valid.
 
@@ -13,9 +13,11 @@ users who may use that transactional id, and accept transactional batches with t
     a record of the prefix was written by    the reader
     -------------------------------------    ---------------------------------------------------------------------------
     the prefix's driver                      Takes the newest such record as the entry. A record of a later driver id is
-                                             newer: the last record under an id names the next one, and nothing is
-                                             written under the old id after that.
+                                             newer: the last record under an id names the next one, and nothing valid
+                                             is written under the old id after that.
     the driver, but it cannot be decoded     Raises an error, unless the driver has written a newer record.
+    someone else, in a batch that cannot     Ignores it.
+    be decoded
     anyone, outside of a transaction         Ignores it.
     someone else, and the log also has a     Ignores it.
     record of the prefix's driver
@@ -32,8 +34,8 @@ is valid only if there is no valid record between that offset and the claim. So 
 it read from a stale partition leader, writes an invalid claim.
 
 Claims have a record key of their own, because compaction keeps only the newest record of each key. Under a common key,
-it could keep an invalid claim and delete the decision before it. With two keys, two processes may still disagree about
-a claim for a while:
+it could keep an invalid claim and delete the decision before it. With two keys, it keeps the newest decision and the
+newest claim. Two processes may still disagree about a claim for a while:
 
     1. A driver misses an earlier claim, so its own claim is invalid.
     2. Compaction deletes the earlier claim.
@@ -42,7 +44,7 @@ a claim for a while:
     4. The next driver writes a claim that contains the offset of the newest claim, whether that one is valid or not.
        Both processes accept it.
 
-The reader does not stop at an open transaction, as a read_committed consumer does. It reads to the end of the
+Unlike a read_committed consumer, the reader does not stop at an open transaction. It reads to the end of the
 partition, and learns from the transaction markers which transactions were committed. A driver that has fenced all other
 producers of its id finds no open transaction of its own.
 """
@@ -191,7 +193,7 @@ class DecisionLog:
     # --- reading
 
     def _read_partition(self, partition: int, encoded_prefix: bytes | None) -> LogPartitionState:
-        """Read a partition to its current end. Return all records that this and earlier calls have read.
+        """Read a partition to its current end, and return what has been read so far, now or by an earlier call.
 
         Raise ExactlyOnceError if records have been deleted since this object last read the partition.
 
@@ -208,8 +210,8 @@ class DecisionLog:
             fetch_call = prefetch_stored_batches(self._client, self.topic, partition, partition_state.next_offset)
         self._partitions_read.add(cache_key)
         end_offset = self._fetch_end_offset(partition)
-        # Read everything again if nothing is cached, if the log was truncated, or if there is no topic id, because only
-        # a topic id shows whether the topic was recreated.
+        # Read from the beginning if nothing is cached, if the log was truncated, or if there is no topic id, because
+        # only a topic id shows whether the topic was recreated.
         if partition_state is None or partition_state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
                 self._client.abandon(fetch_call)
@@ -278,7 +280,7 @@ class DecisionLog:
         selected = self._select_record(partition, partition_state.newest_records.get(encoded_prefix, {}), driver_ids)
         selected_offset = -1 if selected is None else selected.record.offset
         self._warn_about_ignored_records(partition, partition_state, driver_ids, selected_offset)
-        # Do this even if no record was selected, because a batch that cannot be decoded may contain the prefix's entry.
+        # Do this even if no record was selected, because a driver's batch that cannot be decoded may contain the entry.
         self._report_unreadable_records(partition, partition_state, driver_ids, selected_offset)
         if selected is None:
             return None
@@ -394,7 +396,7 @@ class DecisionLog:
 
 
 def _describe_possible_writers(newest_records: Iterable[LogRecord], driver_ids: DriverIds) -> None:
-    """Describe the driver ids under which a newer record may have been written than under those described so far.
+    """Describe the driver ids that may have written a newer record than the driver ids described so far.
 
     `newest_records`: the prefix's newest record of each producer.
     """

@@ -50,7 +50,7 @@ class ExactlyOnceOptions:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The options of one query or job, and what is derived from them."""
+    """The options of one query or job, and the values derived from them."""
 
     client_config: ClientConfig = field(repr=False)
     prefix: str

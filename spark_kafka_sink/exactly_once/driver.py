@@ -2,8 +2,8 @@
 
 Each task of a batch writes its rows in its own Kafka transaction and leaves that transaction open. The driver later
 commits or aborts all of them. Before it commits the first one, it writes a list of all of them to a Kafka topic, the
-decision log. The record with this list is the decision. It is written in a transaction of its own. A batch goes through
-three states:
+decision log. The record with this list is the decision. The driver writes it in a transaction of its own. A batch goes
+through three states:
 
     open       No row is visible yet. If the driver dies now, the next driver aborts the tasks' transactions.
     decided    The decision is committed. All rows will become visible: if the driver dies now, the next driver commits
@@ -23,8 +23,9 @@ a claim. From then on, older drivers of the same prefix cannot decide a batch an
     abort    Claims the prefix again, so that nobody can decide the batch any more, and aborts the tasks' transactions.
 
 A driver may be suspended between any two requests while other drivers act. Whatever it read before it got its epoch may
-therefore be stale. Every later request carries the epoch, and brokers reject it once there is a newer one. The log, not
-the epoch, shows which driver is the current one (query_transactions.py explains why).
+therefore be stale. Its later requests under its own transactional id carry the epoch, and brokers reject them once
+there is a newer epoch. The log, not the epoch, shows which driver is the current one (query_transactions.py explains
+why).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _CommittedBatch(NamedTuple):
     writer_state: WriterState
     """The state for the next record that the driver writes to the log."""
     superseded_transactions: Sequence[TransactionDescription] | None
-    """Transactions, still to be aborted, of task attempts that Spark did not accept. None if the list failed."""
+    """The transactions to abort, of task attempts that Spark did not accept. None if listing them failed."""
 
 
 class Driver:
@@ -267,8 +268,8 @@ class Driver:
         with commit_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, do not decide. The decision would leave the
             # driver id in the same state as at the start, so late attempts would consider the batch undecided. A new
-            # epoch does not help: brokers grant the same next epoch to every process that sends the start's epoch. An
-            # abort that is suspended in another process may have got it, too, and would undo what is decided here.
+            # epoch does not help: brokers grant the same next epoch to every process that sends the start's epoch, so a
+            # suspended abort may hold it as well, and would then end what is decided here.
             if start.state != EMPTY and self._transactions.uses_version_1():
                 raise commit_errors.build_downgrade_error(entry)
             try:
@@ -286,10 +287,10 @@ class Driver:
         """Write the decision, check the tasks' transactions, and commit the decision. Return the next state.
 
         Raise ExactlyOnceError, and abort the decision, if a task's transaction has ended or may soon time out. If this
-        process is suspended between the check and the commit, brokers abort the decision, because the transaction that
-        contains it has a short timeout.
+        process is suspended for long between the check and the commit, brokers abort the decision, because the
+        transaction that contains it has a short timeout.
         """
-        self._may_be_decided = False  # an earlier try was fenced, and the log showed that it decided nothing
+        self._may_be_decided = False  # if an earlier try was fenced, the log showed that it decided nothing
         decision = self._transactions.begin_write(writer_state, entry)  # in flight during the check
         try:
             transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
@@ -336,8 +337,9 @@ class Driver:
     def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
         """Return a context in which to record that the batch is done. It raises a stream's errors and logs a job's.
 
-        A stream's driver must stop if a newer driver has taken over. A job has succeeded by now. If it failed, a
-        scheduler would run it again, and a job without an idempotency key would write all of its rows twice.
+        A stream's driver must stop if a newer driver has taken over. A job, however, has succeeded. If this error
+        made it fail, a scheduler would run it again, and a job without an idempotency key would write all of its rows
+        twice.
         """
         if entry.batch.query_id is not None:
             return commit_errors.convert_errors_after_commit(entry)

@@ -1,8 +1,8 @@
 """Entry: the state of a query or job, as the decision log stores it. entry_json.py converts it to and from JSON.
 
 A starting driver reads the entry to find out which batch was decided last, which transactions must still be committed,
-and which driver is the current one. The entry belongs to a prefix. This is the name of the query or job, and all of its
-transactional ids begin with it.
+and which driver is the current one. The entry belongs to a prefix: the name of the query or job, with which all of its
+transactional ids begin.
 
 Drivers never modify an entry in the log. They write a new one:
 

@@ -1,7 +1,7 @@
 """LogPartitionState: what a process has read so far from one partition of the decision log.
 
-A record in the log is either a decision, which lists the transactions of a batch to commit, or a claim, which names a
-query's current driver. Both belong to a prefix, the name of a query or job.
+A decision is a record that lists the transactions of a batch to commit. A claim is a record that names a query's
+current driver. Each record belongs to a prefix, the name of a query or job.
 
 For each prefix and each producer, the state keeps only the newest valid record. It keeps the producers apart because
 the reader learns only later which of them are drivers of the prefix. decision_log.py then selects a prefix's record.
@@ -81,7 +81,8 @@ class LogPartitionState:
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             unreadable_record = LogRecord(header.base_offset, writer_identity, value=None)
-            # Keep only the newest one per producer. It is enough to find out whether one follows the prefix's entry.
+            # Keep only the newest one per producer, which is enough to find out whether one follows the prefix's entry.
+            # Older ones get no warning.
             self.unreadable_records[producer_id] = (unreadable_record, error)
             return
         if header.is_control:

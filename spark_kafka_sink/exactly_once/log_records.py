@@ -1,9 +1,10 @@
 """Builds the records that drivers write to the decision log. Each function returns the records of one record batch.
 
-The value of a record is an entry: the state of a query or job. There are three kinds of records:
+An entry is the state of a query or job. There are three kinds of records:
 
-    decision     an entry that lists the transactions of a batch, which must now be committed
-    claim        an entry that names a new current driver
+    entry        written by the current driver. A decision lists the transactions of a batch, which must now be
+                 committed; a later entry says that this is done
+    claim        an entry with a key of its own, which names its writer as the current driver
     tombstone    a record without a value, with which compaction deletes the earlier records of a key
 """
 
@@ -27,7 +28,7 @@ def build_claim_records(previous_entry: Entry, claim: Entry) -> list[KeyValue]:
     """
     # Two drivers may hold the same epoch and write at the same time, each with sequence number 0. If one writes a
     # decision and the other one a claim, the leader must not take the second record batch for a retry of the first. It
-    # compares their first and last sequence numbers. These differ, because a decision is one record and a claim is two.
+    # compares their first and last sequence numbers. The last ones differ: a decision has one record, a claim has two.
     # The first record of a claim has no value, so compaction removes it.
     key = build_claim_key(claim.prefix)
     return [(key, None), (key, encode_entry(claim, followed_offset=previous_entry.offset))]

@@ -87,10 +87,10 @@ _FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
 _BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
 """The fencing errors of a Produce response, by transaction version.
 
-BATCH_OWNERSHIP_LOST_ERRORS contains one more error, with which a leader reports that the batch's transaction is not
-open. In version 1, this means that another process with the same epoch has ended the transaction. In version 2, the
-batch itself begins the transaction, so the error does not mean that the caller is fenced. It means that the cluster was
-downgraded to version 1.
+BATCH_OWNERSHIP_LOST_ERRORS also contains TRANSACTION_ABORTABLE, with which a leader reports that the batch's
+transaction is not open. In version 1, this means that another process with the same epoch has ended the transaction. In
+version 2, the batch itself begins the transaction, so the error does not mean that the caller is fenced. It means that
+the cluster was downgraded to version 1.
 """
 
 KeyValue = tuple[bytes, "bytes | None"]
@@ -228,7 +228,7 @@ class LogTransaction:
         self._append_call = append_call
 
     def abandon(self) -> None:
-        """Stop waiting for the leader's response. Call this if neither `commit` nor `abort` will be called.
+        """Stop waiting for the leader, and stop retrying. Call this if neither `commit` nor `abort` will be called.
 
         The transaction stays open until it times out or the next driver aborts it.
         """

@@ -11,8 +11,9 @@ batch is done. `abort` takes over from the query's driver, as a newly started dr
     3. Claim the prefix: write a record to the log that names this process as the current driver.
     4. Abort exactly the listed transactions.
 
-`finish` and `give_up` also fence the driver and claim the prefix. A query that is running when its prefix is claimed
-fails at its next commit, with an error that names the reason. It continues when it is started again.
+`finish` and `give_up` also fence the driver, and claim the prefix when they record that the batch is done. A query that
+is running when its prefix is claimed fails at its next commit, with an error that names the reason. It continues when
+it is started again.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ def _try_fence_driver(
     entries_before_fencing.append(possibly_stale_entry)
     if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
         raise precommit_errors.build_fenced_error(transactions.driver_id)
-    check_entry(possibly_stale_entry)  # now, so that the driver is not fenced for nothing
+    check_entry(possibly_stale_entry)  # before fencing, so that no driver is fenced for nothing
     transactions.check_unchanged(description)
     epoch = transactions.fence(description, CANDIDATE_TIMEOUTS_MS)
     entry = transactions.read_entry()  # not stale, because older drivers can no longer write
@@ -330,7 +331,7 @@ def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
-    """Return the newest entry of each prefix, or of only one if `prefix` is not None, by prefix."""
+    """Return the newest entry of this prefix, or of all prefixes if `prefix` is None, by prefix."""
     list_ids_by_producer = functools.cache(lambda: fetch_ids_by_producer(client))
     if prefix is None:
         return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))

@@ -39,7 +39,7 @@ def build_start_error(reason: object) -> PreflightError:
 
 
 def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:
-    """Build the error for a broker that rejects the first epoch request for a transactional id, unlike Apache Kafka."""
+    """Build the error for a broker that, unlike Kafka, rejects the first request for an epoch of a transactional id."""
     return build_start_error(
         f"{error.name}: the broker rejected InitProducerId with an expected producer id for a transactional id that it "
         "does not know. Apache Kafka accepts such a request. Without it, two drivers that start at the same time "
@@ -287,8 +287,8 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[None]:
     """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
 
-    The driver's coordinator granted the same timeout when the batch began. So the brokers' limit has been decreased
-    since, or the task's coordinator has a lower limit than the driver's.
+    The driver's coordinator has granted the same timeout. So the brokers' limit has been decreased since, or the task's
+    coordinator has a lower limit than the driver's.
 
     `is_user_timeout`: whether the user has set the timeout.
     """

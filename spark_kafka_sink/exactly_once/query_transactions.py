@@ -2,8 +2,8 @@
 
 A query or job is known by its prefix, the name with which all of its transactional ids begin. Its state is an entry in
 the decision log, a Kafka topic. Both its driver and `pykafka transactions` act under one transactional id, the driver
-id: `<prefix>-driver` at first, and later `<prefix>-driver-2` and so on. These are the steps, in the order in which a
-driver takes them:
+id: `<prefix>-driver` at first, and later `<prefix>-driver-2` and so on. These are the steps, roughly in the order in
+which a driver takes them:
 
     wait_and_describe_driver_id   Fetch the driver id's epoch and state, once none of its transactions is ending. This
                                   is only a hint: other drivers may act at any time, so no later step relies on it.
@@ -29,7 +29,8 @@ docs/exactly-once-design.md has the details):
     - An older driver can fence a newer one, because Kafka does not compare epochs while a transaction is open. The
       newer driver then finds that no other driver has claimed the prefix since, and continues.
     - A read or a description can be stale: a broker that was suspended may still respond as leader or coordinator for a
-      moment after it resumes. A write reaches the current leader, so it reveals what a read cannot.
+      moment after it resumes. A write succeeds only at the current leader or coordinator, so it reveals what a read
+      cannot.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ HAND_OVER_EPOCH = 32_000
 The epochs after it are for the batch in progress, for the hand-over itself, and for drivers that die during it.
 """
 MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
-"""How often a step is tried, because drivers that start at the same time may fence each other several times."""
+"""Maximum number of tries of a step. Drivers that start at the same time may fence each other several times."""
 
 ResultT = TypeVar("ResultT")
 
@@ -171,8 +172,8 @@ class QueryTransactions:
         """Read the prefix's newest entry, and switch to the driver id that the entry names as the current one.
 
         Return a description of that driver id, and the entry. Both may be stale: use them only to decide whether to
-        call `fence`. The description is always older than the entry. Raise ProducerFencedError if the driver id has
-        changed at each of MAX_TRIES reads.
+        call `fence`. The description is always older than the entry. Raise ProducerFencedError if each of MAX_TRIES
+        reads names a different driver id.
 
         `description`: the description of `driver_id`. It is returned unless the entry names a different driver id.
         """

@@ -37,8 +37,8 @@ _MAX_UNMARKED_REMAINDER = 997
 _MAX_FENCED_TIMEOUT_MS = 5_000
 """The longest timeout of a fenced task id.
 
-It applies only to the empty transaction that a driver begins and aborts to fence the id (transaction_aborts.py). A task
-that uses the id later sets its own timeout.
+The only transaction with this timeout is the empty one that a driver begins and aborts to make leaders reject late
+records (transaction_aborts.py). A task that uses the id later sets its own timeout.
 """
 
 
@@ -50,8 +50,8 @@ def remove_timeout_mark(timeout_ms: int) -> int:
 def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
     """Return the transaction timeout for a driver id, with the mark for a claimed prefix.
 
-    Apart from the mark, it is the decision timeout (commit_margin.py): how long the driver's own transactions, which
-    contain its decisions, may stay open. For example, tasks with 3,600,000 ms give a driver id with 19,999 ms.
+    It is about the decision timeout (commit_margin.py): how long the driver's own transactions, which contain its
+    decisions, may stay open. For example, if the tasks have 3,600,000 ms, the driver id gets 19,999 ms.
 
     `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark.
     """

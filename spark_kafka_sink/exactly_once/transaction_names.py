@@ -8,7 +8,8 @@ A query or job has a name, with which all of its transactional ids begin, so the
 
 There may be several driver ids, because a producer id has only 32,766 epochs. When they are used up, the driver
 continues under the next driver id, which is named by the last record under the old one (query_transactions.py).
-Brokers would otherwise give the driver id a new producer id. They do so now only if they have forgotten the first one.
+Brokers would otherwise give the driver id a new producer id. As it is, they do so only if they have forgotten the first
+one.
 
 Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each
 driver has a new generation, so that a late task of an earlier driver does not share an id with a task of the current
@@ -55,7 +56,7 @@ class TaskAttempt(NamedTuple):
     """One execution of a Spark task."""
 
     generation: int
-    """The number of claims of the prefix so far, so each driver has a different one. Task ids contain its remainder."""
+    """The number of claims of the prefix so far, or its remainder if parsed from a task id. Differs between drivers."""
     partition: int
     """The number of Spark's partition, which is also the number of the task."""
     attempt: int
@@ -151,7 +152,7 @@ def derive_prefix(kind: str, identity: str) -> str:
 
 
 def normalize_checkpoint(location: str) -> str:
-    """Normalize the location of a checkpoint, so that it can be compared. Remove credentials, so that it can be shown.
+    """Normalize a checkpoint's location, and remove credentials, because the decision log and error messages show it.
 
     Spark treats /a/b, /a//b, /a/b/ and file:///a/b as the same location, and likewise dbfs:/a and dbfs:///a.
     """

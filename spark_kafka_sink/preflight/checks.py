@@ -42,7 +42,7 @@ class CheckResult:
     Another machine may still be able to do so.
     """
     should_driver_log_warning: bool = False
-    """Whether Spark's driver should log the result if it is a warning. True for what the user's options ask for."""
+    """Whether Spark's driver should log the result if it is a warning. True for features that options request."""
 
     def __str__(self) -> str:
         sentence = end_sentence(f"{self.name}: {self.detail}")

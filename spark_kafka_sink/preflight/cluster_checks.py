@@ -1,6 +1,6 @@
 """Checks that send requests to a connected cluster: permissions for the write, message sizes and clocks.
 
-Each check is a generator, which yields the requests that the given target needs. `CLUSTER_CHECKS` and `THOROUGH_CHECKS`
+Each check is a generator that yields the requests needed for the given target. `CLUSTER_CHECKS` and `THOROUGH_CHECKS`
 list these generators. Any broker can handle the requests, and none of them changes anything:
 
 - InitProducerId without a transactional id allocates a producer id that is never used.

@@ -204,7 +204,7 @@ def _check_versions(probe: Probe) -> list[CheckResult]:
 
 
 def _list_required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
-    """Yield groups of APIs that the write requires, each with a remedy for brokers that do not support the group."""
+    """Yield groups of APIs that the write requires, each with a remedy for brokers that lack one of its APIs."""
     yield (
         (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
         "Use brokers of Kafka 2.8 or newer.",

@@ -58,7 +58,7 @@ class _RequestCall(Call[ResponseT]):
 
 
 class _TopicsCall(Call[MetadataResponse]):
-    """A call that requests the topics' metadata again and again, because a missing topic or leader may appear later."""
+    """Requests the topics' metadata repeatedly, because a missing topic, leader or address may appear later."""
 
     def __init__(self, request: DescribeTopics) -> None:
         super().__init__([request])
@@ -155,7 +155,7 @@ class Probe:
             while not call.is_done:
                 now_ms = self._system.now()
                 call.should_retry = now_ms - started_ms < self._timeouts.retry_ms
-                # After a failure, wait for a node to become ready only while failures are retried at all.
+                # After a failure, wait for a node to become ready only as long as failures are retried.
                 give_up_after_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
                 is_response_possible = bool(call.in_flight_keys) or self.find_ready_node() is not None
                 if not is_response_possible and now_ms - started_ms >= give_up_after_ms:

@@ -4,11 +4,11 @@ Requests that are sent together form a call. The request engine (engine.py) rout
 until it has a final result. `send` waits for the result. `begin` and `finish` do the same in two steps, so that several
 calls may be in progress at once. While the thread waits for one call, all calls make progress.
 
-An attempt sends one request to one node, once. Each node has its own queue of attempts. If the client cannot connect to
-a node, it fails every attempt in the node's queue. If a node does not respond for `node_timeout_ms`, the client
-disconnects it. The node's timeout doubles each time this happens, until the node responds again. While a node is
-unresponsive, the client keeps updating the metadata. If the metadata shows that the node has left the cluster, the node
-is disconnected before its timeout.
+An attempt sends one request to one node, once. Each node has its own queue of attempts. If the client fails to connect
+to a node once, every attempt in the node's queue fails. If a node does not respond for `node_timeout_ms`, the client
+disconnects it. The node's timeout doubles each time this happens, up to request.timeout.ms, until the node responds
+again. While a node is unresponsive, the client keeps updating the metadata. If the metadata shows that the node has
+left the cluster, the node is disconnected before its timeout.
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ class BlockingClient:
         self.metadata.raise_if_fatal()
         for response in self._client.poll(timeout_ms, self._system.now()):
             self._handle_response(response)
-        # A response may have set the fatal error. Raise it now, before a queued request or the deadline fails with a
+        # This poll may have set the fatal error. Raise it now, before a queued request or the deadline fails with a
         # less precise error.
         self.metadata.raise_if_fatal()
 

@@ -16,7 +16,7 @@ _NO_FURTHER_CALL_MS = math.inf
 
 
 class RequestDispatcher:
-    """Sends requests on a client that its owner polls. Not thread-safe.
+    """Sends requests on a client that the client's owner polls. Not thread-safe.
 
     The owner must pass the responses to `handle_response`.
     """

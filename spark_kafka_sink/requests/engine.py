@@ -42,7 +42,7 @@ POLL_INTERVAL_MS = 10.0
 """How often to check again while no node is available or a partition's leader is unknown."""
 
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
-"""How long to retry UNKNOWN_TOPIC_OR_PARTITION, because not all brokers learn about a new topic at the same time."""
+"""How long to retry UNKNOWN_TOPIC_OR_PARTITION. Brokers do not all learn about a new topic at the same time."""
 
 _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS = 20.0
 """The backoff after the first CONCURRENT_TRANSACTIONS; it doubles with each further failure."""
@@ -88,9 +88,9 @@ class Call(Generic[ResponseT]):
         self.last_failure: KafkaSinkError | None = None
         """The latest failure that led to a retry."""
         self.responses: dict[str, ResponseT] = {}
-        """The final responses by key. A key that has failed without a response is missing."""
+        """The final responses by key. A key without a final response, for example because it has failed, is missing."""
         self.error: KafkaSinkError | None = None
-        """The first error with which a key has failed without a final response."""
+        """The first error with which a key has failed."""
         self.in_doubt_keys: set[str] = set()
         """Keys whose response was lost. The broker may already have executed the request, or may still do so."""
         self.done_count = 0

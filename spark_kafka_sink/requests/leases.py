@@ -56,7 +56,7 @@ class Leases(Generic[ClientT]):
     ) -> None:
         """Create an empty cache.
 
-        `close`: closes an idle client that has expired, or that is one too many.
+        `close`: closes an idle client that has expired, or that exceeds `max_idle`.
         `discard`: closes a leased client after the code that uses it has raised an exception; defaults to `close`.
         """
         self._close = close

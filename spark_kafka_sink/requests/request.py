@@ -55,7 +55,7 @@ class Broker(NamedTuple):
 class Role(Enum):
     """A route to any broker, preferably one that will respond soon, or a route to the controller.
 
-    While the controller is unknown, its requests are sent to any broker.
+    While the controller is unknown, requests to the controller are sent to any broker.
     """
 
     ANY_BROKER = "any broker"

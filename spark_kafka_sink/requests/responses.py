@@ -25,8 +25,8 @@ def parse_each_response(
 ) -> Iterator[tuple[str, ResultT]]:
     """Yield each key with its parsed response, in the order of the keys. Call `parse` once for each response.
 
-    Each key gets its whole response, because other responses may contain the key, too: with an earlier error, after
-    which the key was retried.
+    Each key is paired with its own final response. The responses are not merged by key, because another one may contain
+    an earlier error of the key, after which the key was retried.
     """
     parsed_responses = {id(response): parse(response) for response in find_distinct_responses(responses)}
     for key, response in responses.items():

@@ -52,8 +52,8 @@ def create_if_missing(
     creation, and MetadataTimeoutError if the topic is still missing when the client's timeout has passed.
 
     `name_suffix` and `describe_call`: see `topic_exists`.
-    `prerequisite_request`: a request to send first. If the brokers do not support it, its error is raised and no topic
-    is created.
+    `prerequisite_request`: a request to send before the topic is created. If the brokers do not support it, its error
+    is raised and no topic is created.
     """
     if topic_exists(client, new_topic.name, name_suffix=name_suffix, describe_call=describe_call):
         return False

@@ -65,7 +65,7 @@ def end_transactions(
 ) -> dict[str, BrokerError]:
     """Commit or abort transactions. Return the errors of the rejected requests by transactional id.
 
-    A transaction may be committed or aborted again. The second request is rejected only if a newer transaction has
+    Committing a committed transaction again, or aborting an aborted one, is not rejected unless a newer transaction has
     begun under the same id. Transactions with a newer epoch are not affected.
     """
     requests = [EndTransaction(transaction, commit) for transaction in transactions]

@@ -9,7 +9,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 
 @dataclass(frozen=True)
 class TransactionIdentity:
-    """What a process needs to know of a transaction in order to write to it or to end it."""
+    """The ids, epoch and transaction version that a process needs to write to a transaction or to end it."""
 
     transactional_id: str
     producer_id: int

@@ -66,7 +66,7 @@ MIN_TXN_OFFSET_COMMIT_VERSION_WITH_MEMBER_FIELDS = 3
 
 @dataclass(frozen=True, eq=False)
 class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
-    """Add partitions to a transaction. After most errors, it can be aborted, because nothing is written to them yet."""
+    """Add partitions to a transaction. Nothing is written to them yet, so most errors require only an abort."""
 
     api_key = ApiKey.ADD_PARTITIONS_TO_TXN
     action = "add partitions to the transaction"

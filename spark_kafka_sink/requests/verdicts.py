@@ -99,5 +99,5 @@ def select_most_severe(classifications: Iterable[Classification]) -> Classificat
 
 
 def is_worth_retrying(code: int) -> bool:
-    """Return whether a caller that can wait should retry. Retry UNKNOWN_SERVER_ERROR, too: it may be temporary."""
+    """Return whether a caller that can wait should retry. UNKNOWN_SERVER_ERROR counts, because it may be temporary."""
     return code == codes.UNKNOWN_SERVER_ERROR or lookup_error_code(code).retriable

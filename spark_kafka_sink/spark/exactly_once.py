@@ -85,9 +85,10 @@ class AbortResult(NamedTuple):
 
 @dataclass(frozen=True)
 class ExactlyOnceWrite:
-    """The exactly-once state of a writer, created by the planning worker.
+    """The exactly-once state of a writer.
 
-    It is pickled, and sent to the tasks and, in a batch job, to the committing worker.
+    The planning worker creates it. It is pickled, and sent to the tasks and, in a batch job, to the committing worker.
+    The committing worker of a stream restores it from the task reports.
     """
 
     delivery: Delivery
@@ -117,7 +118,7 @@ class ExactlyOnceWrite:
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
-        """Run the block in a transaction. It stays open after the block, until the driver commits or aborts it.
+        """Run the block in a transaction, which stays open after the block until the driver commits or aborts it.
 
         Add the transaction to the report, unless nothing was sent in it. Raise ExactlyOnceError if the driver is no
         longer waiting for the batch. If the block raises, close the producer, which aborts the transaction.
@@ -351,7 +352,7 @@ def build_job_delivery(options: SinkOptions, driver_process_id: int | None = Non
     if exactly_once_options.prefix is not None:
         return _build_delivery(options, exactly_once_options.prefix, WriterKind.JOB)
     if exactly_once_options.idempotency_key is not None:
-        # Many jobs use the date as their key. The topic keeps jobs with the same key apart.
+        # Many jobs use the date as their key. Deriving the prefix from the topic as well keeps such jobs apart.
         prefix = derive_prefix("key", f"{options.topic or ''}\n{exactly_once_options.idempotency_key}")
         return _build_delivery(options, prefix, WriterKind.JOB)
     return _build_delivery(options, generate_job_prefix(driver_process_id), WriterKind.JOB, is_single_use=True)
