@@ -1,8 +1,8 @@
-"""BatchStart: the state of a query or job when a batch starts. The batch's tasks and its commit use it.
+"""BatchStart: the state of a query or job when a batch begins, for the tasks that write it and for its commit.
 
-The driver (driver.py) creates one BatchStart per batch. Spark sends it to the tasks inside the writer, and to the
-committing process inside the tasks' commit messages. In a stream, the process that commits a batch is not the one that
-began it, and has no other information about the batch's start.
+The driver (driver.py) creates one BatchStart per batch, and Spark sends it to the tasks inside the writer. In a stream,
+the tasks return it inside their commit messages, because the process that commits a batch is not the one that began it,
+and has no other information about the batch's start.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ class BatchStart:
     """The state at the start of a batch, for its tasks and its commit. Immutable; it is pickled into Spark's writer."""
 
     entry: Entry
-    """The prefix's newest entry when the batch started. It has no transactions."""
+    """The newest entry of the query or job in the decision log when the batch started. It lists no transactions."""
     driver_identity: ProducerIdAndEpoch
     """The producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
     has_user_prefix: bool = False
     """Whether the user has set the prefix."""
     state: str = EMPTY
-    """The driver id's transaction state, as brokers report it until this driver decides or a newer one begins."""
+    """The driver id's transaction state at the start.
+
+    Brokers report this state, with `driver_identity`, until this driver decides or aborts the batch, or another
+    driver begins.
+    """
 
     @property
     def prefix(self) -> str:
@@ -52,7 +56,7 @@ class BatchStart:
     def is_waiting_for_tasks(self, description: TransactionDescription | None) -> bool:
         """Return whether the driver is still waiting for this batch's tasks, and has neither decided nor aborted it.
 
-        It is waiting as long as its epoch is the newest and nothing has been written under this epoch.
+        The driver is waiting as long as its epoch is the newest one, and nothing has been written under that epoch.
 
         `description`: the current description of the driver id; None if the brokers do not know the id.
         """
@@ -69,13 +73,13 @@ class BatchStart:
         return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is already committed, or will be because its commit has been decided.
+        """Return whether a batch with this name is decided: it is already committed, or will be.
 
         In that case, the tasks count its rows without writing them. The rows may still differ: `check_skipped_batch`
         compares the counts when the tasks have finished.
 
-        Raise ExactlyOnceError if the commit of a later micro-batch of the same query has been decided, or if the user
-        has set the prefix and its last batch belongs to another query.
+        Raise ExactlyOnceError if a later micro-batch of the same query is already decided, or if the user has set the
+        prefix and its last batch belongs to another query.
         """
         if batch.query_id is None:  # the batch is a job, which has no number to compare
             return self.entry.has_decided(batch)
@@ -97,8 +101,8 @@ class BatchStart:
         Raise ExactlyOnceError if the numbers differ, or if somebody other than a driver of this prefix may have written
         the decision.
 
-        `summary`: the numbers of skipped rows.
-        `tolerate_mismatch`: log the error instead of raising it.
+        `summary`: the number of rows that were skipped, by topic.
+        `tolerate_mismatch`: whether to log the error instead of raising it.
         """
         decided_summary = self.entry.find_summary(batch)
         assert decided_summary is not None, "the caller has found the batch's decision"
@@ -116,5 +120,5 @@ class BatchStart:
 
 
 def _get_batch_number(batch: Batch) -> int:
-    """Return the number of a micro-batch, or -1, which precedes all numbers, if the batch has none."""
+    """Return the number of a micro-batch. Return -1 if it has none, so that it precedes all others."""
     return -1 if batch.batch_id is None else batch.batch_id

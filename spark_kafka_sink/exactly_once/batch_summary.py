@@ -1,9 +1,9 @@
-"""BatchSummary: the row count of each topic in a batch, by which a rerun of the batch is compared with the first run.
+"""BatchSummary: the number of rows that a batch has in each topic, to compare a rerun of the batch with the first run.
 
-A batch is named after its batch id or idempotency key, but the same name may stand for different rows. A checkpoint may
-have been restored or copied, a source may return different rows when it is read again, or two jobs may use the same
-key. The decision log therefore stores the summary along with the name, and `BatchStart.check_skipped_batch` compares
-the row counts when a committed batch is run again.
+A batch that was committed is skipped when it is run again. It is recognized by its batch id or idempotency key, but the
+rows may be different ones: a checkpoint may have been restored or copied, a source may return different rows when it is
+read again, or two jobs may use the same key. The decision log therefore also stores the row counts, and
+`BatchStart.check_skipped_batch` compares them with the row counts of the rerun.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MAX_LISTED_TOPICS = 20
-"""The number of topics whose row counts the decision log stores, to show them in messages."""
+"""The number of topics whose row counts are stored one by one, to show them in messages."""
 _DIGEST_CHARACTERS = 32
-"""The length of stored digests. If it changes, rerun batches no longer match those that are already committed."""
+"""The length of stored digests. If it changes, a rerun batch no longer matches the digest that is already stored."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,18 @@ class BatchSummary:
     rows: int
     """The number of rows in all topics."""
     payload_bytes: int
-    """The total size of keys and values, shown in messages.
+    """The total size of keys and values. It is shown in messages, but never compared.
 
-    It is never compared, because a row may have a different length when it is written again, for example if its value
-    contains the current time.
+    A row may have a different length when it is written again, for example if its value contains the current time.
     """
     topics: tuple[tuple[str, int], ...]
     """The names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
-    """A hash over the names and row counts of all topics, by which two summaries are compared."""
+    """A hash of the names and row counts of all topics. `has_same_row_counts` compares only this hash."""
 
     @classmethod
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchSummary:
-        """Create the summary from each topic's number of rows. Topics without rows do not affect it."""
+        """Create a summary from the number of rows in each topic. Topics without rows are ignored."""
         sorted_counts = sorted((topic, count) for topic, count in row_counts.items() if count)
         hasher = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in sorted_counts).encode())
         return cls(

@@ -20,13 +20,13 @@ NO_PROGRESS_TIMEOUT_MS = 120_000.0
 NODE_TIMEOUT_MS = 3_000.0
 """How long a node may be unresponsive before it is disconnected. Doubles with each consecutive timeout."""
 _MAX_IN_FLIGHT = 50
-"""Maximum number of requests in flight on a connection. A driver sends one for each of many transactions at once."""
+"""Maximum number of requests in flight on a connection. A driver commits many transactions at once, one per request."""
 _MAX_IDLE_CLIENTS = 4
 """Maximum number of idle clients in the cache. Each has its own connections."""
 
 
 def create_client_cache() -> Leases[BlockingClient]:
-    """Create a cache of idle clients, which closes those that it no longer keeps."""
+    """Create a cache of idle clients. The cache closes a client that it no longer keeps."""
     return Leases(close=lambda client: client.close(), max_idle=_MAX_IDLE_CLIENTS)
 
 
@@ -37,7 +37,7 @@ CACHED_DRIVER_CLIENTS = create_client_cache()
 def create_client(
     config: ClientConfig, *, timeout_ms: float = NO_PROGRESS_TIMEOUT_MS, system: System | None = None
 ) -> BlockingClient:
-    """Create a client for transaction requests, apart from those of a task's producer.
+    """Create a client for transaction requests that are not sent over a producer's connections.
 
     `timeout_ms`: how long an operation may go without progress before it fails.
     """
@@ -47,7 +47,7 @@ def create_client(
 
 @contextlib.contextmanager
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
-    """Yield an idle client from the cache, or a new one if there is none. Return it to the cache at the end.
+    """Yield an idle client from the cache, or a new one if there is none. The client goes back to the cache afterwards.
 
     `system`: for tests only. If it is set, the client is new, and is closed instead of cached.
     """

@@ -42,8 +42,8 @@ def find_transaction_deadline_error(
 ) -> ExactlyOnceError | None:
     """Return an error if a transaction may time out before it is committed. Return None if all have enough time left.
 
-    The result is only as accurate as the clocks agree: the start of a transaction comes from the brokers' clocks, and
-    `now_ms` from this machine's clock.
+    The result is accurate only if the clocks agree: the start of a transaction comes from the brokers' clocks, and
+    `now_ms` comes from this machine's clock.
 
     `now_ms`: the current time, in milliseconds since the epoch.
     """

@@ -1,7 +1,8 @@
 """Errors of a batch's commit. Each message says whether the batch is decided, which rows are visible, and what to do.
 
-The driver decides a batch by writing a decision, a record that lists the tasks' transactions, to the decision log. It
-then commits these transactions. A prefix is the name of the query or job, and an entry is its state in the log.
+A commit has two steps. The driver first decides the batch: it writes a list of the tasks' transactions to the decision
+log. Then it commits these transactions. The functions take the batch's entry, which is the state of the query or job in
+the log. The messages name the prefix: the name of the query or job, with which its transactional ids begin.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def build_transaction_deadline_error(
 
 
 def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decision whose commit was requested, but may not have been executed."""
+    """Build the error for a decision whose outcome is unknown: it may have been committed or not."""
     return ExactlyOnceError(
         f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
         f"{_build_doubt_remedy(entry)}"
@@ -105,9 +106,9 @@ def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
 
 
 _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
-"""Errors of brokers on which the transaction has ended, or that no longer know it."""
+"""Errors with which a broker reports that the transaction has ended, or that it no longer knows the transaction."""
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
-"""Errors of brokers that have forgotten the transactional id, or have since assigned a new producer id to it."""
+"""Errors with which a broker reports that it has forgotten the id, or has since assigned a new producer id to it."""
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -119,9 +120,9 @@ def is_transaction_lost(error: BrokerError) -> bool:
 
 
 def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Build the error for a decided batch, some of whose transactions could not be committed.
+    """Build the error for a decided batch if some of its transactions could not be committed.
 
-    It is a CommitLostError if any of these transactions is lost, and can therefore never be committed.
+    It is a CommitLostError if any of these transactions is lost, which means that it can never be committed.
 
     `errors_by_id`: the errors of the rejected commits, by transactional id.
     """
@@ -131,7 +132,7 @@ def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerErr
 
 
 def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decided batch, if not all of its commits got a response."""
+    """Build the error for a decided batch if some of the requests to commit its transactions got no response."""
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
@@ -143,7 +144,7 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
 
 
 def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Build the error for a decided batch, some of whose transactions are still open because commits were rejected.
+    """Build the error for a decided batch if some of its transactions are still open because commits were rejected.
 
     Other transactions may be lost. The open ones must be committed before the user gives up the lost ones with
     `pykafka transactions give-up`.
@@ -219,9 +220,10 @@ def _describe_how_to_finish(entry: Entry) -> str:
 
 
 def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> CommitLostError:
-    """Build the error for a decided batch, some of whose transactions can never be committed.
+    """Build the error for a decided batch if some of its transactions can never be committed.
 
-    If brokers have only forgotten the transactional ids, the transactions may have been committed before.
+    If the commits failed only because brokers have forgotten the transactional ids, the transactions may have been
+    committed before.
     """
     errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
     lost_count_text = f"{len(errors_by_lost_id)} of its {len(entry.transactions)} transactions"
@@ -248,7 +250,7 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
 
 
 def _format_lost_transactions(entry: Entry, errors_by_lost_id: Mapping[str, BrokerError]) -> str:
-    """List the lost transactions, with what a user needs to find their rows, and to search the brokers' logs."""
+    """List the lost transactions, with details by which a user can find their rows and search the brokers' logs."""
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
     lines = []
     for transactional_id, error in errors_by_lost_id.items():
@@ -279,7 +281,7 @@ def _describe_how_to_give_up(entry: Entry) -> str:
 
 @contextmanager
 def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
-    """Convert a ProducerFencedError of the block to an ExactlyOnceError that says that the batch was not committed.
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError that says that the batch was not committed.
 
     The driver is fenced if a newer driver of the query has started.
     """
@@ -293,7 +295,10 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
-    """Convert a ProducerFencedError of the block to an ExactlyOnceError: a newer driver commits the decided batch."""
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError.
+
+    It says that the batch is decided, and that a newer driver finishes it.
+    """
     rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
     with _convert_fencing(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "
@@ -304,7 +309,7 @@ def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
-    """Convert errors of the block to an ExactlyOnceError that says that the batch is committed.
+    """Convert errors in the block to an ExactlyOnceError that says that the batch is committed.
 
     The block records in the decision log that a stream's batch is done.
     """
@@ -326,7 +331,7 @@ def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def _convert_fencing(message: str) -> Iterator[None]:
-    """Convert a ProducerFencedError, or an error that it has caused, to an ExactlyOnceError with this message."""
+    """Convert a ProducerFencedError in the block, or an error caused by one, to an ExactlyOnceError."""
     try:
         yield
     except KafkaSinkError as error:
@@ -336,7 +341,7 @@ def _convert_fencing(message: str) -> Iterator[None]:
 
 
 def _format_list(lines: Sequence[str]) -> str:
-    """Format the lines as a list. Of a long list, show only the beginning, and the number of the other lines."""
+    """Format the lines as a list. If there are more than _MAX_LISTED, show how many are omitted."""
     listed_lines = [f"- {line}" for line in lines[:_MAX_LISTED]]
     if len(lines) > len(listed_lines):
         listed_lines.append(f"- and {len(lines) - len(listed_lines)} more")

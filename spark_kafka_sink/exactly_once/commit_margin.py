@@ -1,13 +1,16 @@
-"""Time limits for a decision, derived from the tasks' transaction timeout.
+"""Time limits for the driver's decision to commit a batch, derived from the tasks' transaction timeout.
 
-    commit margin        how much time each task's transaction must have left when the driver checks it. With less time
-                         left, the driver does not decide
+The driver decides a batch with a record that promises to commit all transactions of the batch's tasks. It writes this
+record in a transaction of its own; the batch is decided when that transaction is committed. The promise can be kept
+only if none of the tasks' transactions times out before it is committed. There are two limits:
+
+    commit margin        how much time each task's transaction must have left when the driver checks it. Otherwise, the
+                         driver does not decide
     decision timeout     a third of the margin. It limits how long the driver's own transaction, which contains the
                          decision, may stay open, and how long its commit may be retried
 
-To decide a batch is to commit a record that promises to commit all transactions of the batch's tasks. If a driver is
-suspended between the check and its commit, its transaction exceeds the decision timeout and the brokers abort it, so
-nothing is decided. The margin has to cover three things:
+If the driver is suspended between the check and the commit of its own transaction, that transaction exceeds the
+decision timeout and the brokers abort it, so nothing is decided. The margin has to cover three things:
 
     1. the decision timeout
     2. the interval at which brokers look for timed-out transactions, 10 seconds by default

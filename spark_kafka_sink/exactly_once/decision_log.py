@@ -1,41 +1,52 @@
-"""DecisionLog: reads a prefix's newest valid entry from its partition of the decision log.
+"""DecisionLog: finds the current state of a query or job in the decision log, a compacted Kafka topic.
 
-A prefix is the name of a query or job, and its entry is the state of the query or job: the last decision and the newest
-claim. A decision lists the transactions of a batch that must be committed. A claim names the query's current driver.
+A query or job is known by its prefix, the name with which all of its transactional ids begin. There are two main kinds
+of records about it: a decision lists the transactions of a batch that must be committed, and a claim names the query's
+current driver. Each record contains the whole state of the query or job, which is called the entry. So a reader needs
+only one record, but it has to find out which one is valid.
 
-Any producer that uses exactly-once delivery may write to this topic, so a record is trusted only if the prefix's own
-driver wrote it. The header of a record batch contains a producer id. Brokers assign the producer ids of the driver ids
-`<prefix>-driver`, `<prefix>-driver-2` and so on only to users who may use these transactional ids, and accept
-transactional batches with such a producer id from nobody else.
+Anyone who uses exactly-once delivery may write to this topic, so a record is trusted only if the prefix's own driver
+wrote it. The driver writes under a driver id: the transactional id `<prefix>-driver`, later `<prefix>-driver-2` and so
+on. The proof is the producer id in the header of each record batch: brokers give the producer id of a driver id only to
+users who may use that transactional id, and accept transactional batches with this producer id from nobody else.
 
-    written outside of a transaction         never valid
-    in a batch that cannot be decoded        not valid; an error if the prefix's driver wrote it
-    by the producer id of a driver id        valid. The entry is the record of the driver id with the greatest number,
-                                             because the last record under a driver id names the next one, and nothing
-                                             is written under an id after that
-    by any other producer id, and the log    not valid
-    has a record of the driver
-    by any other producer id, and the log    the newest is valid, unless its producer id belongs to another
-    has no record of the driver              transactional id, or brokers report that the driver has written records.
-                                             An earlier driver may have written it, because brokers forget an id after
-                                             a week. It may also come from another user, whose ids this user may not
-                                             see. The entry is therefore unproven: it stops a batch that contradicts
-                                             it, but never causes a batch to be skipped
+    a record of the prefix was written by    the reader
+    -------------------------------------    ---------------------------------------------------------------------------
+    the prefix's driver                      Takes the newest such record as the entry. A record of a later driver id is
+                                             newer: the last record under an id names the next one, and nothing valid
+                                             is written under the old id after that.
+    the driver, but it cannot be decoded     Raises an error, unless the driver has written a newer record.
+    someone else, in a batch that cannot     Ignores it.
+    be decoded
+    anyone, outside of a transaction         Ignores it.
+    someone else, and the log also has a     Ignores it.
+    record of the prefix's driver
+    someone else, and the log has no         Takes the newest such record as an unproven entry. An earlier driver may
+    record of the prefix's driver            have written it, because brokers forget an id after a week. So may another
+                                             user, whose ids this user may not see. An unproven entry stops a batch that
+                                             contradicts it, but never causes a batch to be skipped. The record is
+                                             ignored if its producer id belongs to another transactional id, or if
+                                             brokers report that the driver has written records.
 
-A driver writes a claim when another driver may have written since its last read (query_transactions.py). A claim
-contains the offset of its prefix's newest record that the driver had read, and is valid only if no valid record is
-newer than that offset. If a driver read from a stale partition leader and missed a record, its claim is therefore not
-valid.
+A claim must also meet another condition. A driver writes a claim when another driver may have written since its last
+read (query_transactions.py). The claim contains the offset of the prefix's newest record that the driver had read. It
+is valid only if there is no valid record between that offset and the claim. So a driver that missed a record, because
+it read from a stale partition leader, writes an invalid claim.
 
-Claims have their own record key. If they shared the key of decisions, compaction could keep an invalid claim as the
-only record of its prefix, and delete the decision before it. With their own key, compaction keeps the newest claim and
-the newest decision. The newest claim may have missed an earlier claim. It is then valid to a process that reads only
-the compacted log, and invalid to a process that has read the missed claim. The next claim is valid to both, because its
-driver has read the newest record, whether valid or not.
+Claims have a record key of their own, because compaction keeps only the newest record of each key. Under a common key,
+it could keep an invalid claim and delete the decision before it. With two keys, it keeps the newest decision and the
+newest claim. Two processes may still disagree about a claim for a while:
 
-The reader reads the topic to its end, past the open transactions of other producers, and learns from the transaction
-markers which transactions were committed. A driver that has fenced all other producers of its id finds no open
-transaction of its own.
+    1. A driver misses an earlier claim, so its own claim is invalid.
+    2. Compaction deletes the earlier claim.
+    3. A process that has read the earlier claim rejects the newer one. A process that reads only the compacted log
+       accepts it.
+    4. The next driver writes a claim that contains the offset of the newest claim, whether that one is valid or not.
+       Both processes accept it.
+
+Unlike a read_committed consumer, the reader does not stop at an open transaction. It reads to the end of the
+partition, and learns from the transaction markers which transactions were committed. A driver that has fenced all other
+producers of its id finds no open transaction of its own.
 """
 
 from __future__ import annotations
@@ -70,9 +81,10 @@ _log = logging.getLogger(__name__)
 _MAX_CACHED_PARTITIONS = 64
 _MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
-# These belong to the process, because it plans many micro-batches in turn. If one is full, it is emptied.
+# These are global, because one process plans many micro-batches in turn, each with a new DecisionLog. When one of them
+# is full, it is emptied.
 _partition_cache: dict[tuple[object, ...], LogPartitionState] = {}
-"""The records read from each partition, by brokers, topic, topic id, partition, and encoded prefix."""
+"""The records read from each partition. The key is (brokers, topic, topic id, partition, encoded prefix)."""
 _checked_topics: set[tuple[object, ...]] = set()
 """The logs whose configuration this process has checked, as (brokers, topic)."""
 _warned_records: set[tuple[object, ...]] = set()
@@ -84,14 +96,14 @@ class _SelectedRecord(NamedTuple):
 
     record: LogRecord
     is_written_by_driver: bool
-    """Whether the prefix's driver wrote the record. If not, nobody knows who did, and the entry is unproven."""
+    """Whether the prefix's driver wrote the record. If not, it is not known who did, and the entry is unproven."""
 
 
 class DecisionLog:
     """A reader of the decision log. Not thread-safe.
 
     Records that this process has already read are not read again, unless the brokers are too old to support topic ids.
-    Without these ids, a topic that was deleted and recreated could not be recognized.
+    Without topic ids, a topic that was deleted and recreated looks the same as before, so everything is read again.
     """
 
     def __init__(self, config: ClientConfig, topic: str, client: BlockingClient) -> None:
@@ -130,8 +142,8 @@ class DecisionLog:
 
         Raise DecodeError, with the record's position, if the newest record of the prefix's driver cannot be decoded.
 
-        `driver_ids`: the transactional ids of the prefix's driver, at least one of which has been described. Others are
-        described here if they may have written a newer record.
+        `driver_ids`: the transactional ids of the prefix's driver. At least one of them must have been described. This
+        method describes others if a newer record may have been written under them.
         """
         partition = self.partition_for(driver_ids.prefix)
         partition_state = self._read_partition(partition, driver_ids.prefix.encode())
@@ -144,15 +156,15 @@ class DecisionLog:
 
         Entries that cannot be decoded are logged and omitted.
 
-        `describe_driver_ids`: describes the driver ids with the given numbers, which are keyed by prefix. Prefixes that
-        are missing from its result are omitted here, too.
+        `describe_driver_ids`: takes the numbers of the driver ids to describe, by prefix, and returns the described ids
+        by prefix. A prefix that is missing from its result is omitted here, too.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
         partition_states = [
             (metadata.index, self._read_partition(metadata.index, encoded_prefix=None)) for metadata in partitions
         ]
-        # Other programs may write to the topic, so the key may be invalid UTF-8. No entry is found for such a key: its
-        # decoded form contains replacement characters, which no prefix of a query or job contains.
+        # Other programs may write to the topic, so a key may be invalid UTF-8. Such a key is decoded with replacement
+        # characters, which no prefix contains, so no entry is found for it.
         numbers_by_prefix = {
             encoded_prefix.decode("utf-8", "replace"): {
                 FIRST_DRIVER_NUMBER,
@@ -189,7 +201,7 @@ class DecisionLog:
         """
         topic_id = self._client.wait_for_topic(self.topic).topic_id
         cache_key = (self._brokers, self.topic, topic_id, partition, encoded_prefix)
-        partition_state = _partition_cache.pop(cache_key, None)  # removed until the read succeeds
+        partition_state = _partition_cache.pop(cache_key, None)  # put back only if the read succeeds
         fetch_call = None
         is_first_read = cache_key not in self._partitions_read
         if partition_state is not None and is_first_read:
@@ -198,8 +210,8 @@ class DecisionLog:
             fetch_call = prefetch_stored_batches(self._client, self.topic, partition, partition_state.next_offset)
         self._partitions_read.add(cache_key)
         end_offset = self._fetch_end_offset(partition)
-        # Read everything if nothing is cached, if the log was truncated, or if the topic may have been recreated, which
-        # only topic ids can show.
+        # Read from the beginning if nothing is cached, if the log was truncated, or if there is no topic id, because
+        # only a topic id shows whether the topic was recreated.
         if partition_state is None or partition_state.next_offset > end_offset or topic_id == NO_TOPIC_ID:
             if fetch_call is not None:
                 self._client.abandon(fetch_call)
@@ -224,11 +236,11 @@ class DecisionLog:
         return self._look_up_offset(partition, LATEST_TIMESTAMP)
 
     def _create_state(self, partition: int) -> LogPartitionState:
-        """Return a state without records, from which reading continues at the partition's first offset."""
+        """Return a state without records, for reading the partition from its first offset."""
         return LogPartitionState(self._look_up_offset(partition, EARLIEST_TIMESTAMP))
 
     def _look_up_offset(self, partition: int, timestamp: int) -> int:
-        # Records of open transactions must be read, too, so look up the offsets of uncommitted records.
+        # Records of open transactions must be read, too. With READ_COMMITTED, the end offset would precede them.
         isolation = ISOLATION_LEVELS[READ_UNCOMMITTED]
         return list_offsets(self._client, self.topic, [partition], timestamp, isolation)[partition]
 
@@ -240,9 +252,9 @@ class DecisionLog:
         end_offset: int,
         fetch_call: Call[FetchResponse] | None = None,
     ) -> None:
-        """Add all record batches before `end_offset` to the partition's state.
+        """Read all record batches before `end_offset`, and add them to the partition's state.
 
-        `fetch_call`: a fetch from the state's next offset that has already been sent; None if there is none.
+        `fetch_call`: a fetch request at the state's next offset that is already in flight; None if there is none.
         """
         for batch in read_stored_batches(
             self._client,
@@ -260,15 +272,15 @@ class DecisionLog:
     def _select_entry(self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds) -> Entry | None:
         """Select a prefix's newest valid entry from a partition's records. Return None if there is none.
 
-        Log a warning about each newer record that is ignored, and about the newest record batch of each producer that
-        cannot be decoded. Raise DecodeError, with the record's position, if the newest record of the prefix's driver
-        cannot be decoded.
+        Log a warning about each newer record that is ignored, and, for each producer, about the newest record batch
+        that cannot be decoded. Raise DecodeError, with the record's position, if the newest record of the prefix's
+        driver cannot be decoded.
         """
         encoded_prefix = driver_ids.prefix.encode()
         selected = self._select_record(partition, partition_state.newest_records.get(encoded_prefix, {}), driver_ids)
         selected_offset = -1 if selected is None else selected.record.offset
         self._warn_about_ignored_records(partition, partition_state, driver_ids, selected_offset)
-        # Even if no record was selected, because an undecodable batch of the driver may contain the prefix's entry.
+        # Do this even if no record was selected, because a driver's batch that cannot be decoded may contain the entry.
         self._report_unreadable_records(partition, partition_state, driver_ids, selected_offset)
         if selected is None:
             return None
@@ -280,8 +292,9 @@ class DecisionLog:
         except DecodeError as error:
             position = self._format_position(partition, record)
             raise precommit_errors.build_unreadable_entry_error(position, driver_ids.prefix, error) from error
-        # A claim names the newest record that its driver has read. Invalid records count, too: a process that reads
-        # only the compacted log may consider such a record valid, and would reject a claim that names an older one.
+        # The driver's next claim will contain this offset. It is the offset of the newest record, even if that record
+        # is invalid: a process that reads only the compacted log may consider the record valid, and would then reject a
+        # claim with an older offset.
         newest_offset = max(record.offset, record.last_invalid_offset)
         entry = replace(entry, writer_identity=record.writer_identity, offset=newest_offset)
         return entry if is_written_by_driver else entry.as_unproven()
@@ -303,8 +316,8 @@ class DecisionLog:
             record = _find_newest_driver_record(records, driver_ids)
         if record is not None:
             return _SelectedRecord(record, is_written_by_driver=True)
-        # The brokers know that the driver wrote records, but none was found, so they are lost. Another producer's
-        # record would hide the loss.
+        # The brokers report that the driver has written records, but none was found, so they are lost. Returning
+        # another producer's record would hide the loss.
         if driver_ids.has_written_records:
             return None
         record = self._find_record_of_forgotten_driver_id(driver_ids.prefix, partition, records, ids_by_producer)
@@ -334,7 +347,7 @@ class DecisionLog:
     def _report_unreadable_records(
         self, partition: int, partition_state: LogPartitionState, driver_ids: DriverIds, selected_offset: int
     ) -> None:
-        """Log a warning about the newest record batch of each producer that cannot be decoded.
+        """For each producer, log a warning about its newest record batch that cannot be decoded.
 
         Raise DecodeError if the prefix's driver wrote such a batch after the selected record, because the batch may
         contain a newer entry.
@@ -348,10 +361,11 @@ class DecisionLog:
     def _find_record_of_forgotten_driver_id(
         self, prefix: str, partition: int, newest_records: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
     ) -> LogRecord | None:
-        """Return the newest record that an earlier driver may have written under an id that brokers have forgotten.
+        """Return the newest record whose writer cannot be found out. Return None if there is none.
 
-        Such a record's producer id belongs to no listed transactional id. Log a warning, because somebody else may have
-        written the record. Return None if every record's producer id belongs to a listed id.
+        An earlier driver may have written it under an id that brokers have since forgotten. Log a warning, because
+        somebody else may have written it. Records whose producer id belongs to a listed transactional id are ignored,
+        because their writers are known.
 
         `ids_by_producer`: all transactional ids that brokers list, by producer id.
         """
@@ -397,9 +411,7 @@ def _describe_possible_writers(newest_records: Iterable[LogRecord], driver_ids: 
 
 
 def _find_newest_driver_record(newest_records: Iterable[LogRecord], driver_ids: DriverIds) -> LogRecord | None:
-    """Return the newest record of the prefix's driver, or None if there is none.
-
-    Only driver ids that have been described are taken into account.
+    """Return the newest record that was written under a described driver id, or None if there is none.
 
     `newest_records`: the prefix's newest record of each producer.
     """
@@ -412,10 +424,11 @@ def _find_newest_driver_record(newest_records: Iterable[LogRecord], driver_ids: 
 
 
 def _compute_precedence(record: LogRecord, driver_ids: DriverIds) -> tuple[int, int]:
-    """Return a key that sorts records by age: the number of the driver id that the record names, then its offset.
+    """Return a sort key, so that the newest record has the greatest key.
 
-    The last record under a driver id names the next one, so a greater number is newer. For a record that names
-    none, use the number of the driver id that wrote it.
+    The key is the number of the driver id that the record names as the current one, and then the record's offset. The
+    last record under a driver id names the next one, so a greater number is newer. If the record names no driver id,
+    the key contains the number of the driver id under which it was written.
     """
     number = (
         record.driver_number or driver_ids.find_driver_number(record.writer_identity.producer_id) or FIRST_DRIVER_NUMBER
@@ -426,8 +439,8 @@ def _compute_precedence(record: LogRecord, driver_ids: DriverIds) -> tuple[int, 
 def _find_candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
     """Return the numbers of the driver ids under which these records may have been written.
 
-    A record was written either under the driver id that it names as the current one, or, if it is the last record under
-    an id, under the one before.
+    A record is usually written under the driver id that it names as the current one. The last record under an id is the
+    exception: it names the next one.
     """
     named_numbers = {record.driver_number for record in records if record.driver_number}
     return named_numbers | {number - 1 for number in named_numbers if number > FIRST_DRIVER_NUMBER}

@@ -1,7 +1,7 @@
 """Delivery: the exactly-once settings of one query or job.
 
-A prefix is the name of the query or job. All of its transactional ids begin with the prefix. The decision log is the
-topic that records which batches are committed.
+The most important one is the prefix: the name of the query or job, with which all of its transactional ids begin. The
+decision log, the topic that records which batches are committed, stores the state of the query or job under this name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ If the job's driver dies, no later driver knows of its transactions, and readers
 
 @dataclass(frozen=True)
 class ExactlyOnceOptions:
-    """The options for `deliveryGuarantee` = `exactly-once`.
-
-    An option is None if the user has not set it and it has no other default.
-    """
+    """The options for `deliveryGuarantee` = `exactly-once`. An option without a default is None if it is not set."""
 
     prefix: str | None = None
     """The name of the query or job. All of its transactional ids begin with this name."""
@@ -53,7 +50,7 @@ class ExactlyOnceOptions:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The options of one query or job and the names derived from them."""
+    """The options of one query or job, and the values derived from them."""
 
     client_config: ClientConfig = field(repr=False)
     prefix: str
@@ -64,9 +61,9 @@ class Delivery:
     scope: str = ""
     """The topic that the job sets for all rows. An idempotency key is unique only within this topic."""
     is_single_use: bool = False
-    """Whether only this job uses the prefix. Its entry in the decision log is then deleted once the job has ended."""
+    """Whether only this job uses the prefix. The job's entry in the decision log is then deleted when the job ends."""
     writer_kind: WriterKind = field(kw_only=True)
-    """Whether this is a stream or a job. Neither can take over a prefix that belongs to the other kind."""
+    """Whether this is a stream or a job. A stream cannot take over a job's prefix, nor a job a stream's."""
 
     @property
     def has_user_prefix(self) -> bool:

@@ -1,29 +1,31 @@
-"""Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once-design.md.
+"""Driver: begins, commits and aborts the batches of one query or job. See docs/exactly-once-design.md.
 
-    prefix          the name of the query or job. All of its transactional ids begin with the prefix.
-    decision log    the topic that records which batches are committed
-    entry           the state of a prefix in the decision log
-    decision        a record in the log that lists the transactions of a batch's tasks
-    claim           a record in the log by which a driver takes over a prefix. Afterwards, older drivers of the same
-                    prefix can no longer decide a batch.
+Each task of a batch writes its rows in its own Kafka transaction and leaves that transaction open. The driver later
+commits or aborts all of them. Before it commits the first one, it writes a list of all of them to a Kafka topic, the
+decision log. The record with this list is the decision. The driver writes it in a transaction of its own. A batch goes
+through three states:
 
-Each task of a batch writes its rows in its own Kafka transaction and leaves it open. In another transaction, the driver
-writes the decision to the log. The batch is decided when this transaction is committed. Until then, no row of the batch
-is visible. From then on, all rows will become visible, even if another process has to commit the tasks' transactions.
-The driver finally records in the log that the batch is done.
+    open       No row is visible yet. If the driver dies now, the next driver aborts the tasks' transactions.
+    decided    The decision is committed. All rows will become visible: if the driver dies now, the next driver commits
+               the tasks' transactions.
+    done       All of the tasks' transactions are committed, and the log says so.
 
-The driver's main methods are:
+The query or job has a name, with which all of its transactional ids begin, so the name is called the prefix. The entry
+is the state of the query or job in the log. A driver becomes the current driver of a prefix by writing another record,
+a claim. From then on, older drivers of the same prefix cannot decide a batch any more. The driver's main methods are:
 
-    begin    Takes over from older drivers: fences them, reads the log, commits the transactions of a batch that was
-             decided but not recorded as done, claims the prefix, and aborts all other open transactions. A driver
-             whose own claim is still valid only reads the log. In transaction version 1, it also requests a new epoch.
+    begin    Takes over from older drivers. It requests a new epoch, so that brokers reject the older ones (fencing),
+             reads the log, commits a batch that is decided but not done, claims the prefix, and aborts all other open
+             transactions. If the driver's own claim is still valid, it only reads the log and, in transaction version
+             1, requests a new epoch.
     commit   Checks that each task's transaction is open and has enough time left, decides the batch, commits the tasks'
              transactions, and records that the batch is done.
-    abort    Claims the prefix again, so that the batch can no longer be decided, and aborts the tasks' transactions.
+    abort    Claims the prefix again, so that nobody can decide the batch any more, and aborts the tasks' transactions.
 
-A driver may be suspended between any two requests while other drivers act. Therefore, whatever a driver read before it
-got its epoch may be stale. Every later request carries that epoch, so brokers reject it once a newer one exists, and
-the log determines which driver is the current one (query_transactions.py).
+A driver may be suspended between any two requests while other drivers act. Whatever it read before it got its epoch may
+therefore be stale. Its later requests under its own transactional id carry the epoch, and brokers reject them once
+there is a newer epoch. The log, not the epoch, shows which driver is the current one (query_transactions.py explains
+why).
 """
 
 from __future__ import annotations
@@ -58,10 +60,10 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 _log = logging.getLogger(__name__)
 
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""Timeout without progress after which the driver gives up the abort of superseded task attempts.
+"""How long the abort of superseded task attempts may go without progress before the driver gives it up.
 
-The limit is low, because the batch is already committed and the next one is waiting. Remaining transactions end with
-the next batch or when they time out.
+The limit is low, because the batch is already committed and the next one is waiting. The remaining transactions end
+with the next batch or when they time out.
 """
 _MAY_STAY_OPEN_MESSAGE = (
     "transactions of superseded task attempts may still be open. They end when they time out; until then, "
@@ -83,7 +85,7 @@ class _CommittedBatch(NamedTuple):
     writer_state: WriterState
     """The state for the next record that the driver writes to the log."""
     superseded_transactions: Sequence[TransactionDescription] | None
-    """Transactions of task attempts whose rows Spark did not accept, still to be aborted. None if the list failed."""
+    """The transactions to abort, of task attempts that Spark did not accept. None if listing them failed."""
 
 
 class Driver:
@@ -98,7 +100,7 @@ class Driver:
             delivery.client_config, delivery.prefix, delivery.options.log_topic, system=system
         )
         self._client = self._transactions.client
-        self._may_be_decided = False  # whether a decision's commit was requested and its outcome is not known yet
+        self._may_be_decided = False  # whether an error now would leave the decision in doubt
 
     def __enter__(self) -> Driver:
         return self
@@ -113,9 +115,9 @@ class Driver:
     def begin(self, driver_name: str) -> BatchStart:
         """Begin a batch: take over the prefix, and finish or abort the batches of earlier drivers.
 
-        Raise ExactlyOnceError if this driver must stop, for example because a newer one has started, or if a decided
-        batch cannot be finished. Raise PreflightError if brokers reject a request. After any error, the new batch has
-        no rows in Kafka.
+        Raise ExactlyOnceError if this driver must stop, for example because a newer one has started, or if an earlier
+        batch is decided and cannot be finished. Raise PreflightError if brokers reject a request. After any error, the
+        new batch has no rows in Kafka.
 
         `driver_name`: the driver's name. Each start of a query and each job has its own name.
         """
@@ -126,10 +128,10 @@ class Driver:
             return self._begin(driver_name, description)
 
     def _begin(self, driver_name: str, description: TransactionDescription | None) -> BatchStart:
-        """Begin a batch. Try again if drivers that start at the same time fence this one.
+        """Begin a batch. Try again if another driver that starts at the same time fences this one.
 
-        `description`: the description of the driver's transactional id. It must be requested before the log is read,
-        so that a driver that claims the prefix in between is noticed.
+        `description`: the description of the driver id, the driver's transactional id. It must have been requested
+        before this method reads the log, so that a driver that claims the prefix in between is noticed.
         """
         description, possibly_stale_entry = self._transactions.read_current_entry(description)
         check_not_overtaken(self._transactions, driver_name, description, possibly_stale_entry)
@@ -150,9 +152,9 @@ class Driver:
     ) -> BatchStart:
         """Try once to begin a batch. Raise ProducerFencedError if another driver is active at the same time.
 
-        `predecessor_name`: the newest driver when this driver first read the log.
+        `predecessor_name`: the name of the driver that was the newest one when this driver first read the log.
         `description`: the description of the driver id; None if the brokers do not know the id.
-        `possibly_stale_entry`: the newest entry, which an older driver may replace until this driver has a new epoch.
+        `possibly_stale_entry`: the newest entry. Until this driver has a new epoch, an older driver may replace it.
         """
         check_may_begin(self._delivery, driver_name, predecessor_name, possibly_stale_entry)
         if is_log_lost(possibly_stale_entry, description):
@@ -164,10 +166,11 @@ class Driver:
             and has_been_idle_since(possibly_stale_entry, description, self._client.transaction_version)
         ):
             return self._continue(driver_name, predecessor_name, description, possibly_stale_entry)
-        # If another driver has begun a transaction since, brokers would abort it before they compare epochs.
+        # If another driver has begun a transaction since, `fence` would abort it: brokers do that before they compare
+        # epochs.
         self._transactions.check_unchanged(description)
-        # Request a timeout even after a driver of the same start. Without `register`, all starts in a Spark application
-        # count as one, and the user may have set another timeout since, or the brokers may grant another one.
+        # Request the timeout again, even if the last driver belongs to the same start of the query. Without `register`,
+        # all starts in a Spark application count as one, so the user or the brokers may have changed the timeout since.
         epoch = self._fence(description, self._delivery.candidate_timeouts_ms)
         entry = self._transactions.read_entry()  # not stale, because older drivers can no longer write
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
@@ -178,12 +181,12 @@ class Driver:
     ) -> BatchStart:
         """Begin the next batch of a driver that has written the prefix's last record, if possible without a claim.
 
-        `own_entry`: the newest entry. Nothing had happened under the driver id since, when it was described.
+        `own_entry`: the newest entry. When the driver id was described, nothing had happened under it since this entry.
         """
         has_user_prefix = self._delivery.has_user_prefix
         if _can_keep_epoch(description, self._client.transaction_version):
             return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, state=description.state)
-        # The driver id keeps its marked timeout, and the tasks keep theirs.
+        # Request the driver id's own timeout again, with its mark (timeout_marks.py). The tasks keep theirs, too.
         candidate_timeouts_ms = (compute_claimed_timeout_ms(own_entry.timeout_ms),)
         epoch = self._fence(description, candidate_timeouts_ms)._replace(timeout_ms=own_entry.timeout_ms)
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
@@ -211,8 +214,8 @@ class Driver:
     def _take_over(self, entry: Entry, driver_name: str, epoch: GrantedEpoch) -> BatchStart:
         """Make this driver the prefix's current one, and finish or abort what earlier drivers have left.
 
-        A batch that is decided but not done is committed, and all other open transactions are aborted. A driver also
-        takes over from itself if anything has happened since its last record.
+        A batch that is decided but not done is committed, and all other open transactions are aborted. The earlier
+        driver may be this one: it also takes over from itself if anything has happened since its last record.
 
         `entry`: the newest entry, read after this driver was granted `epoch`.
         """
@@ -238,8 +241,8 @@ class Driver:
     ) -> None:
         """Decide the batch and commit its transactions.
 
-        Raise ExactlyOnceError if the batch is not decided, if that is unknown, or if a commit fails; the message says
-        which. After any other error, the batch is not decided.
+        Raise ExactlyOnceError if the batch is not decided, if it is not known whether it is, or if a commit fails. The
+        message says which of these is the case. After any other error, the batch is not decided.
 
         `start`: the result of `begin`.
         `transactions`: the open transactions of the task attempts that Spark accepted.
@@ -281,12 +284,13 @@ class Driver:
                 raise commit_errors.build_decision_in_doubt_error(entry, error) from error
 
     def _write_decision(self, writer_state: WriterState, entry: Entry) -> WriterState:
-        """Write and commit the decision, unless the check of the tasks' transactions fails. Return the next state.
+        """Write the decision, check the tasks' transactions, and commit the decision. Return the next state.
 
-        Raise ExactlyOnceError if a task's transaction has ended or may soon time out. The driver's own transaction has
-        a short timeout. So if this process is suspended between the check and the commit, brokers abort the decision.
+        Raise ExactlyOnceError, and abort the decision, if a task's transaction has ended or may soon time out. If this
+        process is suspended for long between the check and the commit, brokers abort the decision, because the
+        transaction that contains it has a short timeout.
         """
-        self._may_be_decided = False  # an earlier try was fenced, so it decided nothing
+        self._may_be_decided = False  # if an earlier try was fenced, the log showed that it decided nothing
         decision = self._transactions.begin_write(writer_state, entry)  # in flight during the check
         try:
             transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
@@ -311,11 +315,11 @@ class Driver:
         """
         superseded_transactions: Sequence[TransactionDescription] | None = None
         # A superseded attempt is one whose rows Spark did not accept, because another attempt of the task succeeded.
-        # The order of these steps ensures that the list has every superseded attempt's transaction, and none of a newer
-        # driver's tasks:
-        #   1. The batch is decided. From now on, no attempt without a transactional id begins.
+        # List the superseded attempts' transactions between two other steps:
+        #   1. The batch is decided. From now on, no attempt without a transactional id begins, so the list is complete.
         #   2. The list is requested.
-        #   3. The driver records that the batch is done. This succeeds only if no newer driver has begun before then.
+        #   3. The driver records that the batch is done. If this succeeds, no newer driver has begun before, so the
+        #      list contains no transaction of a newer driver's tasks.
         with commit_errors.convert_fencing_after_decision(entry):
             self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
         with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
@@ -333,8 +337,9 @@ class Driver:
     def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
         """Return a context in which to record that the batch is done. It raises a stream's errors and logs a job's.
 
-        A stream's driver must stop if a newer driver has taken over. A job, however, has succeeded. If it failed now, a
-        scheduler would run it again, and a job without an idempotency key would write all of its rows twice.
+        A stream's driver must stop if a newer driver has taken over. A job, however, has succeeded. If this error
+        made it fail, a scheduler would run it again, and a job without an idempotency key would write all of its rows
+        twice.
         """
         if entry.batch.query_id is not None:
             return commit_errors.convert_errors_after_commit(entry)
@@ -342,10 +347,10 @@ class Driver:
         return _log_failure(entry, consequence)
 
     def _abort_superseded_attempts(self, committed_batch: _CommittedBatch, entry: Entry) -> None:
-        """Abort the transactions of task attempts whose rows Spark did not accept. Log errors instead of raising them.
+        """Abort the transactions of task attempts that Spark did not accept. Log errors instead of raising them.
 
-        Then delete the entry of a job without a name from the log. If transactions may still be open, keep the entry,
-        because `pykafka transactions` needs it to find out whether the job was decided.
+        Then delete the entry of a job without a name. If transactions may still be open, keep the entry, because
+        `pykafka transactions` needs it to find out whether the job was decided.
         """
         if committed_batch.superseded_transactions is None:  # listing them failed, so some may still be open
             return
@@ -359,7 +364,7 @@ class Driver:
     def _find_commit_error(
         self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
     ) -> ExactlyOnceError | None:
-        """Return an error if the described transactions of the tasks forbid a decision. Otherwise, return None."""
+        """Return the error to raise if a task's transaction has ended or may soon time out. Otherwise, return None."""
         error = find_transaction_state_error(entry, descriptions)
         return error or find_transaction_deadline_error(entry, descriptions.values(), self._client.wall_ms())
 
@@ -384,13 +389,13 @@ class Driver:
     # --- abort
 
     def abort(self, start: BatchStart, batch: Batch) -> bool:
-        """Abort the batch's open transactions, so that none of its rows become visible. Return whether this was done.
+        """Abort the batch's open transactions, so that none of its rows become visible. Return whether it was aborted.
 
         Nothing is aborted if the batch is already decided, or if a newer driver has taken over the query.
 
         `start`: the result of `begin`.
         """
-        if start.entry.has_decided(batch):  # by an earlier run; the tasks have therefore written nothing
+        if start.entry.has_decided(batch):  # in an earlier run, so the tasks of this run have written nothing
             return False
         self._transactions.driver_number = start.entry.driver_number
         return self._abort_if_current(
@@ -398,14 +403,14 @@ class Driver:
         )
 
     def abort_unreported(self, start_name: str) -> bool:
-        """Abort the batch in progress without its BatchStart. Return whether this was done.
+        """Abort the batch in progress without its BatchStart. Return whether it was aborted.
 
-        This is for a query that was stopped before any task has reported. Nothing is aborted if a batch is decided or
+        This is for a query that was stopped before any task had reported. Nothing is aborted if a batch is decided or
         being decided, or if a newer driver has taken over.
 
         `start_name`: the name of this start of the query, without the suffix for a batch.
         """
-        # Read the log for the current driver id only. `_abort_if_current` reads the entry again.
+        # Read the log here only to find the current driver id. `_abort_if_current` reads the entry again.
         description, _ = self._transactions.read_current_entry(self._transactions.wait_and_describe_driver_id())
         if description is not None and description.state == ONGOING:
             return False  # the driver's open transaction may contain a decision
@@ -418,14 +423,14 @@ class Driver:
     ) -> bool:
         """Abort the batch in progress if the prefix's newest entry belongs to it. Return whether it was aborted.
 
-        This also claims the prefix. If a commit of the batch is suspended in another process, it finds the new claim
-        instead of its own entry when it resumes, and decides nothing.
+        This also claims the prefix. If another process was suspended while it was committing the batch, it finds the
+        new claim instead of its own entry when it resumes, and decides nothing.
 
         `belongs_to_batch`: returns whether an entry was written for this batch.
         `description`: the description of the driver id; None if the brokers do not know the id.
         """
-        # A try may be fenced after it has written its claim. The next try must then recognize the claim, so all tries
-        # share this list: `_try_abort` appends to it, and `is_own_entry` reads it.
+        # A try may be fenced after it has written its claim. The next try must recognize that claim as its own, so all
+        # tries share this list: `_try_abort` appends to it, and `is_own_entry` reads it.
         own_claims: list[Entry] = []
 
         def is_own_entry(entry: Entry) -> bool:
@@ -472,18 +477,18 @@ class Driver:
 def _can_keep_epoch(description: TransactionDescription, transaction_version: int) -> bool:
     """Return whether a driver can decide its next batch under the epoch that it has.
 
-    It cannot do so in version 1, where the driver id has the same state and epoch before and after a decision. A late
-    task attempt could therefore not see that its batch is decided. It also cannot do so if the epochs are nearly used
-    up: it must call `fence`, which then switches to the next driver id.
+    In version 1, it cannot: the driver id has the same state and epoch before and after a decision, so a late task
+    attempt could not see that its batch is decided. It cannot either if the epochs are nearly used up, because then it
+    must call `fence`, which switches to the next driver id.
     """
     return transaction_version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH
 
 
 @contextmanager
 def _log_failure(entry: Entry, consequence: str) -> Iterator[None]:
-    """Log errors of the steps after a batch's commit instead of raising them.
+    """Log errors of the steps that follow a batch's commit, instead of raising them.
 
-    At this point the rows are visible. A job that failed now would be run again and write them twice.
+    The rows are already visible. A job that failed now would be run again, and would write them twice.
 
     `consequence`: the part of the message that says what the failed step leaves behind.
     """

@@ -1,17 +1,21 @@
-"""DriverIds: a prefix's driver ids, and the producer id that brokers report for each of them.
+"""DriverIds: the transactional ids of a query's driver, and the producer id that brokers report for each of them.
 
-A prefix is the name of a query or job. A driver id is a transactional id of its driver: `<prefix>-driver`,
-`<prefix>-driver-2`, and so on. A record in the decision log was written by the prefix's driver if its producer id
-belongs to one of the driver ids. Records contain the number of the current driver id, so a reader knows which ids to
-describe. That number proves nothing: only the brokers know which transactional id a producer id belongs to.
+The driver of a query or job writes to the decision log under a transactional id of its own, the driver id. It consists
+of the name of the query or job, called the prefix, and a suffix: `<prefix>-driver`. When the epochs of this id are used
+up, the driver continues under `<prefix>-driver-2`, and so on.
+
+A record in the log was written by the prefix's driver if the record's producer id belongs to one of these ids. Only the
+brokers know which transactional id a producer id belongs to, so a reader asks them to describe the driver ids. Each
+record contains the number of the current driver id, so the reader knows which ids to describe. By itself, that number
+proves nothing.
 
 When the epochs of a driver id are used up, a driver hands over to the next id by writing two records under the old id:
 
-    1. A claim, a record that names the current driver. Once the claim is valid, nobody else can write under the old id
+    1. A claim: a record that names the current driver. Once the claim is valid, nobody else can write under the old id
        without having read it. Without the claim, a driver that has missed the newest decision could replace it
        (test_hand_over_after_stale_read_replaces_decision_without_claim).
-    2. A record with the key of decisions, written under a later epoch, which names the next driver id. Compaction keeps
-       this record until a decision under the next id replaces it. It might remove a claim earlier
+    2. A record that names the next driver id. It is written under a later epoch, and has the key of decisions, so that
+       compaction keeps it until a decision under the next id replaces it. Compaction might remove a claim earlier
        (test_compaction_loses_hand_over_written_with_key_of_claims).
 
 For example, the log contains these records of the prefix `orders`, oldest first:
@@ -22,9 +26,9 @@ For example, the log contains these records of the prefix `orders`, oldest first
     orders-driver, producer id 4711, a later epoch       orders          batch 7 is done; driver number 2
     orders-driver-2, producer id 5822                    orders/claim    the same, claimed by the next driver
 
-Both records carry over everything that is known about the current batch and driver, so no information is lost,
-whichever driver performs the hand-over. If a driver crashes during the hand-over, the next one to start uses the old id
-if the second record is missing, or the new id if it is present.
+Both records repeat everything that is known about the current batch and driver, so any driver may perform the
+hand-over. If a driver crashes during the hand-over, the next driver uses the old id if the second record is missing,
+and the new id if it is there.
 """
 
 from __future__ import annotations
@@ -50,11 +54,11 @@ _FALLBACK_TIMEOUT_MS = 60_000
 """The transaction timeout to request if neither the brokers nor the prefix's entry contain one."""
 _MAX_REMEMBERED_NUMBERS = 1000
 _remembered_numbers: dict[LogKey, int] = {}
-"""The number of each prefix's current driver id when this process last read the log. First numbers are not stored."""
+"""The number of each prefix's current driver id when this process last read the log. The number 1 is not stored."""
 
 
 def get_remembered_driver_number(log_key: LogKey) -> int:
-    """Return the number of the driver id that a prefix probably uses now, to describe the right id at once.
+    """Return the number of the driver id that a prefix probably uses now, so that the caller describes the right id.
 
     If the number is stale, the log names another one, and the caller has to describe that id as well.
     """
@@ -75,14 +79,14 @@ class GrantedEpoch(NamedTuple):
     identity: ProducerIdAndEpoch
     """The driver id's producer id and new epoch."""
     timeout_ms: int
-    """The transaction timeout that the brokers grant to the driver's tasks."""
+    """The transaction timeout for the driver's tasks, which the brokers have granted."""
 
 
 @dataclass
 class DriverIds:
     """The driver ids of a prefix, and what brokers have reported about those that were described so far.
 
-    A driver id has a number: 1 for `<prefix>-driver`, 2 for `<prefix>-driver-2`. To describe an id is to fetch its
+    A driver id has a number: 1 for `<prefix>-driver`, 2 for `<prefix>-driver-2`. To describe an id means to fetch its
     producer id, epoch and transaction timeout from the brokers.
     """
 
@@ -107,7 +111,7 @@ class DriverIds:
         self._producer_ids[number] = identity.producer_id
 
     def load_missing(self, numbers: Iterable[int]) -> None:
-        """Describe those driver ids with these numbers that have not been described yet, and store the descriptions."""
+        """Describe the driver ids with these numbers, unless they have been described, and store the descriptions."""
         missing_numbers = sorted(set(numbers) - self._producer_ids.keys())
         if missing_numbers:
             ids_by_number = {number: build_driver_id(self.prefix, number) for number in missing_numbers}
@@ -135,20 +139,21 @@ class DriverIds:
 
     @property
     def newest_known_number(self) -> int:
-        """The greatest number among the driver ids that brokers know, or the first number if they know none."""
+        """The greatest number of a driver id that brokers know; the first number if they know none."""
         return max((number for number in self._producer_ids if self.is_known(number)), default=FIRST_DRIVER_NUMBER)
 
     @property
     def has_written_records(self) -> bool:
         """Whether, according to the brokers, a driver of the prefix has written a record to the log.
 
-        Either a driver id is marked as having claimed the prefix, or a driver has handed over to a later driver id.
+        This is the case if a driver id has the mark for a claimed prefix. It is also the case if brokers know a later
+        driver id than the first, because drivers use a later id only after a record has named it.
         """
         return bool(self._claimed_numbers) or self.newest_known_number > FIRST_DRIVER_NUMBER
 
 
 def has_claimed(description: TransactionDescription) -> bool:
-    """Return whether a driver has claimed the prefix under this driver id. The id's timeout then contains a mark."""
+    """Return whether a driver has claimed the prefix under this driver id. The mark in the id's timeout shows this."""
     return is_marked_claimed(description.timeout_ms)
 
 
@@ -158,7 +163,7 @@ def is_log_lost(entry: Entry, description: TransactionDescription | None) -> boo
     `entry`: the prefix's newest entry; an entry of generation 0 if the log has none.
     `description`: the description of the driver id, requested before the entry was read.
     """
-    # A driver uses a later driver id than the first only after it has found the hand-over to this id in the log.
+    # A driver uses a later driver id than the first only after it has read the record that names this id in the log.
     has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
     has_entry = entry.generation > 0
     return has_written and not has_entry
@@ -168,8 +173,8 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
     """Return whether the entry records its batch as done, and nothing has happened under the driver id since.
 
     In that case, the driver id still has the epoch that it had right after the entry's transaction. In transaction
-    version 2, this is the next epoch, and in version 1 the entry's own epoch. If a newer entry existed, the epoch would
-    be greater.
+    version 1, this is the entry's own epoch. In version 2, it is the next one. If there were a newer entry, the epoch
+    would be greater.
 
     `description`: the description of the driver id, requested before the entry was read.
     """
@@ -184,7 +189,7 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
 
 
 def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
-    """Return the driver id's transaction timeout, for a request that must change nothing but the epoch.
+    """Return the timeout to send in a request that must not change the driver id's transaction timeout.
 
     InitProducerId always sets the timeout, so the current one must be sent again.
 

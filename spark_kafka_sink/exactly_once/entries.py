@@ -1,11 +1,17 @@
-"""Entry: the state of a query or job in the decision log. entry_json.py converts it to and from JSON.
+"""Entry: the state of a query or job, as the decision log stores it. entry_json.py converts it to and from JSON.
 
-The entry belongs to a prefix: the name of the query or job. All of its transactional ids begin with the prefix. A
-driver claims the prefix by writing an entry that names the driver as the current one. It decides a batch by writing an
-entry that lists the batch's transactions. All of these must then be committed, by this driver or a later one.
+A starting driver reads the entry to find out which batch was decided last, which transactions must still be committed,
+and which driver is the current one. The entry belongs to a prefix: the name of the query or job, with which all of its
+transactional ids begin.
 
-A prefix's newest record contains the whole entry, so compacting the topic loses nothing. An entry lists the most recent
-drivers, and the most recent jobs that have an idempotency key. All other fields describe the last batch.
+Drivers never modify an entry in the log. They write a new one:
+
+    a claim       names the driver that writes it as the current one
+    a decision    lists the transactions of a batch. All of them must then be committed, by this driver or a later one
+    "done"        records that all of these transactions are committed
+
+Compaction keeps only the newest record of each key. Every record therefore contains a whole entry, including some
+history: the most recent drivers, and the most recent jobs that have an idempotency key.
 """
 
 from __future__ import annotations
@@ -23,11 +29,11 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 MAX_KEYED_JOBS = 100
 """The number of jobs with an idempotency key that an entry remembers. A rerun of an older job writes its rows again."""
 MAX_DRIVER_NAMES = 100
-"""The number of drivers that an entry remembers. A driver that resumes after more successors counts as a new one."""
+"""The number of drivers that an entry remembers. A driver that resumes after more successors is taken for a new one."""
 MAX_GENERATION = 2**31 - 1
 """The limit of `Entry.generation`. It is part of the record format: readers reject greater numbers."""
 
-# The following three are part of the record format, too: entries contain names of drivers that were built with them.
+# These three are part of the record format, too: the driver names in stored entries were built with them.
 _DIGEST_MARK = "#"
 _DIGEST_CHARACTERS = 8
 _BATCH_SUFFIX_SEPARATOR = "+"
@@ -37,7 +43,7 @@ class EntryState(Enum):
     """The state of an entry's batch. The values are part of the record format."""
 
     OPEN = "open"
-    """A driver has claimed the prefix, but no batch has been decided under it yet."""
+    """No batch has been decided under the prefix yet."""
     DECIDED = "decided"
     """The batch's transactions must be committed. Some or all of them may already be committed."""
     DONE = "done"
@@ -53,7 +59,7 @@ class WriterKind(Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """The name of a unit of commit: a micro-batch of a streaming query, or a whole job."""
+    """The name of what is committed as one unit: a micro-batch of a streaming query, or a whole job."""
 
     query_id: str | None = None
     """The id of the streaming query; None for a job."""
@@ -62,13 +68,13 @@ class Batch:
     key: str | None = None
     """The idempotency key of the job. A job whose key has already been committed writes nothing."""
     scope: str = ""
-    """The topic that the job sets for all rows; empty if the rows name their topics. Keys are unique within a scope."""
+    """The topic that the job sets for all rows; empty if each row names its topic. Keys are unique within a scope."""
 
     @property
     def is_idempotent(self) -> bool:
-        """Return whether the batch can be run again without duplicates, because the rerun finds that it is decided.
+        """Return whether the batch can be run again without writing duplicates.
 
-        This is the case for micro-batches, and for jobs with an idempotency key.
+        A rerun of a micro-batch, or of a job with an idempotency key, finds out from the entry that it is decided.
         """
         return self.query_id is not None or self.key is not None
 
@@ -90,7 +96,7 @@ class KeyedJob:
     """Whether somebody other than a driver of the prefix may have recorded the job. See `Entry.as_unproven`."""
 
     def matches(self, batch: Batch) -> bool:
-        """Return whether this job has written the batch, according to its key and scope."""
+        """Return whether the batch is this job: whether it has the same key and scope."""
         return (self.key, self.scope) == (batch.key, batch.scope)
 
 
@@ -104,15 +110,15 @@ class Entry:
     batch: Batch = Batch()
     """The last batch that was decided."""
     summary: BatchSummary | None = None
-    """The number of rows in the batch, by topic; None if no batch has been decided."""
+    """The number of rows in that batch, by topic; None if no batch has been decided."""
     is_unproven: bool = False
     """Whether the batch may have been decided by someone other than a driver of the prefix. See `as_unproven`."""
     transactions: tuple[TransactionIdentity, ...] = ()
     """The tasks' transactions that must be committed; empty unless the batch is decided and not done."""
     generation: int = 0
-    """The number of claims so far, whether by drivers, by aborts or by `pykafka transactions`; 0 for an empty entry."""
+    """The number of claims so far, including those by aborts and by `pykafka transactions`; 0 for an empty entry."""
     driver_names: tuple[str, ...] = ()
-    """The most recent drivers, newest last: digests of the earlier drivers' names, then the newest driver's name."""
+    """The most recent drivers, newest last. Only the newest one has its full name; the others are short hashes."""
     checkpoint: str = ""
     """The normalized location of the stream's checkpoint; empty if it is unknown or the prefix belongs to jobs."""
     timeout_ms: int = 0
@@ -128,7 +134,7 @@ class Entry:
     writer_identity: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """The producer id and epoch in the header of the record batch from which the entry was read."""
     offset: int = field(default=-1, compare=False)
-    """The offset of the newest record under the prefix by the same producer, even if it is invalid; -1 if none."""
+    """The offset of the same producer's newest record under the prefix, even if it is invalid; -1 if there is none."""
 
     @property
     def driver_name(self) -> str:
@@ -148,13 +154,13 @@ class Entry:
         claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID,
         writer_kind: WriterKind | None = None,
     ) -> Entry:
-        """Return the entry with a claim by this driver: it names the driver as the current one.
+        """Return a copy with a claim by the driver with this name, which makes it the current driver.
 
-        `driver_name`: the driver's name. Each start of a query and each job has its own name.
-        `checkpoint`: the location of the stream's checkpoint; empty to keep the entry's.
+        `driver_name`: each start of a query and each job has its own name.
+        `checkpoint`: the location of the stream's checkpoint; empty to keep the location in this entry.
         `timeout_ms`: the tasks' transaction timeout.
         `claim_identity`: the producer id and epoch under which the driver claims the prefix.
-        `writer_kind`: whether the driver belongs to a stream or a job; None to keep the entry's.
+        `writer_kind`: whether the driver belongs to a stream or a job; None to keep the kind in this entry.
         """
         name_digest = _digest_driver_name(driver_name)
         predecessors = [digest for digest in map(_digest_driver_name, self.driver_names) if digest != name_digest]
@@ -170,27 +176,27 @@ class Entry:
         )
 
     def with_claim_identity(self, claim_identity: ProducerIdAndEpoch) -> Entry:
-        """Return the entry with the current driver's claim renewed under this producer id and epoch."""
+        """Return a copy in which the current driver has claimed the prefix under this producer id and epoch."""
         return dataclasses.replace(self, claim_identity=claim_identity)
 
     def with_driver_number(self, number: int) -> Entry:
-        """Return the entry with another current driver id: the number 2 stands for `<prefix>-driver-2`."""
+        """Return a copy with this number of the current driver id: 2 stands for `<prefix>-driver-2`."""
         return self if number == self.driver_number else dataclasses.replace(self, driver_number=number)
 
     def is_same_except_identity(self, other: Entry) -> bool:
-        """Return whether the entries differ at most in the identity of the current driver's claim, and its driver id.
+        """Return whether the entries are equal except for the driver id and the claim's producer id and epoch.
 
-        Such entries come from the same driver: it claims the prefix again if an older driver has fenced it.
+        Such entries come from the same driver, which claims the prefix again if an older driver has fenced it.
         """
         return self == other.with_claim_identity(self.claim_identity).with_driver_number(self.driver_number)
 
     def with_decision(
         self, batch: Batch, summary: BatchSummary, transactions: tuple[TransactionIdentity, ...]
     ) -> Entry:
-        """Return the entry that decides this batch, for the prefix's driver to write.
+        """Return a copy that decides this batch. The batch is decided once the prefix's driver has committed the copy.
 
         `summary`: the number of rows in the batch, by topic.
-        `transactions`: the tasks' open transactions. Once the entry is committed, all of them must be committed.
+        `transactions`: the tasks' open transactions, all of which must be committed after the decision.
         """
         return dataclasses.replace(
             self,
@@ -202,7 +208,7 @@ class Entry:
         )
 
     def as_done(self) -> Entry:
-        """Return the entry with its batch recorded as done: all of its transactions are committed.
+        """Return a copy that records the batch as done: all of its transactions are committed.
 
         If the batch is a job with an idempotency key, it is added to `keyed_jobs`.
         """
@@ -214,31 +220,31 @@ class Entry:
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keyed_jobs=keyed_jobs)
 
     def as_unproven(self) -> Entry:
-        """Return the entry marked as written by somebody who may not be a driver of the prefix.
+        """Return a copy that is marked as unproven: somebody other than a driver of the prefix may have written it.
 
         This is for an entry whose producer id belongs to no transactional id that this user may see. Such an entry may
-        stop a batch, but never causes a batch to be skipped (test_record_of_forgotten_id_skips_no_batch). The mark is
-        kept when a driver writes the entry again under its own producer id. The driver number is reset, because brokers
-        know no driver id after the first one.
+        stop a batch, but never causes a batch to be skipped (test_record_of_forgotten_id_skips_no_batch). The mark
+        stays when a driver writes the entry again under its own producer id. The driver number is reset, because
+        brokers know no driver id of the prefix except possibly the first one.
         """
         keyed_jobs = tuple(dataclasses.replace(job, is_unproven=True) for job in self.keyed_jobs)
         return dataclasses.replace(self, is_unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
 
     def as_given_up(self) -> Entry:
-        """Return the entry with its batch recorded as done although some of its transactions are lost.
+        """Return a copy that records the batch as done although some of its transactions are lost.
 
-        The entry counts as written by a driver, because the user checks the batch before giving it up.
+        The copy is no longer marked as unproven, because the user has checked the batch before giving it up.
         """
         return dataclasses.replace(self, is_unproven=False).as_done()
 
     def has_decided(self, batch: Batch) -> bool:
-        """Return whether a batch with this name is decided, so that its rows must not be written again."""
+        """Return whether a batch with this name is decided. Its rows must then not be written again."""
         if batch.query_id is not None:
             return self.state is not EntryState.OPEN and batch == self.batch
         return batch.key is not None and (self._find_keyed_job(batch) is not None or self._is_last_keyed_job(batch))
 
     def find_summary(self, batch: Batch) -> BatchSummary | None:
-        """Return the row counts that were decided for this batch. Return None if no decision for it is found."""
+        """Return the row counts in this batch's decision. Return None if the entry contains no decision for it."""
         decision = self._find_decision(batch)
         return None if decision is None else decision.summary
 
@@ -248,7 +254,7 @@ class Entry:
         return decision is not None and not decision.is_unproven
 
     def has_superseded(self, driver_name: str) -> bool:
-        """Return whether a driver from a later start of the query has claimed the prefix since this driver did."""
+        """Return whether this driver has claimed the prefix, and a later start of the query has claimed it since."""
         is_listed = _digest_driver_name(driver_name) in map(_digest_driver_name, self.driver_names)
         return is_listed and not self.is_same_start(driver_name)
 
@@ -257,9 +263,9 @@ class Entry:
         return bool(self.driver_name) and _get_start_name(self.driver_name) == _get_start_name(driver_name)
 
     def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
-        """Return this entry or the keyed job that records a batch's decision. Return None if nothing records it.
+        """Return the decision for this batch: the entry itself, or a keyed job in it. Return None if there is neither.
 
-        A micro-batch must be the entry's own batch. The caller has to check this.
+        For a micro-batch, the entry itself is returned. The caller must have checked that it is the entry's own batch.
         """
         is_last = batch.query_id is not None or self._is_last_keyed_job(batch)
         return self if is_last else self._find_keyed_job(batch)
@@ -269,14 +275,14 @@ class Entry:
         return next((job for job in self.keyed_jobs if job.matches(batch)), None)
 
     def _is_last_keyed_job(self, batch: Batch) -> bool:
-        """Return whether the entry's own batch is decided, and is a job with this batch's idempotency key."""
+        """Return whether the entry's own batch is decided, and has the same key and scope as this batch."""
         return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
 
 
 def build_batch_driver_name(start_name: str, batch_suffix: str) -> str:
     """Return the name of a driver that writes only one batch of a query.
 
-    `start_name`: the name of the query's start. A driver does not count as superseded by a later one of the same start.
+    `start_name`: identifies this start of the query. A later driver of the same start does not supersede this one.
     `batch_suffix`: distinguishes the driver from others of the same start.
     """
     return f"{start_name}{_BATCH_SUFFIX_SEPARATOR}{batch_suffix}"
@@ -288,7 +294,7 @@ def _get_start_name(driver_name: str) -> str:
 
 
 def _digest_driver_name(driver_name: str) -> str:
-    """Return a short hash of the driver's start name, which stands for the driver once it has a successor.
+    """Return a short hash of the driver's start name. Entries contain it, instead of the name, for earlier drivers.
 
     `driver_name`: a driver's name, or such a hash, which is returned unchanged.
     """

@@ -1,9 +1,11 @@
-"""The JSON format of record values in the decision log.
+"""The JSON format of entries: the values of the records in the decision log.
 
-A value contains an entry, the state of a query or job. Its record key is the prefix, the name of the query or job, or
-`build_claim_key(prefix)` for a claim, by which a driver becomes the query's current one. The format is read by other
-versions of the library, so a change requires a new FORMAT_VERSION. Any producer that uses exactly-once delivery may
-write to the log, so decoding checks all types and sizes.
+An entry is the state of one query or job (entries.py). Its record's key is the name of the query or job, called the
+prefix. The exception is a claim, the record with which a driver becomes the query's current one: its key is
+`build_claim_key(prefix)`.
+
+Other versions of the library read the same log, so a change of the format requires a new FORMAT_VERSION. Everyone who
+uses exactly-once delivery may write to the log, so decoding checks all types and sizes.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ ValueT = TypeVar("ValueT")
 FORMAT_VERSION = 3
 """The version of the format. Records of any other version are rejected."""
 MAX_VALUE_BYTES = 8 << 20
-"""The size of the largest value that is decoded. It limits the memory that a foreign record can use."""
+"""The size of the largest value that is decoded. It limits how much memory somebody else's record can use."""
 _MAX_STRING_CHARACTERS = 4_096
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1
@@ -58,8 +60,8 @@ _FIELDS = frozenset(
 def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
     """Encode an entry as JSON.
 
-    `followed_offset`: the offset of the newest record under the prefix that the driver had read before its claim, or -1
-    if it had found none; None for a record that is no claim.
+    `followed_offset`: for a claim, the offset of the newest record under the prefix that the driver has read, or -1 if
+    it has found none; None for any other record.
     """
     fields = {
         "format": FORMAT_VERSION,
@@ -85,11 +87,11 @@ def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
 
 
 def decode_entry(encoded_prefix: bytes, value: bytes) -> Entry:
-    """Decode an entry. Raise DecodeError if the value is invalid, or a newer version of the library has written it.
+    """Decode an entry. Raise DecodeError if the value is invalid, or if a newer version of the library has written it.
 
     The error's message does not contain the record's position, so the caller must add it.
 
-    `encoded_prefix`: the prefix to which the record belongs, which is not the record's key if the record is a claim.
+    `encoded_prefix`: the prefix to which the record belongs. It is not always the record's key: claims have another.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise DecodeError(f"its value is {len(value)} bytes long, but an entry has at most {MAX_VALUE_BYTES} bytes")
@@ -106,14 +108,14 @@ def decode_entry(encoded_prefix: bytes, value: bytes) -> Entry:
             unknown_fields = sorted(fields.keys() - _FIELDS)
             raise DecodeError(f"it has fields that this version of the library does not know: {unknown_fields!s:.200}")
         return _entry_from_json(_require_string(encoded_prefix.decode(), MAX_PREFIX_CHARACTERS), fields)
-    except (ValueError, KeyError, RecursionError) as error:  # does not catch the DecodeErrors above
+    except (ValueError, KeyError, RecursionError) as error:  # lets the DecodeErrors above pass
         raise DecodeError(f"its value is not a decision log entry: {type(error).__name__}: {error!s:.200}") from error
 
 
 def decode_followed_offset(value: bytes) -> int | None:
-    """Return the offset of the newest record that a claim's driver had read; -1 if there was none.
+    """Return the offset of the newest record that the driver had read before this claim; -1 if there was none.
 
-    Return None if the claim cannot be read or contains no offset.
+    Return None if the claim cannot be decoded or contains no offset.
     """
     return _decode_integer_field(value, "follows", default=None)
 
@@ -136,8 +138,8 @@ def _decode_integer_field(value: bytes, field: str, *, default: int | None) -> i
 def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
     """Convert a JSON object to an entry. Raise ValueError or KeyError if a field is invalid or missing.
 
-    Fields that `encode_entry` omits have their default values. If there are more drivers or keyed jobs than an entry
-    may list, only the newest ones are kept, as in `Entry.with_claim` and `Entry.as_done`.
+    A field that `encode_entry` omits gets its default value. If there are more drivers or keyed jobs than an entry may
+    list, only the newest ones are kept, as in `Entry.with_claim` and `Entry.as_done`.
     """
     state = EntryState(_require_string(fields["state"]))
     return Entry(
@@ -166,9 +168,10 @@ def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
 
 
 def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Sequence[int]:
-    """Return a task's transaction as numbers: generation, partition, attempt, producer id, epoch and version.
+    """Return a task's transaction as six numbers: generation, partition, attempt, producer id, epoch and version.
 
-    The first three identify its transactional id, which would be longer.
+    The first three replace the transactional id, which would be longer. For example, with the prefix `orders`, the
+    transactional id `orders-2-17-0` becomes 2, 17, 0.
     """
     task_attempt = parse_task_attempt(prefix, transaction.transactional_id)
     assert task_attempt is not None
@@ -176,7 +179,7 @@ def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Seque
 
 
 def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
-    """Convert the result of `_transaction_to_json`. Raise ValueError if it is invalid."""
+    """Convert the six numbers from `_transaction_to_json` back. Raise ValueError if they are invalid."""
     numbers = _require_array(value, length=6)
     task_attempt = TaskAttempt(*(_require_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
     producer_id, epoch, version = (_require_integer(number) for number in numbers[3:])
@@ -207,7 +210,7 @@ def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
 
 
 def _unproven_to_json(is_unproven: bool) -> Mapping[str, bool]:
-    """Return the field for a decision that may not come from a driver of the prefix. It is omitted if it is false."""
+    """Return the `unproven` field as a dict. The dict is empty if the field is false, because it is then omitted."""
     return {"unproven": True} if is_unproven else {}
 
 

@@ -1,7 +1,7 @@
-"""Requests for the next epoch of a driver id. A granted epoch fences every older driver of the same query.
+"""Requests the next epoch for a query's driver. A granted epoch fences every older driver of the same query.
 
-A driver id is the transactional id of a query's driver (transaction_names.py). Brokers number the epochs of its
-producer id, and accept requests only under the newest one. Each request also sets the driver id's transaction timeout.
+A driver acts under its own transactional id, the driver id (transaction_names.py). Brokers count the epochs of the id,
+and accept requests only under the newest one. A request for an epoch also sets the driver id's transaction timeout.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Unique prefixes for jobs for which the user has set neither a prefix nor an idempotency key.
+"""Generates names for jobs for which the user has set neither a prefix nor an idempotency key.
 
-A prefix is the name of a job. All of the job's transactional ids begin with it:
+All of a job's transactional ids begin with its name, so the name is called the prefix. A generated one looks like this:
 
     pykafka-job-<host>-<process>-<random>
 
-`process` is the process id of Spark's driver. The random part keeps a later run from reusing the prefix of an earlier
-one. Only `pykafka transactions` parses these prefixes, to show where a job with open transactions ran.
+`process` is the process id of Spark's driver. The random part makes the prefix unique, so that no other run uses it.
+Only `pykafka transactions` parses these prefixes, to show where a job with open transactions ran.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process
 def generate_job_prefix(driver_process_id: int | None = None) -> str:
     """Return a new prefix for a job without a name.
 
-    `driver_process_id`: the process id of Spark's driver. It may be None in one of the driver's Python workers, which
-    can find it.
+    `driver_process_id`: the process id of Spark's driver. One of the driver's Python workers may pass None, because it
+    can find the driver's process id itself.
     """
     process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
@@ -48,7 +48,7 @@ def find_driver_process_id() -> int:
 
 
 def is_job_prefix(prefix: str) -> bool:
-    """Return whether `generate_job_prefix` has generated the prefix, so that only one job uses it."""
+    """Return whether `generate_job_prefix` has generated this prefix. If so, only one job uses it."""
     return prefix.startswith(_JOB_PREFIX)
 
 

@@ -1,13 +1,14 @@
-"""Checks that stop late task attempts: attempts whose batch is decided or aborted before or while they write.
+"""Stops late task attempts: attempts whose batch is decided or aborted before or while they write.
 
-A task attempt is one execution of a Spark task, and writes in a transaction under its own transactional id. The driver
-of the query waits until Spark has accepted one attempt of each task, and then decides or aborts the batch. Spark kills
+An attempt is one execution of a Spark task. It writes in a transaction under its own transactional id. The driver of
+the query waits until Spark has accepted one attempt of each task, and then decides or aborts the batch. Spark kills
 the other attempts, but not immediately. An attempt therefore checks twice whether the driver is still waiting:
 
     1. Before it initializes its transactional id, because a task of the next batch may already own the id.
     2. After it has initialized the id, before it begins its transaction. If the driver is still waiting at this point,
-       it has yet to list the transactional ids (`QueryTransactions.take_over`, `Driver._execute_decision`). The list
-       will contain this id, with or without an open transaction, so no transaction is left open if the attempt dies.
+       it has yet to list the transactional ids (`QueryTransactions.take_over`, `Driver._execute_decision`). Its list
+       will contain this id, with or without an open transaction. So if the attempt dies, the driver can abort its
+       transaction.
 
 The first check also detects whether another attempt of the same task is using the same id. When Spark reruns a stage,
 it numbers the attempts from 0 again, so a new attempt can have the number of one that is still running or has already
@@ -35,7 +36,7 @@ from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 _log = logging.getLogger(__name__)
 
 DescribeTransactions = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
-"""Describes transactional ids over the connections of the task's producer. Ids unknown to brokers are omitted."""
+"""Describes transactional ids over the connections of the task's producer. Ids that brokers do not know are omitted."""
 
 
 def check_and_renumber_attempt(
@@ -79,12 +80,12 @@ def raise_if_late_attempt_was_fenced(
     batch's tasks, or if the driver's state cannot be fetched. The caller then reports `error` itself.
 
     `error`: the error of the write.
-    `timeout_ms`: how long the lookup may go without progress.
+    `timeout_ms`: how long fetching the driver's state may go without progress.
     """
     if not _is_fencing_error(error):
         return
     try:
-        # Use a separate connection, because a fenced producer can send no more requests.
+        # Use a new client, because a fenced producer can send no more requests.
         with create_client(config, timeout_ms=timeout_ms) as client:
             description = describe_transactions(client, [batch_start.driver_id]).get(batch_start.driver_id)
     except KafkaSinkError as lookup_error:

@@ -1,8 +1,10 @@
-"""LogPartitionState: the records of the decision log that a process has read from one partition.
+"""LogPartitionState: what a process has read so far from one partition of the decision log.
 
-A prefix is the name of a query or job. A decision is a record that lists the transactions of a batch to commit, and a
-claim is a record that names the query's current driver. Records are collected per prefix and producer, because a reader
-learns only later which producers are drivers of the prefix (decision_log.py).
+A decision is a record that lists the transactions of a batch to commit. A claim is a record that names a query's
+current driver. Each record belongs to a prefix, the name of a query or job.
+
+For each prefix and each producer, the state keeps only the newest valid record. It keeps the producers apart because
+the reader learns only later which of them are drivers of the prefix. decision_log.py then selects a prefix's record.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ class LogRecord:
     writer_identity: ProducerIdAndEpoch
     """The producer id and epoch in the header of the record's batch."""
     value: bytes | None
-    """The encoded entry; None if the prefix no longer needs one."""
+    """The encoded entry, which is the state of the query or job; None if the record deletes it."""
     is_claim: bool = False
     last_invalid_offset: int = -1
-    """The offset of the same producer's newest invalid record after this one; -1 if there is none."""
+    """The offset of the same producer's newest invalid record that follows this one; -1 if there is none."""
 
     @cached_property
     def driver_number(self) -> int | None:
@@ -51,20 +53,20 @@ class LogPartitionState:
     next_offset: int
     """The offset at which to continue reading."""
     newest_records: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
-    """The last valid record of a committed transaction, by prefix and producer id."""
+    """The last valid record in a committed transaction, by prefix and producer id."""
     non_transactional_records: dict[bytes, LogRecord] = field(default_factory=dict)
-    """The last record written outside of a transaction, by prefix."""
+    """The last record that was written outside of a transaction, by prefix."""
     open_transaction_records: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
-    """The prefixes and records of transactions that are neither committed nor aborted yet, by producer id."""
+    """The records in transactions that are neither committed nor aborted yet, with their prefixes, by producer id."""
     unreadable_records: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
-    """The most recent undecodable batch (a LogRecord at its first offset) and the error, by producer id.
+    """The last batch that could not be decoded, and the error, by producer id.
 
-    A batch outside of a transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into
-    such a batch.
+    The batch is represented by a LogRecord without a value, at the batch's first offset. A batch outside of a
+    transaction is stored under NO_PRODUCER_ID, because any client can put any producer id into such a batch.
     """
 
     def add_batch(self, stored_batch: StoredBatch, encoded_prefix: bytes | None) -> None:
-        """Add a record batch, in the order of the partition.
+        """Add a record batch. Batches must be added in the order of their offsets.
 
         A control batch contains no records of a prefix: it commits or aborts its producer's transaction. A batch that
         cannot be decoded is added to `unreadable_records`.
@@ -75,11 +77,12 @@ class LogPartitionState:
         try:
             batch = stored_batch.decode()
         except DecodeError as error:
-            # Brokers accept such batches, for example one that decompresses to 1,000 times its size.
+            # Brokers accept batches that the decoder rejects, such as one that decompresses to 1,000 times its size.
             writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             unreadable_record = LogRecord(header.base_offset, writer_identity, value=None)
-            # The newest one per producer shows whether one follows the prefix's entry. Older ones get no warning.
+            # Keep only the newest one per producer, which is enough to find out whether one follows the prefix's entry.
+            # Older ones get no warning.
             self.unreadable_records[producer_id] = (unreadable_record, error)
             return
         if header.is_control:
@@ -114,13 +117,11 @@ class LogPartitionState:
 
 
 def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
-    """Return whether a record of a committed transaction is valid.
+    """Return whether a record in a committed transaction is valid, given the same producer's newest valid record.
 
     A claim is valid only if its driver had read `previous_record`, unless that record deletes the prefix's entry. Other
-    records are always valid. So is a claim that cannot be decoded, because a newer version of the library may have
-    written it. Reading the prefix's entry then raises an error.
-
-    `previous_record`: the same producer's newest valid record.
+    records are always valid. A claim that cannot be decoded also counts as valid, because a newer version of the
+    library may have written it. Reading the prefix's entry then raises an error.
     """
     if not record.is_claim or record.value is None or previous_record.value is None:
         return True
@@ -129,10 +130,9 @@ def _is_valid(record: LogRecord, previous_record: LogRecord) -> bool:
 
 
 def _iterate_records(batch: DecodedBatch, encoded_prefix: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
-    """Yield the record key and the record of each decision and claim in a record batch.
+    """Yield each record in a record batch, with its key. Records without a key belong to no prefix, and are omitted.
 
-    `encoded_prefix`: the prefix whose records to yield; None for the records of all prefixes. Records without a key
-    belong to no prefix, and are omitted.
+    `encoded_prefix`: the prefix whose records to yield; None for the records of all prefixes.
     """
     columns, header = batch.columns, batch.header
     writer_identity = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)

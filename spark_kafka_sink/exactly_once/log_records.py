@@ -1,7 +1,11 @@
-"""The records of the decision log, as drivers write them: decisions, claims and tombstones.
+"""Builds the records that drivers write to the decision log. Each function returns the records of one record batch.
 
-A decision contains an entry: the state of a query or job, with the transactions of its last batch. A claim contains the
-entry with another current driver. Each function returns the records of one record batch.
+An entry is the state of a query or job. There are three kinds of records:
+
+    entry        written by the current driver. A decision lists the transactions of a batch, which must now be
+                 committed; a later entry says that this is done
+    claim        an entry with a key of its own, which names its writer as the current driver
+    tombstone    a record without a value, with which compaction deletes the earlier records of a key
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from spark_kafka_sink.exactly_once.transaction_names import build_claim_key
 
 
 def build_entry_records(entry: Entry) -> list[KeyValue]:
-    """Return the record of an entry that its current driver writes, such as a decision."""
+    """Return the record with which the current driver writes an entry, for example to decide a batch."""
     return [(entry.prefix.encode(), encode_entry(entry))]
 
 
@@ -22,9 +26,10 @@ def build_claim_records(previous_entry: Entry, claim: Entry) -> list[KeyValue]:
 
     `previous_entry`: the newest entry that the driver has read. The claim is not valid if there is a newer one.
     """
-    # Two drivers may have the same epoch and write at the same time. If one writes a decision and the other one a
-    # claim, the leader must not treat the second record batch as a repetition of the first. A claim therefore has two
-    # records, and so other sequence numbers than a decision. Compaction removes the first, which has no value.
+    # Two drivers may hold the same epoch and write at the same time, each with sequence number 0. If one writes a
+    # decision and the other one a claim, the leader must not take the second record batch for a retry of the first. It
+    # compares their first and last sequence numbers. The last ones differ: a decision has one record, a claim has two.
+    # The first record of a claim has no value, so compaction removes it.
     key = build_claim_key(claim.prefix)
     return [(key, None), (key, encode_entry(claim, followed_offset=previous_entry.offset))]
 

@@ -1,15 +1,15 @@
 """LogTopic: creates the topic of the decision log and checks its configuration.
 
 The decision log records which batches of each query and job are committed. Each record's key contains the name of a
-query or job. All of its transactional ids begin with this name, so the name is called the *prefix*. The record's value,
-the *entry*, is the state of the query or job (decision_log.py).
+query or job. All of its transactional ids begin with this name, so the name is called the prefix. The record's value,
+called the entry, is the state of the query or job (decision_log.py).
 
 The log must keep the newest record of every key, so its cleanup.policy must be exactly `compact`. It should also
-survive the loss of a broker, so a warning is logged if it has a single replica on a cluster of several brokers, or if
-it allows unclean leader election.
+survive the loss of a broker. A warning is therefore logged if the topic has only one replica on a cluster of several
+brokers, or if it allows unclean leader election.
 
-The topic has many partitions so that a driver, on startup, has to read only the one that contains its own prefix. A
-prefix's partition is chosen by hash, so all its entries are in the same one.
+The topic has many partitions, because a starting driver reads the whole partition that contains its prefix. The
+partition is chosen by a hash of the prefix, so all entries of a prefix are in the same one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLEANUP_POLICY_CONFIG = "cleanup.policy"
 COMPACT_POLICY = "compact"
 UNCLEAN_LEADER_ELECTION_CONFIG = "unclean.leader.election.enable"
 
-# A starting driver reads its whole partition. To keep it small, the segments are small and compacted early.
+# A starting driver reads the whole partition of its prefix. Small segments that are compacted early keep it short.
 _TOPIC_CONFIGS = {
     CLEANUP_POLICY_CONFIG: COMPACT_POLICY,
     "segment.bytes": "1048576",
@@ -59,7 +59,7 @@ class LogTopic:
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        # The request sent by `prefetch_topic`; None if there is none, or once its response has been used.
+        # The request that `prefetch_topic` has sent; None before, and again once its response has been used.
         self._pending_describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:

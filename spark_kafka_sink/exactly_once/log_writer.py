@@ -1,15 +1,16 @@
 """LogWriter: writes records to the decision log, each write in its own transaction.
 
-The caller is the driver of a query, and provides its producer id and epoch. A write sends up to three requests:
+The caller is the driver of a query. It passes its own producer id and epoch, because only records with the driver's
+producer id are valid in the log. A write sends up to three requests:
 
-    1. AddPartitionsToTxn    version 1 transactions only
-    2. Produce               one batch, acks=all
+    1. AddPartitionsToTxn    in version 1 transactions only
+    2. Produce               one record batch, acks=all
     3. EndTxn                commit or abort
 
 `begin_transaction` sends the Produce request without waiting for the response, so that the caller can send other
-requests concurrently. The caller then commits or aborts the transaction.
+requests in the meantime. The caller then commits or aborts the transaction.
 
-The writer has no producer and no thread of its own: it sends its requests on the connections of the caller's client.
+The writer has no producer and no thread of its own. It sends its requests over the connections of the caller's client.
 
     situation                                  what the writer does
     -----------------------------------------  -------------------------------------------------------------------------
@@ -20,8 +21,8 @@ The writer has no producer and no thread of its own: it sends its requests on th
                                                response to older batches, also counts as success.
     The leader rejects the batch.              Leave the transaction open, because it may belong to another driver with
                                                the same producer id and epoch (query_transactions.py).
-    Version 1: EndTxn got no response.         Retry it, and begin the next transaction with a new epoch. Otherwise,
-                                               a delayed EndTxn could end the next transaction
+    Version 1: EndTxn got no response.         Retry it, and begin the next transaction with a new epoch. Under the same
+                                               epoch, the delayed EndTxn could end that transaction, too
                                                (test_uses_new_epoch_after_unconfirmed_end).
     The cluster was upgraded to version 2      Begin the first transaction after the upgrade with a new epoch
     (KIP-890).                                 (test_uses_new_epoch_after_upgrade_to_version_2).
@@ -86,9 +87,10 @@ _FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
 _BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
 """The fencing errors of a Produce response, by transaction version.
 
-In version 1, a leader may also report that the batch's transaction is not open: another process with the same epoch has
-ended the transaction. In version 2, the batch itself begins the transaction, so this error is not a fencing error. It
-means that the cluster was downgraded to version 1.
+BATCH_OWNERSHIP_LOST_ERRORS also contains TRANSACTION_ABORTABLE, with which a leader reports that the batch's
+transaction is not open. In version 1, this means that another process with the same epoch has ended the transaction. In
+version 2, the batch itself begins the transaction, so the error does not mean that the caller is fenced. It means that
+the cluster was downgraded to version 1.
 """
 
 KeyValue = tuple[bytes, "bytes | None"]
@@ -97,7 +99,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class WriterState(NamedTuple):
-    """The state for a driver's next write to the log. Each write returns the state for the one after it."""
+    """The identity and sequence number for a driver's next write to the log. Each write returns the next state."""
 
     id_and_epoch: ProducerIdAndEpoch
     """The driver's producer id and epoch."""
@@ -110,9 +112,9 @@ class LogWriter:
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
-        # The version of each epoch's last transaction.
+        # The version of the last transaction, by the epoch under which it was written.
         self._transaction_versions: dict[ProducerIdAndEpoch, int] = {}
-        # The epochs whose EndTxn request got no response. The request may still be executed late.
+        # Epochs under which an EndTxn request got no response. A broker may still execute it later.
         self._unconfirmed_ends: set[ProducerIdAndEpoch] = set()
 
     def begin_transaction(
@@ -124,9 +126,9 @@ class LogWriter:
     ) -> LogTransaction:
         """Begin a transaction, and send these records without waiting for the Produce response.
 
-        This method and the returned transaction's methods raise ProducerFencedError if another process has fenced the
-        caller, whose producer id, epoch or sequence number is then no longer valid. That process is not necessarily a
-        newer driver. The error's `code` shows the reason. The open transaction is left as it is.
+        This method and the returned transaction's methods raise ProducerFencedError if the caller's producer id, epoch
+        or sequence number is no longer valid, because another process has fenced it. That process is not necessarily a
+        newer driver. The error's `code` shows the reason. An open transaction is then left as it is.
         """
         # Looking up the topic also fetches the finalized features, which contain the transaction version.
         self._client.wait_for_topic(topic_partition.topic)
@@ -145,7 +147,7 @@ class LogWriter:
     def _ensure_safe_epoch(self, transactional_id: str, writer_state: WriterState, version: int) -> WriterState:
         """Return the state for the next write, with a new epoch if it is not safe to use the current one.
 
-        The current epoch is not safe if a delayed EndTxn request of the last transaction could end the next one, or if
+        The current epoch is not safe if a delayed EndTxn request for the last transaction could end the next one, or if
         the cluster was upgraded from transaction version 1 to 2 since the last transaction.
 
         `version`: the transaction version of the cluster.
@@ -163,8 +165,8 @@ class LogWriter:
         """Fetch the transaction timeout of a transactional id, for an InitProducerId request that must not change it.
 
         InitProducerId always sets the timeout, so the current value must be sent again. Brokers might reject a
-        different value, and its last digits may be a mark (timeout_marks.py) that other clients read. Raise BrokerError
-        if the brokers do not know the id.
+        different value. Also, the last digits of the current value may be a mark that other clients read
+        (timeout_marks.py). Raise BrokerError if the brokers do not know the id.
         """
         request = DescribeTransactions((transactional_id,))
         description = request.parse_descriptions(self._send(request))[transactional_id]
@@ -188,7 +190,7 @@ class LogWriter:
     ) -> EndTxnResponse:
         """Commit or abort a transaction, with retries.
 
-        If a response was lost, remember the epoch, because the request may still be executed later.
+        If a response was lost, remember the epoch, because a broker may still execute the request later.
         """
         request = EndTransaction(transaction, commit)
         call = self._client.begin([request])
@@ -215,8 +217,8 @@ class LogTransaction:
     ) -> None:
         """Wrap a transaction that `LogWriter.begin_transaction` has begun.
 
-        `next_sequence`: the sequence number of the first record after those in the request.
-        `append_call`: the request in flight.
+        `next_sequence`: the sequence number of the first record after those in `append_request`.
+        `append_call`: the call that sends `append_request`. It is in flight.
         """
         self._writer = writer
         self._client = client
@@ -226,7 +228,7 @@ class LogTransaction:
         self._append_call = append_call
 
     def abandon(self) -> None:
-        """Stop waiting for the leader and retrying, if the caller will neither commit nor abort the transaction.
+        """Stop waiting for the leader, and stop retrying. Call this if neither `commit` nor `abort` will be called.
 
         The transaction stays open until it times out or the next driver aborts it.
         """
@@ -244,8 +246,8 @@ class LogTransaction:
         """Commit the transaction, and return the state for the next one.
 
         When this returns, the records are durable and will become visible to read_committed consumers. Raise
-        ProducerFencedError if another process has fenced the caller. If a response was lost before, only the log shows
-        whether the transaction was committed.
+        ProducerFencedError if another process has fenced the caller. If an earlier response was lost, the transaction
+        may be committed nevertheless; only the log shows whether it is.
 
         `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout.
         """
@@ -260,12 +262,12 @@ class LogTransaction:
         return self.commit()
 
     def abort(self) -> None:
-        """Abort the transaction, so that no reader takes its records into account."""
+        """Abort the transaction, so that readers ignore its records."""
         self._writer._end_transaction(self._transaction, commit=False, timeout_ms=None)
 
 
 class AppendBatch(Request[ProduceResponse]):
-    """Append one transactional batch to a partition. The request succeeds even if the batch is already stored."""
+    """Append one transactional batch to a partition. It counts as success if the batch is already stored."""
 
     api_key = ApiKey.PRODUCE
     action = "append the batch"
@@ -344,7 +346,7 @@ def _encode_batch(writer_state: WriterState, records: Sequence[KeyValue], timest
 def _raise_if_rejected(
     request: Request[ResponseT], response: ResponseT, fencing_errors: Collection[int] = _FENCING_ERRORS
 ) -> None:
-    """Raise BrokerError if the response rejects the request, or its subclass ProducerFencedError for a fencing error.
+    """Raise BrokerError if the response rejects the request; for a fencing error, its subclass ProducerFencedError.
 
     `response`: the final response, after all retries.
     `fencing_errors`: the error codes that show that another process has fenced the caller.

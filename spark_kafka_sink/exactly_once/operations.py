@@ -1,18 +1,19 @@
-"""Operations of `pykafka transactions`: list prefixes, finish or give up a decided batch, abort open transactions.
+"""Implements `pykafka transactions`: list queries, finish or give up a decided batch, and abort open transactions.
 
-A prefix is the name of a query or job. All of its transactional ids begin with the prefix. An entry is the state of the
-prefix in the decision log. A batch is decided once the log says that its transactions must be committed.
+A query or job is known by its prefix, the name with which all of its transactional ids begin. Its state is an entry in
+a Kafka topic, the decision log. A batch is decided once its entry says that its transactions must be committed.
 
-Listing changes nothing. Finishing or giving up a batch commits its decided transactions and records that the batch is
-done. Aborting takes over from the query's driver, as a newly started driver would:
+`list_prefixes` changes nothing. `finish` and `give_up` commit the transactions of a decided batch, and record that the
+batch is done. `abort` takes over from the query's driver, as a newly started driver does:
 
     1. Fence the driver: request the next epoch of its transactional id, so that brokers reject the driver.
     2. List the open transactions.
     3. Claim the prefix: write a record to the log that names this process as the current driver.
     4. Abort exactly the listed transactions.
 
-A running query then fails at its next commit with an error that names the reason. It continues when it is started
-again.
+`finish` and `give_up` also fence the driver, and claim the prefix when they record that the batch is done. A query that
+is running when its prefix is claimed fails at its next commit, with an error that names the reason. It continues when
+it is started again.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class PrefixStatus:
     entry: Entry | None
     """The state of the query or job in the decision log; None if the log has none."""
     open_transactions: tuple[TransactionDescription, ...]
-    """All open transactions of tasks, whether decided or not."""
+    """All open transactions of tasks, whether or not a decision lists them."""
     log_exists: bool = True
     """Whether the topic of the decision log exists. Without it, there is no entry, but transactions may be open."""
 
@@ -84,7 +85,7 @@ class PrefixStatus:
 
     @property
     def undecided_transactions(self) -> tuple[TransactionDescription, ...]:
-        """The open transactions without a decision. They belong to the batch in progress or to an earlier batch."""
+        """The open transactions that no decision lists. They belong to the batch in progress or to an earlier batch."""
         decided_ids = set(self.decided_ids)
         return tuple(
             transaction for transaction in self.open_transactions if transaction.transactional_id not in decided_ids
@@ -98,7 +99,7 @@ class FinishResult:
     entry: Entry
     """The entry with the decision, as it was before the operation."""
     committed_ids: tuple[str, ...]
-    """The transactional ids of the batch whose transactions are committed."""
+    """The batch's transactional ids whose transactions are committed."""
     errors_by_lost_id: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
 
@@ -136,10 +137,10 @@ def list_prefixes(
 
 
 def finish(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
-    """Commit the batch that is decided but not done, and record that it is done. Return None if there is none.
+    """Commit the batch that is decided but not done, and record that it is done. Return None if there is no such batch.
 
-    If some transactions are lost, because brokers have aborted or forgotten them, the others are committed, but the
-    batch is not recorded as done. Raise ExactlyOnceError if a commit is rejected although the transaction is not lost.
+    A transaction is lost if brokers have aborted or forgotten it. If there are lost transactions, the others are
+    committed, but the batch is not recorded as done. Raise ExactlyOnceError if a commit is rejected for another reason.
     """
     return _finish_decided_batch(options, prefix, log_topic, give_up=False)
 
@@ -147,8 +148,8 @@ def finish(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LO
 def give_up(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit what is left of the batch that is decided but not done, and record that it is done.
 
-    Lost transactions, which brokers have aborted or forgotten, are given up. Return None if there is no such batch.
-    Raise ExactlyOnceError if a commit is rejected although the transaction is not lost: it may succeed later.
+    Transactions that brokers have aborted or forgotten are given up as lost. Return None if there is no such batch.
+    Raise ExactlyOnceError if a commit is rejected for any other reason, because it may succeed later.
     """
     return _finish_decided_batch(options, prefix, log_topic, give_up=True)
 
@@ -156,7 +157,7 @@ def give_up(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_L
 def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
     """Abort the open transactions of the query's tasks, and return them.
 
-    Raise ExactlyOnceError if a batch is decided but not done: its transactions must be committed.
+    Raise ExactlyOnceError if a batch is decided but not done, because its transactions must be committed.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
         epoch, entry = _fence_driver(transactions, _check_not_decided)
@@ -192,11 +193,11 @@ def _fence_driver(transactions: QueryTransactions, check_entry: Callable[[Entry]
     Raise ProducerFencedError if another driver claims the prefix at the same time, and ConfigurationError if the log
     has no entry for the prefix.
 
-    `check_entry`: raises an error if the operation must not continue with this entry.
+    `check_entry`: raises an error if the operation must not continue with the entry that it is called with.
     """
     entries_before_fencing: list[Entry] = []  # one for each try
-    # Several tries may be necessary. A driver that died while it was writing its decision has left the decision's
-    # transaction open. Brokers then abort this transaction, and reject the request that made them do so.
+    # Several tries may be necessary. If a driver died while it was writing its decision, the decision's transaction is
+    # still open. Brokers abort that transaction on the first request for an epoch, but reject the request itself.
     return transactions.retry_when_fenced(
         partial(_try_fence_driver, transactions, check_entry, entries_before_fencing),
         transactions.wait_and_describe_driver_id(),
@@ -212,8 +213,8 @@ def _try_fence_driver(
 ) -> tuple[GrantedEpoch, Entry]:
     """Try once to fence the query's driver. Raise ProducerFencedError if another driver has become active.
 
-    `entries_before_fencing`: the entries before earlier tries. This try appends its own. If a driver has claimed the
-    prefix since the first of them, it is not fenced.
+    `entries_before_fencing`: the entry that each earlier try found. This try appends its own. If another driver has
+    claimed the prefix since the first try, it is not fenced.
     `description`: the description of the driver id, which is the driver's transactional id.
     `possibly_stale_entry`: the entry before this try. The same driver may have written a decision since the first try.
     """
@@ -224,7 +225,7 @@ def _try_fence_driver(
     entries_before_fencing.append(possibly_stale_entry)
     if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
         raise precommit_errors.build_fenced_error(transactions.driver_id)
-    check_entry(possibly_stale_entry)  # before the driver is fenced, so that it is not fenced for nothing
+    check_entry(possibly_stale_entry)  # before fencing, so that no driver is fenced for nothing
     transactions.check_unchanged(description)
     epoch = transactions.fence(description, CANDIDATE_TIMEOUTS_MS)
     entry = transactions.read_entry()  # not stale, because older drivers can no longer write
@@ -250,7 +251,7 @@ def _check_not_decided(entry: Entry) -> None:
 
 
 class _NothingDecidedError(Exception):
-    """There is nothing to finish: the decision log contains no batch that is decided but not done."""
+    """There is nothing to finish: the log contains no batch of the query that is decided but not done."""
 
 
 def _require_decision(entry: Entry) -> None:
@@ -262,12 +263,11 @@ def _require_decision(entry: Entry) -> None:
 def _finish_decided_batch(
     options: Mapping[str, str], prefix: str, log_topic: str, *, give_up: bool
 ) -> FinishResult | None:
-    """Commit the transactions of the batch that is decided but not done. Return None if there is no such batch.
+    """Commit the transactions of the batch that is decided but not done, and record the batch as done.
 
-    Then record the batch as done, unless transactions are lost, which means that they can no longer be committed.
-    Raise ExactlyOnceError, and leave the log unchanged, if a commit is rejected although the transaction is not lost.
-
-    `give_up`: record the batch as done even if transactions are lost.
+    Return None if there is no such batch. If transactions are lost, which means that they can no longer be committed,
+    record the batch as done only if `give_up` is true. If a commit is rejected for any other reason, raise
+    ExactlyOnceError, and leave the log unchanged.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
         try:
@@ -296,8 +296,8 @@ def _record_outcome(
     """
     claim = _build_claim(final_entry, epoch)
     if is_job_prefix(transactions.prefix):
-        # A generated job prefix is never used again, so no later run would abort the transactions that the tasks of
-        # this job have left open. Abort them here. For all other prefixes, the next driver does so when it starts.
+        # Abort the transactions that this job's tasks have left open, because no later run would do so: a generated job
+        # prefix is never used again. For all other prefixes, the next driver aborts them when it starts.
         _claim_and_abort_open_transactions(transactions, epoch.identity, previous_entry, claim)
     else:
         transactions.claim(epoch.identity, previous_entry, claim)
@@ -306,12 +306,13 @@ def _record_outcome(
 def _claim_and_abort_open_transactions(
     transactions: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
 ) -> Sequence[TransactionDescription]:
-    """Become the query's current driver, abort what its tasks have left open, and return these transactions.
+    """Become the query's current driver, and abort the transactions that its tasks have left open.
 
-    The result also contains ids that had no open transaction, but whose producers could have begun one.
+    Return the aborted transactions. The result also contains transactional ids that had no open transaction, but whose
+    producers could still have begun one.
 
     `identity`: this process's producer id and epoch.
-    `claim`: the entry to write after `previous_entry`, which names this process as the current driver.
+    `claim`: the entry to write after `previous_entry`. It names this process as the current driver.
     """
     take_over = transactions.take_over(identity, previous_entry, claim)
     if is_job_prefix(transactions.prefix):
@@ -322,7 +323,7 @@ def _claim_and_abort_open_transactions(
 
 
 def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:
-    """Return the entry with a claim by this process: it names the process as the query's current driver."""
+    """Return a copy of the entry that names this process as the query's current driver."""
     claimant_name = f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
     return entry.with_claim(
         claimant_name, checkpoint=entry.checkpoint, timeout_ms=epoch.timeout_ms, claim_identity=epoch.identity
@@ -349,10 +350,11 @@ def _describe_driver_ids(
     numbers_by_prefix: Mapping[str, Collection[int]],
     list_ids_by_producer: Callable[[], Mapping[int, str]],
 ) -> dict[str, DriverIds]:
-    """Describe driver ids: the transactional ids of the prefixes' drivers. Return them by prefix.
+    """Describe the driver ids of several prefixes, which are the transactional ids of their drivers.
 
-    Other users may use the same log. If this user may not describe all of the ids, log a warning, and return only the
-    prefixes with an id that brokers list. Those of other users and those that brokers have forgotten are then missing.
+    Return them by prefix. Other users may use the same log. If this user may not describe all of the ids, log a
+    warning, and return only the prefixes with a driver id that brokers list for this user. Prefixes of other users, and
+    prefixes that brokers have forgotten, are then missing.
 
     `numbers_by_prefix`: the numbers of the driver ids to describe; the id `orders-driver-2` has number 2.
     `list_ids_by_producer`: lists the transactional ids that this user may see, by producer id.
@@ -363,7 +365,8 @@ def _describe_driver_ids(
     try:
         descriptions = describe_transactions(client, prefixes_by_driver_id)
     except AuthorizationError as error:
-        # One id that this user may not describe fails the whole request, so repeat it with the ids that brokers list.
+        # The whole request fails if this user may not describe one of the ids. Try again with the ids that brokers list
+        # for this user.
         visible_ids = set(list_ids_by_producer().values())
         prefixes_by_driver_id = {
             driver_id: prefix for driver_id, prefix in prefixes_by_driver_id.items() if driver_id in visible_ids

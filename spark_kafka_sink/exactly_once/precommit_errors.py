@@ -1,8 +1,8 @@
 """Errors raised before a batch is committed. Each message states the cause, what Kafka contains, and the remedy.
 
-A prefix is the name of a query or job, and its entry is its state in the decision log. The log is the topic that
-records which batches are committed. An entry is unproven if somebody other than a driver of the prefix may have written
-it.
+Most of them concern the decision log, the topic that records which batches are committed. A query or job is known by
+its prefix, the name with which its transactional ids begin. Its state in the log is called its entry. An entry is
+unproven if somebody other than a driver of the prefix may have written it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def build_log_not_compacted_error(log_topic: str, policy: str) -> PreflightError
 
 @contextmanager
 def convert_start_errors() -> Iterator[None]:
-    """Convert brokers' rejections in the block to a PreflightError that says that nothing was written."""
+    """Convert a BrokerError or UnsupportedVersionError to a PreflightError that says that nothing was written."""
     try:
         yield
     except UnsupportedVersionError as error:
@@ -93,7 +93,7 @@ def convert_start_errors() -> Iterator[None]:
 
 
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
-    """Build the error for a driver that has already been replaced by a newer one, which the entry names."""
+    """Build the error for a driver that a newer one has already replaced. The entry names the newer one."""
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This driver, "
         f"{driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer driver "
@@ -102,7 +102,7 @@ def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
 
 
 def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
-    """Build the error for a driver that has been overtaken by another one, which the entry names, during its start."""
+    """Build the error for a driver that another one has overtaken during its start. The entry names the other one."""
     return ExactlyOnceError(
         f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. It did so after "
         f"this driver, {driver_name}, had read the decision log. This driver has written nothing and must stop. The "
@@ -112,7 +112,7 @@ def build_overtaken_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
 
 
 def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceError:
-    """Build the error for a driver that other drivers have fenced in each of its tries to start."""
+    """Build the error for a driver that was fenced by other drivers at each try to start."""
     return ExactlyOnceError(
         f"Several drivers started under the prefix {prefix} at the same time, and this driver, {driver_name}, has "
         "stopped in favor of another driver. Nothing was written. Start only one driver, and give each query its own "
@@ -199,7 +199,7 @@ def build_query_mismatch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 
 
 def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
-    """Build the error for a batch with a smaller number than the one that was decided last, the entry's batch."""
+    """Build the error for a batch with a smaller number than the entry's batch, which was decided last."""
     return ExactlyOnceError(
         join_sentences(
             f"{batch} must not be written: {entry.batch} is already decided (prefix {entry.prefix}). The checkpoint is "
@@ -213,10 +213,10 @@ def build_stale_batch_error(entry: Entry, batch: Batch) -> ExactlyOnceError:
 def build_replay_mismatch_error(
     entry: Entry, batch: Batch, decided_summary: BatchSummary, summary: BatchSummary
 ) -> ExactlyOnceError:
-    """Build the error for a rerun of a committed batch that has other numbers of rows than the first run.
+    """Build the error for a committed batch that is run again and has a different number of rows in some topic.
 
-    `decided_summary`: the numbers of rows that were committed.
-    `summary`: the numbers of rows in this run.
+    `decided_summary`: the row counts that were committed.
+    `summary`: the row counts of this run.
     """
     return ExactlyOnceError(
         f"{batch} is already in Kafka (prefix {entry.prefix}), but with different rows: {decided_summary} were "
@@ -233,8 +233,8 @@ def build_unproven_decision_error(
 ) -> ExactlyOnceError:
     """Build the error for a batch that is committed only according to an unproven entry.
 
-    `decided_summary`: the numbers of rows in the entry.
-    `summary`: the numbers of rows in this run.
+    `decided_summary`: the row counts in the entry.
+    `summary`: the row counts of this run.
     """
     option = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
@@ -253,9 +253,9 @@ _UNKNOWN_WRITER_REASON = (
 
 
 def describe_unknown_writer(entry: Entry) -> str:
-    """Return a warning, for the end of a message, that somebody else may have written the entry.
+    """Return a warning that somebody else may have written the entry. It is added to the end of a message.
 
-    Return an empty string if it is certain that a driver of the prefix has written it.
+    Return an empty string if it is certain that a driver of the prefix has written the entry.
     """
     return f"It is not known who wrote this log entry. {_UNKNOWN_WRITER_REASON}" if entry.is_unproven else ""
 
@@ -287,8 +287,8 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[None]:
     """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
 
-    The driver's coordinator has granted the same timeout, so the task's coordinator has a lower limit: the limit was
-    decreased since, or the brokers have different ones.
+    The driver's coordinator has granted the same timeout. So the brokers' limit has been decreased since, or the task's
+    coordinator has a lower limit than the driver's.
 
     `is_user_timeout`: whether the user has set the timeout.
     """
@@ -316,7 +316,7 @@ def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
 
 
 def build_fenced_error(transactional_id: str) -> BrokerError:
-    """Build the ProducerFencedError for a driver that has found another one before a broker rejects it."""
+    """Build the ProducerFencedError for a driver that finds another driver before a broker has rejected it."""
     return build_broker_error(
         error_codes.PRODUCER_FENCED, f"another driver is using the transactional id {transactional_id}"
     )

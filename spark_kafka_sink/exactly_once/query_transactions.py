@@ -1,35 +1,36 @@
-"""QueryTransactions: the transactions under one prefix, its driver's producer identity, and its log entries.
+"""QueryTransactions: the steps of the exactly-once protocol, for the driver of one query and `pykafka transactions`.
 
-A prefix is the name of a query or job. All of its transactional ids begin with the prefix. An entry is the state of
-the prefix in the decision log. The prefix's driver acts under the current driver id (`<prefix>-driver`,
-`<prefix>-driver-2`, ...), and so does `pykafka transactions`. Brokers reject each step whose epoch is no longer the
-newest.
+A query or job is known by its prefix, the name with which all of its transactional ids begin. Its state is an entry in
+the decision log, a Kafka topic. Both its driver and `pykafka transactions` act under one transactional id, the driver
+id: `<prefix>-driver` at first, and later `<prefix>-driver-2` and so on. These are the steps, roughly in the order in
+which a driver takes them:
 
-    wait_and_describe_driver_id   Describe the driver id, once none of its transactions is ending. The description is
-                                  only a hint: it may be stale, so no later step relies on it.
-    read_current_entry            Read the newest entry, which names the current driver id. Also only a hint.
-    fence                         Request the next epoch, unless another process was granted one after the description.
-                                  If the epochs of this driver id are nearly used up, write an entry that names the next
-                                  driver id (`_hand_over`).
+    wait_and_describe_driver_id   Fetch the driver id's epoch and state, once none of its transactions is ending. This
+                                  is only a hint: other drivers may act at any time, so no later step relies on it.
+    read_current_entry            Read the newest entry, which names the current driver id. This is only a hint, too.
+    fence                         Request the driver id's next epoch. From then on, brokers reject older epochs. The
+                                  request fails if another process was granted an epoch after the description. If the
+                                  epochs are nearly used up, hand over to the next driver id (`_hand_over`).
     claim                         Write an entry that names the caller as the current driver, and read it back. The
-                                  claim is valid only if nothing was written since the caller's last read. Of several
-                                  processes with the same epoch, only one therefore succeeds.
+                                  claim is valid only if nothing was written after the caller's last read. So if several
+                                  processes hold the same epoch, only one of them succeeds.
     take_over                     List the tasks' open transactions, claim the prefix, and abort exactly those listed.
     write, begin_write            Write an entry under an epoch that no other process can use to decide a batch.
     write_next_entry              Write an entry after the caller's own. A driver that is fenced, but whose own entry is
                                   still the newest, claims the prefix again and retries.
     delete_entry                  Delete the prefix's claims and decisions, if no later driver uses the prefix.
 
-An epoch only fences producers. The log decides which driver is current, for these reasons ("Failures" in
+An epoch does not show which driver is the current one. Only the log does, for these reasons ("Failures" in
 docs/exactly-once-design.md has the details):
 
-    - Two drivers can hold the same epoch. If both request the epoch after 5, Kafka treats the second request as a
-      retry and grants epoch 6 to both. Both then write with sequence number 0, so the leader stores only one of their
-      record batches. The other driver is rejected, or reads back a claim that is not its own.
+    - Two drivers can hold the same epoch. If both request the epoch after 5, Kafka takes the second request for a
+      retry of the first, and grants epoch 6 to both. Both then write with sequence number 0, so the leader stores only
+      one of their record batches. The other driver is rejected, or reads back a claim that is not its own.
     - An older driver can fence a newer one, because Kafka does not compare epochs while a transaction is open. The
       newer driver then finds that no other driver has claimed the prefix since, and continues.
-    - A read or a description can be stale, because a suspended broker that resumes still responds as leader or
-      coordinator for a moment. A write reaches the current one, so it reveals what a read cannot.
+    - A read or a description can be stale: a broker that was suspended may still respond as leader or coordinator for a
+      moment after it resumes. A write succeeds only at the current leader or coordinator, so it reveals what a read
+      cannot.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _log = logging.getLogger(__name__)
 HAND_OVER_EPOCH = 32_000
 """The first epoch at which a driver hands over to the next driver id, because a producer id has only 32,766 epochs.
 
-The remaining epochs are for the batch in progress, for the hand-over itself, and for drivers that die during it.
+The epochs after it are for the batch in progress, for the hand-over itself, and for drivers that die during it.
 """
 MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
 """Maximum number of tries of a step. Drivers that start at the same time may fence each other several times."""
@@ -92,7 +93,7 @@ class TakeOver(NamedTuple):
     identity: ProducerIdAndEpoch
     """The producer id and epoch for the new driver's next step."""
     aborted_transactions: Sequence[TransactionDescription]
-    """The tasks' transactional ids as listed before the take-over: open transactions, and ids that could begin one."""
+    """The tasks' transactional ids that, before the claim, had an open transaction or could still begin one."""
 
 
 class QueryTransactions:
@@ -102,7 +103,7 @@ class QueryTransactions:
     """
 
     def __init__(self, config: ClientConfig, prefix: str, log_topic: str, *, system: System | None = None) -> None:
-        """Lease a client. `prefix` is the name of the query or job, and `log_topic` the topic of the decision log."""
+        """Lease a client. `prefix` is the name of the query or job. `log_topic` is the topic of the decision log."""
         self.prefix = prefix
         self._log_key = (config.bootstrap_servers, log_topic, prefix)
         # The number of the driver id under which this object acts: 2 for `<prefix>-driver-2`.
@@ -149,9 +150,9 @@ class QueryTransactions:
     def wait_and_describe_driver_id(self) -> TransactionDescription | None:
         """Describe the driver id, once none of its transactions is being committed or aborted.
 
-        Brokers respond to EndTxn before they write the transaction's markers, and a record becomes valid only with its
-        marker. Without the wait, a dead driver's claim could become valid after the description, and would look like
-        the claim of a newer driver.
+        Brokers respond to EndTxn before they write the transaction's markers, and a reader of the log accepts a record
+        only when it finds the marker. Without the wait, a dead driver's claim could become valid after the description,
+        and would look like the claim of a newer driver.
         """
         return self.describe_driver_id(wait_while_ending=True)
 
@@ -193,7 +194,7 @@ class QueryTransactions:
         """Call `action(description, entry)` until no other driver fences it, and return its result.
 
         `action` raises ProducerFencedError if another driver fences it, or if it hands over to the next driver id. It
-        is then called again, with a new description of the driver id and a new entry, up to MAX_TRIES times.
+        is then called again with a new description of the driver id and a new entry, at most MAX_TRIES times in all.
 
         `description`: the description of the driver id for the first call.
         `possibly_stale_entry`: the entry for the first call, read after the description; None to read it here.
@@ -214,16 +215,17 @@ class QueryTransactions:
     def fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
         """Request the driver id's next epoch, so that brokers reject all older drivers.
 
-        Raise ProducerFencedError if another process was granted an epoch after the description. Also raise it if the
-        epochs are nearly used up, after writing an entry that names the next driver id: the caller must start again.
+        Raise ProducerFencedError if another process was granted an epoch after the description. If the epochs are
+        nearly used up, write an entry that names the next driver id, and raise ProducerFencedError, too: the caller
+        must start again under that id.
 
         `description`: the description of the driver id; None if the brokers do not know the id.
         `candidate_timeouts_ms`: transaction timeouts to request in turn until the brokers grant one.
         """
         identity, granted_ms = self._request_epoch(choose_expected_identity(description), candidate_timeouts_ms)
         if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
-            # The request has overwritten the mark in the timeout's last digits. Restore it at once, because if the log
-            # is lost, only the mark shows that this id has claimed the prefix.
+            # The request has replaced the id's timeout, whose last digits were the mark for a claimed prefix. Restore
+            # the mark at once: if the log is lost, nothing else shows that the prefix was claimed under this id.
             identity = self.bump_epoch(identity, granted_ms)
         if identity.epoch >= HAND_OVER_EPOCH:
             self._hand_over(identity, granted_ms)
@@ -237,8 +239,9 @@ class QueryTransactions:
         previous_entry = self.read_entry()
         if not previous_entry.generation:  # an entry without any claim would look like a lost log (is_log_lost)
             return
-        # Claim the prefix first: if this driver has missed the newest decision, its claim is not valid. It then fails
-        # here instead of replacing the decision. The brokers may grant a shorter timeout now than for the entry.
+        # Claim the prefix first. If this driver has missed the newest decision, its claim is not valid, and it fails
+        # here instead of replacing the decision.
+        # Brokers may grant a shorter timeout now than they did when the entry was written, so use the shorter one.
         claim_timeout_ms = min(previous_entry.timeout_ms or granted_ms, granted_ms)
         claim = previous_entry.with_claim_identity(identity)
         new_identity = self.claim(identity, previous_entry, claim, claim_timeout_ms)
@@ -249,10 +252,10 @@ class QueryTransactions:
         )
 
     def bump_epoch(self, identity: ProducerIdAndEpoch, task_timeout_ms: int) -> ProducerIdAndEpoch:
-        """Request the epoch after the caller's. Raise ProducerFencedError if the brokers have granted a newer epoch.
+        """Request the epoch after the caller's. Raise ProducerFencedError if another process was granted a newer epoch.
 
-        `task_timeout_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout derived from it,
-        with the mark for a driver that has claimed its prefix (timeout_marks.py).
+        `task_timeout_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout that is derived
+        from it and contains the mark for a claimed prefix (timeout_marks.py).
         """
         return self._request_epoch(identity, (compute_claimed_timeout_ms(task_timeout_ms),)).identity
 
@@ -268,9 +271,9 @@ class QueryTransactions:
     def read_entry(self) -> Entry:
         """Read the prefix's newest valid entry. Return an entry of generation 0 if there is none.
 
-        Describe the driver id first, because a record is valid only if the writer's driver id is known. After `fence`,
-        the entry is not stale, because older drivers can no longer write. Raise ProducerFencedError if the entry names
-        another driver id than `driver_id` as the current one.
+        Describe or fence the driver id first: a record counts as the driver's only if its producer id is known to
+        belong to the driver id. After `fence`, the entry is not stale, because older drivers can no longer write. Raise
+        ProducerFencedError if the entry names a different driver id than `driver_id` as the current one.
         """
         entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
@@ -297,7 +300,8 @@ class QueryTransactions:
         the caller had missed a newer entry than `previous_entry`.
 
         `identity`: the producer id and epoch from `fence`.
-        `task_timeout_ms`: the transaction timeout from which to derive that of the driver id; defaults to the claim's.
+        `task_timeout_ms`: the tasks' transaction timeout, from which the driver id's timeout is derived; defaults to
+        the timeout in `claim`.
         """
         claim_records = build_claim_records(previous_entry, claim)
         writer_state = self._begin_transaction(WriterState(identity), claim_records).wait_and_commit()
@@ -315,12 +319,12 @@ class QueryTransactions:
         Raise ProducerFencedError, without aborting anything, if another driver has taken over. The parameters are those
         of `claim`.
         """
-        # The order of these steps ensures that the list is complete, and that it has no transaction of a newer driver:
+        # The order of the steps matters:
         #   1. The caller has fenced older drivers. A task of theirs that has no transactional id yet can no longer
-        #      begin a transaction.
+        #      begin a transaction, so the list below is complete.
         #   2. The open transactions are listed.
-        #   3. The prefix is claimed. This fails if a newer driver has claimed it before then. The tasks of a driver
-        #      that claims it later begin after the list.
+        #   3. The prefix is claimed. This fails if a newer driver has claimed it before. If a newer driver claims it
+        #      later, its tasks begin later, too. So the list contains no transaction of a newer driver's tasks.
         #   4. The listed transactions are aborted.
         descriptions = self.list_task_transactions()
         new_identity = self.claim(identity, previous_entry, claim)
@@ -342,11 +346,12 @@ class QueryTransactions:
         `previous_entry`: the newest entry so far, which the caller must have written.
         `try_write`: writes and commits the entry under the given state, and returns the state for the next write.
         """
-        # An older driver that was suspended during its start can fence this one when it resumes. It then stops without
-        # having written anything, because the log contains the newer claim. If the fenced driver stopped as well,
-        # neither would write the batch. So being fenced does not mean that there is a newer driver: only the newest
-        # entry shows who the current driver is
-        # (test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
+        # A driver that is fenced is not always replaced by a newer one. For example:
+        #   1. An older driver was suspended during its start. It resumes and fences this one.
+        #   2. The older driver finds this driver's claim in the log, and stops without having written anything.
+        #   3. If this driver stopped as well, neither would write the batch
+        #      (test_older_driver_prevents_newer_decision_if_fenced_drivers_do_not_reclaim).
+        # So this driver claims the prefix again, unless the newest entry shows that another driver is the current one.
         for tries_left in reversed(range(MAX_TRIES)):
             try:
                 return try_write(writer_state, entry)
@@ -354,8 +359,8 @@ class QueryTransactions:
                 if not tries_left:
                     raise
                 writer_state, newest_entry = self._reclaim_prefix((previous_entry, entry), error)
-            # The newest entry is a copy of `previous_entry` or of `entry`, with a renewed claim. The states of these
-            # two (open, decided, done) differ, so the state shows which one it is.
+            # The newest entry is a copy of `previous_entry` or of `entry`, with a renewed claim. These two have
+            # different states (open, decided, done), so the state shows which of them was copied.
             if newest_entry.state is entry.state:  # `entry` was committed before the driver was fenced
                 return writer_state
         raise AssertionError("the last try returns or raises")
@@ -420,8 +425,8 @@ class QueryTransactions:
 
         `committed_ids`: ids to omit, because `commit` has just committed their transactions.
         """
-        # Right after `commit`, use the listing that it has requested. It is stale in all other cases: the prefix's
-        # tasks may have begun transactions since.
+        # A listing that was requested during `commit` is used only here, right after it. At any other time it is stale,
+        # because the prefix's tasks may have begun transactions since.
         prefetched_listing, self._prefetched_listing = self._prefetched_listing, None
         listing = (prefetched_listing if committed_ids else None) or TransactionListing(self.client, ONGOING, EMPTY)
         listed_ids = {transaction.transactional_id for transaction in listing.wait_for_transactions()}
@@ -436,8 +441,8 @@ class QueryTransactions:
         """Commit the transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
         Any process may call this, any number of times. Raise ProducerFencedError if a commit was rejected and there is
-        a newer driver. That driver has finished the batch, and tasks of later batches may have used the transactional
-        ids since. So the rejection does not mean that a transaction of this batch is lost.
+        a newer driver. That driver has finished the batch, and tasks of later batches may have used the same
+        transactional ids since. So the rejection does not mean that a transaction of this batch is lost.
 
         `identity`: the driver's producer id and epoch.
         `prefetch_listing`: once the commits are sent, request the listing that `list_task_transactions` then uses.
@@ -452,7 +457,7 @@ class QueryTransactions:
         return errors_by_id
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
-        """Return whether the driver id has another producer id or epoch than `identity`, because of a newer driver.
+        """Return whether the driver id no longer has the producer id and epoch `identity`, because of a newer driver.
 
         Return False if the brokers do not respond. An error raised here would hide the rejections that the caller has
         to report.
@@ -470,8 +475,8 @@ class QueryTransactions:
 
         Transactions that a newer driver's tasks have begun since have other epochs, so they are not affected.
 
-        `descriptions`: from `list_task_transactions`. None may belong to a newer driver. To ensure this, the caller
-        must have written a valid entry after listing them.
+        `descriptions`: the result of `list_task_transactions`. The caller must have written a valid entry after it got
+        the list, which proves that no listed transaction belongs to a newer driver.
         `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
         """
         if descriptions:

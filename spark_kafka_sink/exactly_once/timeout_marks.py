@@ -1,26 +1,27 @@
-"""Mark the state of a transactional id in the last three digits of its transaction timeout.
+"""Stores one fact about a transactional id on the brokers, in the last three digits of the id's transaction timeout.
 
-For each transactional id, brokers store an epoch and a transaction timeout, and every client can read both. One
-InitProducerId request changes the epoch and sets the timeout. An id is therefore marked together with its new epoch,
-and stays marked if the decision log is lost. There are two marks:
+For each transactional id, brokers store an epoch and a transaction timeout in milliseconds. Every client can read both,
+and one InitProducerId request sets both. The last three digits of the timeout make no practical difference, so a driver
+uses them for a mark, which it sets together with a new epoch. There are two marks:
 
-    999   a driver id (the transactional id of a query's driver) under which a driver has claimed the prefix (the name
-          of the query or job) by writing to the log. If a starting driver finds the mark but no entry in the log, the
-          entry was lost, and the driver stops (`driver_ids.is_log_lost`)
-    998   a task id (the transactional id of a task attempt) that a driver has fenced. The attempt that used the id
-          cannot write any more, so the next driver does not fence the id again, and another attempt may use it
+    999   on the driver's transactional id: A driver has claimed the prefix, which is the name of the query or job, by
+          writing an entry to the decision log. If a starting driver finds the mark but no entry in the log, the entry
+          was lost, and the driver stops (`driver_ids.is_log_lost`).
+    998   on the transactional id of a task attempt: A driver has fenced the id, so the attempt that used it can write
+          nothing more. The next driver does not fence it again, and another attempt may use it
           (`transaction_aborts.can_write`). Only version 1 transactions need this mark. In version 2, the driver ends
-          the id's transaction, and the next driver's list no longer contains the id
+          the id's transaction, and then the id is no longer in the list that the next driver gets.
 
-Neither the log nor the id's transaction state could replace 999. A field in the log would be deleted with the log, and
-the next driver would write a decided batch again (test_deleted_log_causes_duplicate_batch_without_the_claim_mark). The
-state is EMPTY both after a claim and after a driver has died before its claim. Without 998, each micro-batch of a job
-with 300 tasks would fence 300 ids again (test_each_batch_fences_ids_of_version_1_again_without_the_mark).
+The fact that a driver has claimed the prefix could not be stored elsewhere. A field in the log would be deleted with
+the log, and the next driver would write a decided batch again
+(test_deleted_log_causes_duplicate_batch_without_the_claim_mark). The id's transaction state is EMPTY after a claim, but
+also after a driver has died before its claim. Without the mark 998, each micro-batch of a query with 300 tasks would
+fence 300 ids again (test_each_batch_fences_ids_of_version_1_again_without_the_mark).
 
-A marked timeout is about as long as the id's transactions need, and never much shorter. A coordinator waits for its
-replicas to store the id's state, but no longer than the id's timeout. If this wait times out, the coordinator retries
-(on an idle cluster, half a minute later), and responds with CONCURRENT_TRANSACTIONS until then. A timeout of 1 ms
-blocked ids for minutes.
+A marked timeout must not be too short. A coordinator waits for its replicas to store the id's state, but no longer than
+the id's timeout. If the wait times out, the coordinator tries again (on an idle cluster, half a minute later), and
+responds with CONCURRENT_TRANSACTIONS until then. A timeout of 1 ms blocked ids for minutes. A marked timeout is
+therefore at least about as long as the id's transactions need.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ _FENCED_MARK = 998
 _MAX_UNMARKED_REMAINDER = 997
 
 _MAX_FENCED_TIMEOUT_MS = 5_000
-"""The limit for the timeout of a fenced task id. Only the driver that fences the id uses this timeout, for a moment."""
+"""The longest timeout of a fenced task id.
+
+The only transaction with this timeout is the empty one that a driver begins and aborts to make leaders reject late
+records (transaction_aborts.py). A task that uses the id later sets its own timeout.
+"""
 
 
 def remove_timeout_mark(timeout_ms: int) -> int:
@@ -43,10 +48,10 @@ def remove_timeout_mark(timeout_ms: int) -> int:
 
 
 def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
-    """Return the transaction timeout for a driver id, with the mark for a driver that has claimed its prefix.
+    """Return the transaction timeout for a driver id, with the mark for a claimed prefix.
 
     It is about the decision timeout (commit_margin.py): how long the driver's own transactions, which contain its
-    decisions, may stay open.
+    decisions, may stay open. For example, if the tasks have 3,600,000 ms, the driver id gets 19,999 ms.
 
     `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark.
     """
@@ -58,16 +63,17 @@ def compute_fenced_timeout_ms(task_timeout_ms: int) -> int:
 
     `task_timeout_ms`: the task's transaction timeout.
     """
-    # A timeout shorter than the mark is raised to the mark, because an id without a mark would be fenced again with
-    # each batch. A longer timeout does no harm: no task begins a transaction with the marked timeout.
+    # If the timeout is shorter than the mark, use the mark itself, because an id without a mark would be fenced again
+    # with each batch. The longer timeout does no harm: no task begins a transaction with the marked timeout.
     return max(_add_mark(min(task_timeout_ms, _MAX_FENCED_TIMEOUT_MS), _FENCED_MARK, task_timeout_ms), _FENCED_MARK)
 
 
 def _add_mark(timeout_ms: int, mark: int, task_timeout_ms: int) -> int:
     """Return a timeout whose last three digits are the mark, and which is less than two seconds below `timeout_ms`.
 
-    Return the mark itself for a timeout of less than two seconds. Return `task_timeout_ms`, without a mark, if the
-    marked timeout would be longer: brokers have granted `task_timeout_ms`, but might reject a longer one.
+    For example, 20,000 ms with the mark 999 becomes 19,999 ms. A timeout of less than two seconds becomes the mark
+    itself. If the marked timeout would be longer than `task_timeout_ms`, return `task_timeout_ms` without a mark:
+    brokers have granted that timeout, but might reject a longer one.
     """
     marked_ms = max(0, timeout_ms // 1000 - 1) * 1000 + mark
     return marked_ms if marked_ms <= task_timeout_ms else task_timeout_ms

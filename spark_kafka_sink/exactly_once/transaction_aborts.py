@@ -1,14 +1,17 @@
-"""Abort transactions that tasks have left open, and fence their transactional ids against further writes.
+"""Abort transactions that tasks have left open, and fence their transactional ids, so that nothing more can be written.
 
-A driver lists the transactions of its query's tasks, and calls `abort_transactions` with their descriptions. A
-transaction is ended by an EndTxn request with the exact epoch reported when it was listed. InitProducerId is no
-substitute: Kafka does not check its epoch while a transaction is open, and because transactional ids are reused, the
-request could abort a newer transaction.
+A driver lists the transactions of its query's tasks, and calls `abort_transactions` with their descriptions. Each
+transaction is aborted by an EndTxn request under the epoch that it had when it was listed. Tasks reuse transactional
+ids, so a newer transaction may have begun under the same id. EndTxn does not affect it, because its epoch is newer.
+InitProducerId could abort it, because Kafka does not compare epochs while a transaction is open.
 
-In transaction version 2 (KIP-890), EndTxn bumps the epoch even if no transaction has begun, and thereby fences the task
-attempt that used the id. In version 1, EndTxn does not bump the epoch. Instead, InitProducerId fences the id
-afterwards, with a transaction timeout that marks the id as fenced (timeout_marks.py), and the transaction's partitions
-get a marker with the next epoch.
+To fence an id is to give it a new epoch, so that brokers reject the task attempt that still uses the old one. How this
+is done depends on the transaction version:
+
+    version 2 (KIP-890)    EndTxn itself bumps the epoch, even if no transaction has begun.
+    version 1              EndTxn does not bump the epoch, so InitProducerId follows. It also sets a transaction timeout
+                           that marks the id as fenced (timeout_marks.py). Leaders before Kafka 3.6 may still accept
+                           late records, so the transaction's partitions also get a marker with the next epoch.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ _log = logging.getLogger(__name__)
 def can_write(description: TransactionDescription) -> bool:
     """Return whether the task with this transactional id has an open transaction, or may still begin one.
 
-    It cannot begin one if a driver has fenced the id. A fenced id is recognized by its transaction timeout, which
-    contains a mark (timeout_marks.py).
+    It cannot begin one if a driver has fenced the id. The mark in the id's transaction timeout shows this
+    (timeout_marks.py).
     """
     if description.state == EMPTY:
         return not is_marked_fenced(description.timeout_ms)
@@ -55,9 +58,9 @@ def choose_expected_identity(description: TransactionDescription | None) -> Prod
 
     `description`: the description of the transactional id; None if the brokers do not know the id.
     """
-    # If an id's first record could not be written, brokers know its producer id but no epoch. They reject such a
-    # partial identity as an invalid request, but accept any complete one. UNUSED_IDENTITY is complete and belongs to
-    # no producer, so brokers reject it as soon as the id has an epoch.
+    # If a coordinator could not write an id's first record, it knows the id's producer id, but no epoch. It rejects a
+    # request that names a producer id without an epoch, so name a complete identity. It accepts any such identity as
+    # long as the id has no epoch. UNUSED_IDENTITY belongs to no producer, so it is rejected once the id has an epoch.
     if description is None or description.id_and_epoch.epoch < 0:
         return UNUSED_IDENTITY
     return description.id_and_epoch
@@ -75,11 +78,11 @@ def abort_transactions(
     """
     version = client.transaction_version  # read once, because an upgrade may change it between the requests below
     if version >= 2:
-        # Send EndTxn for ids without a transaction, too: it bumps their epochs, and so fences their producers.
+        # Send EndTxn for ids without a transaction, too. It bumps their epochs, which fences their producers.
         _send_aborts(client, descriptions, version, timeout_ms)
         return
-    # In version 1, each partition of these transactions needs another marker below. This includes partitions that a
-    # producer has added since its transaction was listed.
+    # In version 1, each partition of these transactions gets another marker below, including partitions that a producer
+    # has added since its transaction was listed.
     descriptions = _refresh_partitions(client, descriptions, timeout_ms)
     open_descriptions = [description for description in descriptions if description.is_open]
     rejected_ids = _send_aborts(client, open_descriptions, version, timeout_ms)
@@ -110,8 +113,8 @@ def _refresh_partitions(
 ) -> Sequence[TransactionDescription]:
     """Return the descriptions, including partitions that were added to the transactions after they were listed.
 
-    A transaction that has ended or has a new epoch keeps its listed description. If a coordinator does not respond, all
-    transactions keep theirs, so that transactions of the other coordinators can still be ended without delay.
+    If a transaction has ended or has a new epoch, return its old description. If any coordinator does not respond,
+    return all of the old descriptions, so that the transactions on the other coordinators can be ended without delay.
     """
     try:
         current_by_id = describe_transactions(
@@ -144,13 +147,13 @@ def _merge_partitions(
 def _fence_in_version_1(
     client: BlockingClient, ended_descriptions: Sequence[TransactionDescription], timeout_ms: float | None
 ) -> None:
-    """Fence the transactional ids that still have the epoch that they had when they were listed.
+    """Fence those transactional ids whose epoch has not changed since they were listed.
 
     `ended_descriptions`: the listed transactions, which EndTxn has ended, and the listed ids without a transaction.
     """
-    # In version 1, EndTxn does not fence the id, and an id without a transaction has nothing to end. InitProducerId
-    # therefore requests the next epoch, with a timeout that marks the id as fenced. If another attempt begins a
-    # transaction between the description and this request, the coordinator aborts that transaction.
+    # In version 1, EndTxn does not fence an id, and there is nothing to end for an id without a transaction. Request
+    # the next epoch with InitProducerId instead, with a timeout that marks the id as fenced. If another attempt begins
+    # a transaction between this description and InitProducerId, the coordinator aborts that transaction.
     current_by_id = describe_transactions(
         client, [description.transactional_id for description in ended_descriptions], timeout_ms
     )
@@ -161,15 +164,15 @@ def _fence_in_version_1(
         and current_by_id[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
     responses = _send_fences(client, unchanged_descriptions, timeout_ms)
-    # If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts the transaction and is itself
-    # rejected. Fence such an id again, to mark it and to learn the epoch for the markers.
+    # If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts that transaction, but is itself
+    # rejected. Send it again for such an id, to mark the id and to learn the epoch for the markers.
     aborted_descriptions = _find_transactions_aborted_despite_rejection(
         client, unchanged_descriptions, responses, timeout_ms
     )
     responses |= _send_fences(client, aborted_descriptions, timeout_ms)
-    # The new epoch does not stop a task that has already added its partitions. Leaders before Kafka 3.6 do not verify
-    # transactions with the coordinator. They would accept late records from the task, and no marker would end these
-    # records' transaction. Write a marker with the next epoch to these partitions.
+    # The new epoch does not stop a task that has already added its partitions, because leaders before Kafka 3.6 do not
+    # verify transactions with the coordinator. They would accept late records from the task, and no marker would ever
+    # end the transaction of these records. Therefore, write a marker with the next epoch to these partitions.
     ended_transactions = [description for description in unchanged_descriptions if description.is_open]
     _fence_at_leaders(client, ended_transactions, responses, timeout_ms)
 
@@ -212,8 +215,8 @@ def _send_fences(
 ) -> dict[str, InitProducerIdResponse]:
     """Request the next epoch for each transactional id, to fence its producer. Return the responses by id.
 
-    The transaction timeout in each request is a value that marks the id as fenced (timeout_marks.py), so that the next
-    batch does not fence it again. Rejections are logged.
+    Each request also sets a transaction timeout that marks the id as fenced (timeout_marks.py), so that the next batch
+    does not fence it again. Rejections are logged.
     """
     fence_requests = [
         InitProducerId(
@@ -223,7 +226,7 @@ def _send_fences(
         )
         for description in descriptions
     ]
-    # send_all() retries CONCURRENT_TRANSACTIONS. It should, because the error may only mean that the task's own first
+    # send_all() retries CONCURRENT_TRANSACTIONS. This is intended: the error may only mean that the task's own first
     # request is still in progress.
     responses = client.send_all(fence_requests, timeout_ms)
     _log_rejections(
@@ -239,12 +242,12 @@ def _fence_at_leaders(
     fence_responses: dict[str, InitProducerIdResponse],
     timeout_ms: float | None,
 ) -> None:
-    """Let the leaders of the ended transactions' partitions reject late records of the fenced producers.
+    """Make the leaders of the ended transactions' partitions reject late records of the fenced producers.
 
-    For each fenced id, an empty transaction is begun and aborted under the next epoch, on the same partitions. Its
-    abort markers contain the next epoch, so the leaders then reject records with the previous epoch.
+    For each fenced id, begin and abort an empty transaction under the next epoch, on the same partitions. Its abort
+    markers contain the next epoch, so the leaders then reject records with the previous epoch.
 
-    `fence_responses`: the responses that contain the next epochs, by transactional id.
+    `fence_responses`: the InitProducerId responses, which contain the next epochs, by transactional id.
     """
     add_requests: list[_AddExistingPartitions] = []
     for description in ended_transactions:
@@ -266,7 +269,7 @@ def _fence_at_leaders(
 
 
 class _AddExistingPartitions(AddPartitions):
-    """Add partitions to a transaction, although some of the partitions may belong to a deleted topic.
+    """Add partitions to a transaction. Some of the partitions may belong to a topic that was deleted.
 
     Brokers reject the whole request if they do not know one of its partitions, so it must not be retried unchanged.
     """
@@ -276,9 +279,9 @@ class _AddExistingPartitions(AddPartitions):
     def build_retry_without_unknown_partitions(
         self, response: AddPartitionsToTxnResponse
     ) -> _AddExistingPartitions | None:
-        """Return the request without the partitions that brokers do not know, because their topics were deleted.
+        """Return a request without the partitions that brokers do not know, because their topics were deleted.
 
-        Return None if a retry is of no use: brokers know all of the partitions, or none.
+        Return None if a retry is of no use, because brokers know all of the partitions, or none of them.
         """
         codes_by_partition = parse_partition_error_codes(response)
         existing_partitions = frozenset(
@@ -292,9 +295,7 @@ class _AddExistingPartitions(AddPartitions):
 
 
 def _log_rejections(context: str, errors: Iterable[BrokerError]) -> None:
-    """Log rejections, except those that show that another producer has taken over the transactional id.
-
-    Such an id has nothing left to abort or to fence.
+    """Log rejections, except for ids that another producer has taken over. Nothing is left to abort or fence there.
 
     `context`: the beginning of the message.
     """

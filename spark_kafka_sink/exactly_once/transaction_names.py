@@ -1,22 +1,23 @@
-"""Transactional ids, their prefixes, and the record keys of the decision log.
+"""Builds and parses transactional ids, and the record keys of the decision log.
 
-A prefix is the name of a query or job. All of its transactional ids begin with the prefix:
+A query or job has a name, with which all of its transactional ids begin, so the name is called the prefix:
 
-    <prefix>-driver, <prefix>-driver-2, ...          driver ids. The newest producer of the current driver id decides
-                                                     which batches are committed
+    <prefix>-driver, <prefix>-driver-2, ...          driver ids. Under the current one, the driver decides which batches
+                                                     are committed
     <prefix>-<generation>-<partition>-<attempt>      task ids, one for each attempt of a task
 
-A producer id has 32,766 epochs. When the epochs of the current driver id are used up, the last record written under
-this id names the next driver id (query_transactions.py). A driver id therefore gets a second producer id only if the
-brokers have forgotten the first one.
+There may be several driver ids, because a producer id has only 32,766 epochs. When they are used up, the driver
+continues under the next driver id, which is named by the last record under the old one (query_transactions.py).
+Brokers would otherwise give the driver id a new producer id. As it is, they do so only if they have forgotten the first
+one.
 
 Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each
 driver has a new generation, so that a late task of an earlier driver does not share an id with a task of the current
 driver. Generations wrap around after GENERATION_COUNT.
 
 When Spark reruns a stage, it restarts the attempt numbers at 0, although an attempt of the first run may still be
-running or may have succeeded. An attempt whose id is in use therefore chooses another id, which contains the attempt's
-number within the Spark application.
+running or may have succeeded. If an attempt's id is in use, the attempt therefore chooses another id, which contains a
+number derived from Spark's taskAttemptId.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from spark_kafka_sink.errors import ConfigurationError
 GENERATION_COUNT = 8
 """The number of different generations in task ids. After this many claims, a prefix uses the same ids again."""
 MAX_ATTEMPTS = 1_000
-"""More attempts than a task has (spark.task.maxFailures is 4 by default). Rerun attempts are numbered from here."""
+"""Greater than any attempt number of Spark (spark.task.maxFailures is 4 by default). Rerun numbers start here."""
 _RERUN_NUMBER_COUNT = 10_000
-"""The number of different numbers for rerun attempts with the same original number."""
+"""How many rerun numbers there are for each of Spark's attempt numbers."""
 GENERATED_PREFIX = "pykafka-"
-"""Every prefix that the sink generates begins with this."""
+"""The beginning of every prefix that the sink generates."""
 DECISION_LOG_TOPIC = "pykafka-decisions"
 """The default topic of the decision log. All queries share it."""
 MAX_PREFIX_CHARACTERS = 200
-"""The limit for prefixes that users set. It is part of the record format: readers reject longer ones."""
+"""The greatest length of a prefix. It is part of the record format: readers reject longer ones."""
 _PREFIX_PATTERN = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID_PATTERN = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 MAX_TASK_NUMBER = MAX_DRIVER_NUMBER = 999_999_999
-"""The greatest numbers in transactional ids: the nine digits of `_TASK_ID_PATTERN`."""
+"""The greatest numbers in transactional ids, because `_TASK_ID_PATTERN` accepts nine digits."""
 FIRST_DRIVER_NUMBER = 1
 _CLAIM_KEY_SUFFIX = b"/claim"
 """The suffix of a claim's record key. It cannot end a prefix, because prefixes contain no slash."""
@@ -55,7 +56,7 @@ class TaskAttempt(NamedTuple):
     """One execution of a Spark task."""
 
     generation: int
-    """The number of claims of the prefix so far, or its remainder in a task id. Each driver has a different one."""
+    """The number of claims of the prefix so far, or its remainder if parsed from a task id. Differs between drivers."""
     partition: int
     """The number of Spark's partition, which is also the number of the task."""
     attempt: int
@@ -79,9 +80,10 @@ class RecordKey(NamedTuple):
 
 
 def compute_rerun_attempt_number(attempt: int, spark_attempt_id: int) -> int:
-    """Return an attempt number for the transactional id of a task, if the id with the attempt's own number is in use.
+    """Return the number to use in a task's transactional id if the id with the attempt's own number is in use.
 
-    Attempts that run at the same time get different numbers.
+    Attempts that run at the same time get different numbers. For example, taskAttemptId 57 turns attempt 0 into number
+    58000.
 
     `attempt`: the attempt's number within its task.
     `spark_attempt_id`: Spark's taskAttemptId, which is unique within the Spark application.
@@ -109,10 +111,10 @@ def parse_driver_number(prefix: str, transactional_id: str) -> int | None:
 
 
 def build_claim_key(prefix: str) -> bytes:
-    """Return the key of those records in the decision log by which drivers claim the prefix.
+    """Return the record key of claims, with which drivers take over the prefix.
 
-    The prefix itself is the key of decisions. The keys differ so that compaction never removes a decision in favor of a
-    claim.
+    The key of decisions is the prefix itself. Claims have a different key, so that compaction never removes a decision
+    in favor of a claim.
     """
     return prefix.encode() + _CLAIM_KEY_SUFFIX
 
@@ -143,14 +145,14 @@ def parse_task_id(transactional_id: str) -> TaskId | None:
 def derive_prefix(kind: str, identity: str) -> str:
     """Return a prefix for a query or job for which the user has set none. Equal arguments give equal prefixes.
 
-    `kind`: a word in the prefix that shows what is identified.
+    `kind`: a word that the prefix contains, such as `stream`. It shows what `identity` is.
     `identity`: the text that identifies the query or job, such as the location of its checkpoint.
     """
     return f"{GENERATED_PREFIX}{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
 
 
 def normalize_checkpoint(location: str) -> str:
-    """Normalize a checkpoint's location and remove credentials, because the decision log and error messages show it.
+    """Normalize a checkpoint's location, and remove credentials, because the decision log and error messages show it.
 
     Spark treats /a/b, /a//b, /a/b/ and file:///a/b as the same location, and likewise dbfs:/a and dbfs:///a.
     """
@@ -164,7 +166,7 @@ def normalize_checkpoint(location: str) -> str:
 
 
 def find_prefix_error(prefix: str) -> str | None:
-    """Return why a prefix is invalid, or None if it is valid."""
+    """Return the reason why a prefix is invalid, or None if it is valid."""
     if len(prefix) <= MAX_PREFIX_CHARACTERS and _PREFIX_PATTERN.fullmatch(prefix):
         return None
     return f"it must have 1 to {MAX_PREFIX_CHARACTERS} letters, digits, '.', '_' and '-'"

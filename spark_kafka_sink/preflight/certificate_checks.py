@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 
 MIN_DAYS_LEFT = 30
-"""Days of validity below which a certificate leads to a warning."""
+"""If a certificate expires in fewer days than this, the check gives a warning."""
 _HOUR_S = 3_600
 _DAY_S = 86_400
 
@@ -28,7 +28,7 @@ def check_certificates(
 ) -> Iterator[CheckResult]:
     """Connect to the first MAX_LISTED_RESULTS nodes, at one address each, and check their certificates.
 
-    A certificate that cannot be fetched gives a skipped check. Without TLS, yield nothing.
+    If a certificate cannot be fetched, its check is skipped. Without TLS, yield nothing.
     """
     tls = config.security.tls
     if tls is None:
@@ -48,10 +48,7 @@ def check_certificates(
 
 
 def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s: float) -> CheckResult:
-    """Build the check for a certificate.
-
-    `wall_time_s`: the current time as a Unix timestamp, in seconds.
-    """
+    """Build the check for a certificate. `wall_time_s`: the current time as a Unix timestamp, in seconds."""
     days_left = int((certificate.not_after_s - wall_time_s) // _DAY_S)
     expiry_date = f"{datetime.fromtimestamp(certificate.not_after_s, timezone.utc):%Y-%m-%d}"
     expired_for_s = wall_time_s - certificate.not_after_s
@@ -74,7 +71,7 @@ def build_certificate_check(name: str, certificate: PeerCertificate, wall_time_s
 
 
 def _format_age(age_s: float) -> str:
-    """Format an age in whole hours, or in whole days from two days on."""
+    """Format an age in whole hours or, if it is two days or more, in whole days."""
     if age_s < _HOUR_S:
         return "less than 1 hour"
     if age_s < 2 * _DAY_S:

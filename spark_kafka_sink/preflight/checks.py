@@ -1,4 +1,4 @@
-"""The targets, time limits and results of preflight checks."""
+"""The targets, time limits and results of preflight checks. A target is the planned write that they check."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CheckResult:
     Another machine may still be able to do so.
     """
     should_driver_log_warning: bool = False
-    """Whether the driver should log the result if it is a warning. True for features that the options request."""
+    """Whether Spark's driver should log the result if it is a warning. True for features that options request."""
 
     def __str__(self) -> str:
         sentence = end_sentence(f"{self.name}: {self.detail}")
@@ -55,11 +55,11 @@ class Target:
 
     topics: Sequence[str] = ()
     topic_option_names: Sequence[tuple[str, str]] = ()
-    """Pairs of a topic and the option that names it, for topics other than the one that the rows are written to."""
+    """Topics that options name in addition to the topic of the rows, as pairs of a topic and the name of its option."""
     connect_all_brokers: bool = False
     """Whether to connect to all brokers rather than to the topics' leaders, because each row names its own topic."""
     allow_auto_topic_creation: bool = True
-    """Whether brokers may create missing topics when metadata is requested, as they do for a producer."""
+    """Whether brokers may create missing topics when the checks request their metadata, as they do for a producer."""
     new_topic: NewTopic | None = None
     """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False

@@ -8,10 +8,10 @@ list these generators. Any broker can handle the requests, and none of them chan
   finds no such transaction. Nothing is begun, ended or stored, even if another producer uses the transactional id.
 - CreateTopics with validate_only, DescribeConfigs and DescribeQuorum only return information.
 
-`check_first_epoch`, which only `pykafka doctor` runs, is the exception: it must be sent to the coordinator, and it
+The exception is `check_first_epoch`, which only `pykafka doctor` runs: its request must be sent to the coordinator, and
 leaves an unused transactional id behind, which the brokers delete after transactional.id.expiration.ms.
 
-The permission to write to a topic needs no request of its own, because the metadata contains it
+No request is needed to check the permission to write to a topic, because the topic's metadata contains it
 (connectivity_checks.py).
 """
 
@@ -47,10 +47,10 @@ FIRST_EPOCH = "first epoch"
 CLOCK = "clock"
 
 MAX_CLOCK_SKEW_MS = 5_000
-"""The clock skew that tokens, certificates and record timestamps tolerate."""
+"""The largest difference between two clocks that is harmless for tokens, certificates and record timestamps."""
 
 _FIRST_EPOCH_TIMEOUT_MS = 60_000
-"""The transaction timeout in the request of `check_first_epoch`, which never begins a transaction."""
+"""The transaction timeout in the request of `check_first_epoch`. It has no effect, as no transaction is begun."""
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
 _AUTHORIZED_ERRORS = frozenset(
     {
@@ -63,7 +63,7 @@ _AUTHORIZED_ERRORS = frozenset(
         error_codes.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""Error codes that a broker returns only after authorizing the user."""
+"""Error codes that show that the user is authorized, because a broker returns them only after it has checked that."""
 
 
 class EndTransactionProbe(EndTransaction):
@@ -98,7 +98,7 @@ def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Ch
 
 
 def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
-    """Check that the user may use the target's transactional id, by ending a transaction that cannot exist."""
+    """Check that the user may use the target's transactional id, by asking to end a transaction that cannot exist."""
     if target.transactional_id is not None:
         identity = TransactionIdentity(target.transactional_id, producer_id=-1, epoch=-1, version=1)
         request = EndTransactionProbe(identity, commit=False)
@@ -133,9 +133,9 @@ def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic])
 def _evaluate_message_size(
     name: str, request: DescribeTopicConfigs, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
 ) -> CheckResult:
-    """Compare the largest batch that the topic accepts with the largest record. Skip the check if it is not known."""
+    """Compare the topic's limit for batches with the largest record. Skip the check if the limit is not known."""
     code = request.classify(exchange.response).code
-    # If the response has no result for the topic, the code was set by `classify` and not by the broker.
+    # If the response has no result for the topic, the code comes from `classify`, not from the broker.
     if exchange.response.results and code != error_codes.NONE:
         detail = f"{lookup_error_code(code).name}: this check requires the DescribeConfigs permission on the topic"
         return CheckResult(name, Outcome.SKIPPED, detail)
@@ -146,7 +146,7 @@ def _evaluate_message_size(
 
 
 def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int | None) -> CheckResult:
-    """Warn if the producer allows records that the topic rejects. `max_record_bytes` is None if there is no limit."""
+    """Warn if the producer allows records that the topic rejects. `max_record_bytes`: None if there is no limit."""
     detail = f"the topic accepts batches of {max_batch_bytes} bytes ({_MAX_MESSAGE_BYTES_CONFIG})"
     if max_record_bytes is None or max_record_bytes <= max_batch_bytes:
         return CheckResult(name, Outcome.PASSED, detail)
@@ -159,10 +159,11 @@ def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int
 
 
 def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
-    """Request a transactional id's first epoch in the same way as the driver of an exactly-once write.
+    """Request a transactional id's first epoch in the same way as the driver of an exactly-once write does.
 
-    The request contains a producer id that the transactional id cannot have. Apache Kafka grants the first epoch anyway
-    and rejects later requests as coming from a fenced producer. Some other brokers reject even the first request.
+    The request contains a producer id that the transactional id cannot have. Apache Kafka grants the first epoch
+    anyway, and rejects later requests because the producer seems to be fenced. Some other brokers reject even the
+    first request.
     """
     if target.exactly_once and target.transactional_id_prefix:
         transactional_id = f"{target.transactional_id_prefix.rstrip('-')}-doctor"
@@ -173,8 +174,8 @@ def check_first_epoch(target: Target, topics: Sequence[MetadataResponseTopic]) -
 def _evaluate_first_epoch(exchange: Exchange[InitProducerIdResponse]) -> CheckResult:
     """Pass if the broker granted the first epoch, now or in a previous run of this check."""
     error = lookup_error_code(exchange.response.error_code)
-    # If a previous run of this check already gave the transactional id an epoch, Apache Kafka fences this request.
-    # Requests before v4 then receive INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
+    # If the transactional id got its first epoch in an earlier run of this check, Apache Kafka responds with
+    # PRODUCER_FENCED, or with INVALID_PRODUCER_EPOCH if the version of the request is below 4.
     is_granted_or_fenced = error.code in (
         error_codes.NONE,
         error_codes.PRODUCER_FENCED,
@@ -210,8 +211,8 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> CheckResult:
         is_unauthorized = exchange.response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         reason = "; this check requires the Describe permission on the cluster" if is_unauthorized else ""
         return CheckResult(CLOCK, Outcome.SKIPPED, f"{error_name}{reason}")
-    # The active controller leads the metadata partition. Among the voters, the timestamp of the leader itself is the
-    # leader's current time.
+    # The response contains, for each voter, when it last caught up with the leader. For the leader itself, this is its
+    # current time. The leader of the metadata partition is the active controller.
     controller_times_ms = (
         voter.last_caught_up_timestamp
         for topic in exchange.response.topics
@@ -219,7 +220,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> CheckResult:
         for voter in partition.current_voters
         if voter.replica_id == partition.leader_id
     )
-    # Brokers send -1 if they do not know the time, so use -1 also if the response does not contain the leader.
+    # Brokers send -1 if they do not know the time, so use -1, too, if the response does not contain the leader.
     controller_time_ms = next(controller_times_ms, -1)
     if controller_time_ms < 0:
         return CheckResult(CLOCK, Outcome.SKIPPED, "the brokers did not return the controller's time")
@@ -233,7 +234,7 @@ def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> CheckResult:
 
 
 _CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | CheckResult]]
-"""Function that yields checks, or results that need no request, for a target and the topics in its metadata."""
+"""A function that takes a target and the topics in the metadata. It yields checks, or results that need no request."""
 
 CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
 """The checks that run before each write, in order."""

@@ -1,4 +1,4 @@
-"""Build the connectivity checks from the results of a probe.
+"""Turns the results of a probe (probe.py) into checks: whether the brokers can be reached and the topics written to.
 
 If a check has failed, the checks that depend on it are skipped.
 """
@@ -47,7 +47,7 @@ _DOES_NOT_EXIST_DETAIL = "does not exist"
 _WILL_BE_CREATED_DETAIL = "does not exist and will be created"
 
 _SHOWN_FEATURES = frozenset({"metadata.version", TRANSACTION_VERSION})
-"""The finalized features whose levels the check of the versions lists."""
+"""The finalized features whose levels are shown in the check `versions`."""
 
 _EXACTLY_ONCE_APIS = (
     ApiKey.LIST_TRANSACTIONS,
@@ -72,8 +72,8 @@ _AUTHENTICATION_REMEDIES = {
     ),
 }
 
-# Bits of topic_authorized_operations (KIP-430). A broker that does not return the authorized operations sends the
-# lowest int32 value instead, in which neither bit is set.
+# Bits of topic_authorized_operations (KIP-430). If a broker does not return the authorized operations, the field has
+# the lowest int32 value, in which neither bit is set.
 _WRITE_BIT = 1 << 4
 _DESCRIBE_BIT = 1 << 8
 
@@ -94,7 +94,7 @@ def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: Pref
 def check_name_resolution(nodes: Iterable[Node], system: System) -> CheckResult:
     """Resolve the nodes' host names on this machine and list the addresses.
 
-    If a host name does not resolve, this check only warns, because the check of the connection to that node fails.
+    If a host name does not resolve, this check only warns, because the check that connects to the node already fails.
     """
     addresses_by_host: dict[str, list[str]] = {}
     for node in nodes:
@@ -166,8 +166,8 @@ def _check_security(probe: Probe, config: ClientConfig) -> CheckResult:
 def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
     """Return the remedy for a failed login.
 
-    The remedy is empty for TLS errors and for listeners that expect a different mechanism or no SASL, because the
-    messages of these errors already contain a remedy.
+    The remedy is empty if the error's own message already contains one. This is the case for TLS errors, and if the
+    listener expects a different mechanism or no SASL.
     """
     if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
         return ""
@@ -175,10 +175,7 @@ def _suggest_authentication_remedy(config: ClientConfig, error: AuthenticationEr
 
 
 def _check_metadata(probe: Probe, no_response_text: str) -> CheckResult:
-    """Pass if a broker has returned metadata.
-
-    `no_response_text`: the reason to report if no request has failed.
-    """
+    """Pass if a broker has returned metadata. `no_response_text`: the reason to report if no request has failed."""
     response = probe.metadata_response
     if response is not None:
         detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
@@ -277,7 +274,7 @@ def _check_leader(probe: Probe, node: Node, no_response_text: str) -> CheckResul
 
 
 def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
-    """Explain why the connection failed. The text omits the node's address, which all callers show next to it."""
+    """Return why the connection failed. The text does not contain the node's address, because all callers add it."""
     loss = probe.client.connection_losses.get(node.id)
     return no_response_text if loss is None else loss.detail
 
@@ -285,14 +282,15 @@ def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
 def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
     """Check a topic's metadata for errors, missing permissions and missing leaders.
 
-    `broker_ids`: the ids of the cluster's brokers. A partition with any other leader id counts as leaderless.
+    `broker_ids`: the ids of the cluster's brokers. If a partition's leader is not one of them, it counts as missing.
     """
     name = format_topic_check_name(topic.name or "")
     if topic.error_code != error_codes.NONE:
         return _build_topic_error_check(name, topic.error_code)
     can_describe = bool(topic.topic_authorized_operations & _DESCRIBE_BIT)
     can_write = bool(topic.topic_authorized_operations & _WRITE_BIT)
-    # The user may describe every topic that gets here, so without the describe bit, the operations are unknown.
+    # The user may describe the topic, because otherwise its metadata would contain an error. So if the describe bit is
+    # not set, the broker has not returned the operations, and it is not known whether the user may write.
     if can_describe and not can_write:
         detail = "this user is not authorized to write to the topic"
         return CheckResult(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
@@ -317,7 +315,7 @@ def _build_topic_error_check(name: str, code: int) -> CheckResult:
 
 
 def _check_partition_leaders(name: str, topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
-    """Warn if the topic has partitions whose leader is none of the brokers."""
+    """Warn if the leader of a partition is not one of the brokers."""
     leaderless_indexes = [
         partition.partition_index for partition in topic.partitions if partition.leader_id not in broker_ids
     ]

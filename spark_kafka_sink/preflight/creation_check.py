@@ -61,7 +61,7 @@ def _build_check_name(new_topic: NewTopic) -> str:
 
 
 def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> CheckResult:
-    """Pass if the controller would create the topic, or if it has been created since the metadata request."""
+    """Pass if the controller would create the topic, or if somebody has created it since the metadata request."""
     name = _build_check_name(new_topic)
     for result in exchange.response.topics:
         if result.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
@@ -82,10 +82,7 @@ def _evaluate_configs(
 def _compare_topic(
     new_topic: NewTopic, metadata: MetadataResponseTopic, config_values: Mapping[str, str]
 ) -> CheckResult:
-    """Compare the existing topic with the requested one.
-
-    `config_values`: the existing topic's settings by name.
-    """
+    """Compare the existing topic with the requested one. `config_values`: the existing topic's settings by name."""
     name = _build_check_name(new_topic)
     if metadata.error_code:
         return CheckResult(

@@ -1,6 +1,7 @@
-"""Probe: holds the connections of one preflight run and sends requests over them.
+"""Probe: opens the connections of one preflight run, and sends requests over them.
 
-First, `run` connects to the brokers and describes the topics. After that, `send` sends the requests of single checks.
+First, `run` connects to the brokers and fetches the topics' metadata. Then `send` is called for each check that needs a
+request.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopics
 
 _POLL_INTERVAL_MS = 50.0
-"""The longest wait of one poll, after which the probe checks again whether it can stop."""
+"""The longest time that one poll waits. After each poll, the probe checks whether it can stop."""
 _RETRY_INTERVAL_MS = 250.0
-"""The pause before a failed request, or a request for the topics' metadata, is sent again."""
+"""The pause before a failed request, or the request for the topics' metadata, is sent again."""
 
 
 @dataclass(frozen=True)
 class Exchange(Generic[ResponseT]):
-    """A response to a check's request, and the time of the exchange."""
+    """The response to a check's request, and the time at which the broker probably sent it."""
 
     response: ResponseT
     wall_ms: int
@@ -40,7 +41,7 @@ class Exchange(Generic[ResponseT]):
 
 
 class _RequestCall(Call[ResponseT]):
-    """A check's request. `last_exchange` holds the last response, even if it contains a retriable error."""
+    """A call with the request of one check. `last_exchange` has the last response, even if it is a retriable error."""
 
     def __init__(self, request: Request[ResponseT], wall_ms: Callable[[], int]) -> None:
         super().__init__([request])
@@ -85,7 +86,7 @@ class Probe:
         self.connected_nodes: dict[int, Node] = {}
         """The nodes, by id, to which a connection has been established at least once."""
         self.is_conclusive = False
-        """Whether `run` ended early, because everything passed or because waiting could not change the result."""
+        """Whether `run` ended before a time limit, because everything passed or waiting could not change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = create_network_client(config, metadata, system=system)
         routing = Routing(metadata, choose_node=lambda now_ms: self.find_ready_node())
@@ -110,8 +111,8 @@ class Probe:
     def brokers(self) -> dict[int, Node]:
         """The brokers, by id, from the latest metadata response that lists any.
 
-        The client's own list is no substitute: if the client cannot connect to any broker on it, it drops the list and
-        returns to the bootstrap servers.
+        Do not use the client's own list instead. If the client cannot connect to any broker in it, the client drops the
+        list and returns to the bootstrap servers.
         """
         return self._topics_call.brokers
 
@@ -121,7 +122,8 @@ class Probe:
     def run(self) -> None:
         """Connect to the brokers and describe the topics.
 
-        Return when everything has passed, when waiting longer cannot change the result, or when a time limit expires.
+        Return when everything has passed, when waiting longer cannot change the result, or when a time limit has
+        passed.
         """
         system, timeouts = self._system, self._timeouts
         started_ms = system.now()
@@ -141,10 +143,10 @@ class Probe:
         self._dispatcher.remove(self._topics_call)
 
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
-        """Send a request to any connected node and return the last response.
+        """Send a request to any connected node, and return the last response.
 
-        Retriable errors are retried for up to PreflightTimeouts.retry_ms. If no node responds, raise the last error, or
-        DisconnectedError if there was none.
+        Retriable errors are retried for at most PreflightTimeouts.retry_ms. If no node responds, raise the last error,
+        or DisconnectedError if there was none.
         """
         call = _RequestCall(request, self._system.wall_ms)
         started_ms = self._system.now()
@@ -186,19 +188,19 @@ class Probe:
         """Return whether everything has passed or waiting longer cannot change the result."""
         response = self.metadata_response
         if response is None:
-            # As long as there is no response, the call is done only if its request has failed permanently.
+            # There is no response yet, so the call can be done only if its request has failed permanently.
             return self._topics_call.is_done or self._is_authentication_rejected()
         expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
         usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
         has_final_error = len(usable_topics) < len(expected_topics)
-        # The write cannot succeed, so the topics' leaders need not be checked. With `connect_all_brokers`, the brokers
-        # to check do not depend on the topics.
+        # If a topic has a final error, the write cannot succeed, so the topics' leaders need not be checked. This does
+        # not apply to `connect_all_brokers`, because the brokers to check then do not depend on the topics.
         if has_final_error and not self.target.connect_all_brokers:
             return True
         return self._is_connected_to_leaders(usable_topics)
 
     def _is_connected_to_leaders(self, topics: Sequence[MetadataResponseTopic]) -> bool:
-        """Return whether all leaders of these topics are known, and all brokers that the write needs were connected."""
+        """Return whether all leaders of these topics are known, and each broker that the write needs was connected."""
         has_all_leaders = all(
             topic.error_code == error_codes.NONE
             and all(partition.leader_id in self.brokers for partition in topic.partitions)
@@ -218,7 +220,7 @@ class Probe:
         )
 
     def _can_any_node_respond(self) -> bool:
-        """Return whether a node may still respond, because its connection is being established or is ready."""
+        """Return whether a node may still respond, because a connection is being established or is ready."""
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
@@ -226,11 +228,11 @@ class Probe:
         )
         if is_connecting:
             return True
-        # A connected node may still return the metadata. Once there is metadata, only connections are awaited.
+        # A connected node may still return the metadata. Once there is metadata, the probe waits only for connections.
         return not has_metadata and bool(self.connected_nodes) and self.find_ready_node() is not None
 
     def find_leaders(self) -> list[Node]:
-        """Return the brokers that the write may send records to, according to the latest metadata.
+        """Return the brokers to which the write may send records, according to the latest metadata.
 
         The list is empty if there is no metadata yet.
         """

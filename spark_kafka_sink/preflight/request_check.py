@@ -14,7 +14,7 @@ from spark_kafka_sink.requests.request import Request, ResponseT
 
 @dataclass(frozen=True)
 class RequestCheck(Generic[ResponseT]):
-    """A check that sends `request`. `evaluate` turns the response into the result."""
+    """A check that sends `request`, and calls `evaluate` to turn the response into the result."""
 
     name: str
     request: Request[ResponseT]

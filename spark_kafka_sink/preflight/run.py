@@ -73,7 +73,10 @@ def preflight(
 
 
 def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[Node, ...]:
-    """Resolve the bootstrap names as the job's clients do, with retries if bootstrap.resolve.timeout.ms is set."""
+    """Resolve the bootstrap servers in the same way as the job's clients.
+
+    Retry if bootstrap.resolve.timeout.ms is set.
+    """
     if not config.bootstrap_resolve_timeout_ms:
         return resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     lookup = BootstrapLookup(config, system)
@@ -84,10 +87,7 @@ def _resolve_bootstrap_servers(config: ClientConfig, system: System) -> tuple[No
 
 
 def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[CheckResult]:
-    """Run the cluster checks that the target requires, one after the other.
-
-    `topics`: the topics in the metadata.
-    """
+    """Run the cluster checks that the target requires, one after the other. `topics`: the topics in the metadata."""
     factories = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
     checks_or_results = [item for factory in factories for item in factory(probe.target, topics)]
     return [item if isinstance(item, CheckResult) else item.run(probe) for item in checks_or_results]

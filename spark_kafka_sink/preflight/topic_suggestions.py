@@ -1,4 +1,4 @@
-"""Suggests a similarly named existing topic when a topic is missing."""
+"""Suggests an existing topic with a similar name if a topic is missing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from spark_kafka_sink.requests.topics import DescribeTopics
 def add_topic_suggestions(
     checks: Sequence[CheckResult], probe: Probe, topics: Sequence[MetadataResponseTopic]
 ) -> list[CheckResult]:
-    """Return the checks. The remedy of each missing topic now also suggests an existing topic with a similar name.
+    """Return the checks, and name the most similar existing topic in the remedy of each missing topic.
 
-    If several existing topics have similar names, only the most similar one is suggested. If none is similar, the
-    remedy is unchanged.
-
-    One request fetches the names of all topics that the user may describe. If the request fails, the checks are
-    returned unchanged.
+    If no existing topic has a similar name, the remedy stays as it is. One request fetches the names of all topics that
+    the user may describe. If it fails, return the checks unchanged.
 
     `topics`: the target's topics in the metadata.
     """
-    # If a topic was named by an option, its check already tells the user which option to correct.
+    # A topic that is named by an option gets no suggestion, because its check already says which option to correct.
     option_topics = dict(probe.target.topic_option_names)
     missing_topics = [
         topic.name or ""

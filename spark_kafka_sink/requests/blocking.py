@@ -1,13 +1,14 @@
 """BlockingClient: sends requests to the cluster and blocks the calling thread until the results arrive.
 
-A call is a group of requests that are sent together. The request engine (engine.py) routes and retries each request of
-a call until it has a final result. `send` waits for the result. `begin` and `finish` do the same in two steps, so that
-several calls may be in progress at once. While the thread waits for one call, all calls make progress.
+Requests that are sent together form a call. The request engine (engine.py) routes and retries each request of a call
+until it has a final result. `send` waits for the result. `begin` and `finish` do the same in two steps, so that several
+calls may be in progress at once. While the thread waits for one call, all calls make progress.
 
-An attempt sends one request to one node, once. Each node has its own queue of attempts. If a node is unreachable, one
-failed connection attempt fails everything in its queue. A node that stays unresponsive for `node_timeout_ms` is
-disconnected; its timeout then doubles until it responds again. While a node is unresponsive, the client keeps updating
-the metadata. If the node turns out to have left the cluster, it is disconnected without waiting for its timeout.
+An attempt sends one request to one node, once. Each node has its own queue of attempts. If the client fails to connect
+to a node once, every attempt in the node's queue fails. If a node does not respond for `node_timeout_ms`, the client
+disconnects it. The node's timeout doubles each time this happens, up to request.timeout.ms, until the node responds
+again. While a node is unresponsive, the client keeps updating the metadata. If the metadata shows that the node has
+left the cluster, the node is disconnected before its timeout.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _MAX_TIMEOUT_DOUBLINGS = 30
 """Limits the exponent of a node's timeout, so that the float cannot overflow."""
 
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
-"""Effectively no timeout, because many earlier requests on the same connection may delay a response.
+"""The timeout of a single request, which is effectively none.
 
-Timeouts apply to unresponsive nodes, not to requests.
+Many earlier requests on the same connection may delay a response. So the client limits how long a node may be
+unresponsive, not how long a request may take.
 """
 
 
 class _QueuedAttempt(NamedTuple):
-    """An attempt that waits until its node is ready, and the time since which it waits."""
+    """An attempt that waits for its node to become ready, and the time at which it was queued."""
 
     attempt: Attempt
     queued_ms: float
@@ -55,14 +57,14 @@ class _QueuedAttempt(NamedTuple):
 
 @dataclass(eq=False)
 class _NodeQueue:
-    """The attempts at one node that have not ended yet."""
+    """The attempts for one node that have not ended yet: those that wait to be sent, and those in flight."""
 
     node: Node
     queued_attempts: deque[_QueuedAttempt] = field(default_factory=deque)
     in_flight: dict[int, Attempt] = field(default_factory=dict)
     """Attempts by correlation id."""
     has_tried_connection: bool = False
-    """Whether a connection has existed or been attempted since the first of these attempts was queued."""
+    """Whether the node has been connected, or a connection attempted, since the first of these attempts was queued."""
     last_response_ms: float = 0.0
 
 
@@ -107,10 +109,10 @@ class BlockingClient:
     def wait_for_topic(self, topic: str, *, refresh: bool = False) -> TopicInfo:
         """Wait until the topic's partitions are known, and return the topic.
 
-        `refresh`: fetch the metadata again even if the topic is known, because the topic may have been deleted or have
-        gained partitions.
+        Raise BrokerError if the topic does not exist, or if the user is not allowed to describe it.
 
-        Raise BrokerError if the topic does not exist or the user is not allowed to describe it.
+        `refresh`: fetch the metadata again even if the topic is known, because the topic may have been deleted, or
+        partitions may have been added.
         """
         deadline = self.create_deadline(f"metadata of {format_partition(topic)}")
         is_known = self.metadata.contains_topic(topic)
@@ -124,7 +126,7 @@ class BlockingClient:
                 if topic_info.partitions:
                     return topic_info
                 self.metadata.raise_for_topic(topic)
-                # Other errors are retried for a while, because a new topic reaches the brokers one by one.
+                # Retry other errors for a while, because not all brokers learn about a new topic at the same time.
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
                     raise build_broker_error(topic_info.error_code, destination=format_partition(topic))
                 self.metadata.request_update()
@@ -140,7 +142,8 @@ class BlockingClient:
     def fetch_nodes(self, last_version: int | None = None) -> list[Node]:
         """Wait for a metadata update, then return the cluster's brokers.
 
-        `last_version`: the result of `metadata.request_update`, if the caller has already requested the update.
+        `last_version`: the result of `metadata.request_update` if the caller has already requested the update; None to
+        request it here.
         """
         deadline = self.create_deadline("metadata of the cluster")
         if last_version is None:
@@ -215,7 +218,7 @@ class BlockingClient:
     def begin(self, requests: Iterable[Request[ResponseT]], *, should_retry: bool = True) -> Call[ResponseT]:
         """Send requests without waiting. The caller must pass the result to `finish` or `abandon`.
 
-        `should_retry`: whether to retry after retriable errors and lost connections; if not, the first failure of a key
+        `should_retry`: whether to retry after retriable errors and lost connections. If not, the first failure of a key
         (a topic, a transactional id, ...) is final.
         """
         call = Call(requests, should_retry=should_retry, should_retry_unknown_errors=True)
@@ -227,7 +230,7 @@ class BlockingClient:
         """Wait for the final results, and return the responses by key. Raise the call's first error if a key failed.
 
         Raise NetworkError or MetadataTimeoutError if no further key gets a result for `timeout_ms`, which defaults to
-        the client's timeout. The call is removed in any case.
+        the client's timeout. In any case, the call is removed from the client.
         """
         deadline = self.create_deadline(call.operation, timeout_ms)
         done_count = call.done_count
@@ -276,14 +279,14 @@ class BlockingClient:
         for queue in self._queues.values():
             self._send_next(queue, now_ms)
         if self._ended_attempt_count != initial_count:
-            return  # without a poll, so that the caller handles the ended attempts at once
+            return  # do not poll, so that the caller handles the ended attempts immediately
         self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now_ms))))
 
     def _send_next(self, queue: _NodeQueue, now_ms: float) -> None:
         """Send the node's first queued request if the node is ready.
 
-        Fail all queued requests if the node cannot be reached or has not become ready in time. Only one request is sent
-        per call, because the node is not ready again before this request is written.
+        Fail all queued requests if the node cannot be reached or has not become ready in time. This method sends only
+        one request, because the node is not ready for another one until this request is written to the socket.
         """
         if not queue.queued_attempts:
             return
@@ -315,7 +318,8 @@ class BlockingClient:
             self._fail_queued(queue, f"{node} cannot be reached. {describe_failures()}")
         elif now_ms - waiting_since_ms >= self._timeout_ms:
             self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {describe_failures()}")
-        # A failure from before these requests were queued does not count: a backoff may still delay the next attempt.
+        # If the connection failed before these requests were queued, do not fail them for it. The client may be waiting
+        # for the reconnect backoff before it connects again.
         queue.has_tried_connection = queue.has_tried_connection or not has_connection_failed
 
     def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
@@ -331,7 +335,8 @@ class BlockingClient:
 
     def _disconnect_unresponsive_nodes(self, now_ms: float) -> float:
         """Disconnect nodes that have been unresponsive for too long. Return the milliseconds until the next check."""
-        # A queued request may be waiting for a reconnect backoff, and the end of a backoff does not end a poll.
+        # A queued request may be waiting for a reconnect backoff. A poll does not return when a backoff ends, so poll
+        # for a short time only.
         has_queued = any(queue.queued_attempts for queue in self._queues.values())
         until_next_check_ms: float = self.retry_backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *self.metadata.snapshot.nodes}:
@@ -376,7 +381,8 @@ class BlockingClient:
         self.metadata.raise_if_fatal()
         for response in self._client.poll(timeout_ms, self._system.now()):
             self._handle_response(response)
-        # Check again, because a queued request could fail, or the deadline could pass, with a less precise error.
+        # This poll may have set the fatal error. Raise it now, before a queued request or the deadline fails with a
+        # less precise error.
         self.metadata.raise_if_fatal()
 
     def _handle_response(self, response: ClientResponse) -> None:

@@ -1,4 +1,4 @@
-"""Deadline: the time limit of a blocking operation. Each time the operation makes progress, the limit is extended."""
+"""Deadline: the time limit of a blocking operation. The limit starts again each time the operation makes progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RequestDispatcher: sends the request engine's requests (engine.py) on a NetworkClient that its owner polls."""
+"""RequestDispatcher: sends the requests of a request engine (engine.py) on a NetworkClient that other code polls."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RequestDispatcher:
         return _NO_FURTHER_CALL_MS
 
     def _fail_or_wait(self, attempt: Attempt, now_ms: float) -> float:
-        """Fail an attempt whose node is unreachable and which no other node can handle. Return the time to wait."""
+        """Fail an attempt if its node is unreachable and no other node can handle it. Return the time to wait."""
         node_id = attempt.node.id
         if not self._client.connection_failed(node_id) or attempt.is_for_any_node:
             return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node_id, now_ms))

@@ -1,20 +1,23 @@
 """RequestEngine: routes and retries requests until each of their keys has a final result.
 
-A key is what a request is about: a transactional id, a topic or a partition. A call is a group of requests that one
-caller sends together. The engine does no I/O and has no clock. Each key of a call is in one of four states:
+A request has one or more keys, such as transactional ids, topics or partitions. The engine retries each key separately.
+The requests that a caller sends together form a call. Each key of a call is in one of four states:
 
     due          may be sent, either now or after a backoff
     looking up   due, but its coordinator is unknown; FindCoordinator was sent for all such keys of the call
     in flight    sent to its broker
     done         has a final result: either a response, which the caller evaluates, or an error
 
-The code that drives the engine calls `find_due_attempts` and sends the attempts it returns. An attempt is one request
-to a node, and covers all keys of the request that this node handles. After sending an attempt, the code calls
-`mark_sent`, and later `handle_response` or `handle_failure`. If a key's error is retriable or the connection to its
-node is lost, the key becomes due again after a backoff that grows with each failure.
+The engine does no I/O and has no clock. Another module drives it, in a loop:
 
-Two modules drive the engine. blocking.py serves threads that wait for the results. dispatcher.py serves owners that
-poll their own client: the producer's sender and preflight.
+    1. It calls `find_due_attempts`, which returns attempts. An attempt is one request to one node. It contains all keys
+       of the request that this node handles.
+    2. It sends each attempt, and calls `mark_sent`.
+    3. When the attempt ends, it calls `handle_response` or `handle_failure`. If a key's error is retriable, or the
+       connection was lost, the key becomes due again after a backoff that grows with each failure.
+
+Two modules do this. blocking.py serves threads that wait for the results. dispatcher.py serves code that polls its own
+client: the producer's sender and preflight.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ POLL_INTERVAL_MS = 10.0
 """How often to check again while no node is available or a partition's leader is unknown."""
 
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
-"""How long to retry UNKNOWN_TOPIC_OR_PARTITION. It is retried because a new topic reaches the brokers one by one."""
+"""How long to retry UNKNOWN_TOPIC_OR_PARTITION. Brokers do not all learn about a new topic at the same time."""
 
 _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS = 20.0
 """The backoff after the first CONCURRENT_TRANSACTIONS; it doubles with each further failure."""
@@ -49,7 +52,7 @@ _MAX_DOUBLINGS = 10
 
 @dataclass(slots=True)
 class RetryState:
-    """Failures of one key since its request last succeeded."""
+    """The failures of one key since its request last succeeded."""
 
     failure_count: int = 0
     """Number of consecutive failures."""
@@ -69,8 +72,8 @@ class Call(Generic[ResponseT]):
     ) -> None:
         """Create a call in which all keys of the requests are due.
 
-        `should_retry`: retry keys after retriable errors and lost connections.
-        `should_retry_unknown_errors`: also retry keys after UNKNOWN_SERVER_ERROR.
+        `should_retry`: whether to retry keys after retriable errors and lost connections.
+        `should_retry_unknown_errors`: whether to retry keys after UNKNOWN_SERVER_ERROR, too.
         """
         self._requests = {key: request for request in requests for key in request.keys}
         self.should_retry = should_retry
@@ -85,9 +88,9 @@ class Call(Generic[ResponseT]):
         self.last_failure: KafkaSinkError | None = None
         """The latest failure that led to a retry."""
         self.responses: dict[str, ResponseT] = {}
-        """The final responses, by key, of the keys that are done and have one."""
+        """The final responses by key. A key without a final response, for example because it has failed, is missing."""
         self.error: KafkaSinkError | None = None
-        """The first error of a key that is not retried."""
+        """The first error with which a key has failed."""
         self.in_doubt_keys: set[str] = set()
         """Keys whose response was lost. The broker may already have executed the request, or may still do so."""
         self.done_count = 0
@@ -115,9 +118,9 @@ class Call(Generic[ResponseT]):
     # --- called by the engine
 
     def update_due_keys(self, now_ms: float) -> None:
-        """Update `due_ms_by_key` before the engine reads it.
+        """Update `due_ms_by_key`. The engine calls this before it reads the dict.
 
-        The base class does nothing. Calls that derive their requests from other state override this method.
+        The base class does nothing. A call whose requests depend on changing state overrides this method.
         """
 
     def get_request(self, key: str) -> Request[ResponseT]:
@@ -132,14 +135,14 @@ class Call(Generic[ResponseT]):
         return True
 
     def effective_verdict(self, classification: Classification) -> Verdict:
-        """Return the verdict on a key's error code, or RETRY if this call also retries the code."""
+        """Return the verdict on a key's error code. If the call asks for it, UNKNOWN_SERVER_ERROR gets RETRY."""
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
 
     def handle_disconnect(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
         """Handle a lost connection: these keys will get no response.
 
-        `was_sent`: whether the request was sent, so that the broker may have executed it.
+        `was_sent`: whether the request had been sent. If so, the broker may have executed it.
         """
         if was_sent:
             self.in_doubt_keys.update(keys)
@@ -153,7 +156,7 @@ class Call(Generic[ResponseT]):
         self.done_count += 1
 
     def handle_failure(self, key: str, error: KafkaSinkError, verdict: Verdict, now_ms: float) -> None:
-        """Handle the final error of a key that gets no response, or whose failure is not retried."""
+        """Handle the final error of a key that gets no final response, for example because it is not retried."""
         self.error = self.error or error
         self.done_count += 1
 
@@ -182,7 +185,7 @@ class RequestEngine:
     """Routes and retries the requests of calls. Not thread-safe."""
 
     def __init__(self, routing: Routing, compute_base_backoff_ms: Callable[[int], float]) -> None:
-        """`compute_base_backoff_ms`: returns the backoff after a failure, given the number of failures before it."""
+        """`compute_base_backoff_ms`: takes the number of failures before the latest one, and returns the backoff."""
         self.routing = routing
         self._compute_base_backoff_ms = compute_base_backoff_ms
         self._calls: list[Call[Any]] = []
@@ -201,7 +204,7 @@ class RequestEngine:
     # --- send
 
     def find_due_attempts(self, now_ms: float) -> list[Attempt]:
-        """Return the attempts to send now. An attempt stays due until the caller calls `mark_sent`.
+        """Return the attempts to send now. The next call returns an attempt again, unless `mark_sent` is called first.
 
         Keys whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS fail.
         """
@@ -211,13 +214,13 @@ class RequestEngine:
     def _build_due_attempts(self, call: Call[Any], now_ms: float) -> list[Attempt]:
         """Group the call's due keys by node and request, and return one attempt for each group.
 
-        Add a coordinator lookup if a key needs one and none is in flight. Fail keys whose topic stays unknown. Set
-        `_is_waiting_for_node` if other due keys or the lookup have no node.
+        Also return a coordinator lookup if a key needs one and none is in flight. Fail keys whose topic stays unknown.
+        Set `_is_waiting_for_node` if no node is known or available for another key or for the lookup.
         """
         call.update_due_keys(now_ms)
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
-        # One unknown coordinator is enough, because its lookup includes all others of its type. Coordinators of another
-        # type are looked up afterwards.
+        # It is enough to remember one key without a coordinator, because the lookup below covers all keys of that type.
+        # Coordinators of the other type are looked up afterwards.
         unknown_coordinator: CoordinatorKey | None = None
         # Iterate over a copy, because `_fail_if_topic_stays_unknown` may remove keys.
         for key, due_ms in list(call.due_ms_by_key.items()):
@@ -246,7 +249,7 @@ class RequestEngine:
         return attempts
 
     def _fail_if_topic_stays_unknown(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
-        """Fail a key whose topic or partition has been unknown for MAX_UNKNOWN_TOPIC_MS; record when that began."""
+        """Fail a key whose topic or partition has been unknown for MAX_UNKNOWN_TOPIC_MS. Record when that began."""
         retry_state = call.retry_states[key]
         error = self.routing.find_leader_error(route) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -308,7 +311,8 @@ class RequestEngine:
         call.handle_response(request, response)
         classifications = request.classify_keys(response)
         for key in attempt.keys:
-            call.in_flight_keys.discard(key)  # in the loop, so that the call is not done before its last key is
+            # Do this in the loop, so that the call does not count as done before its last key is handled.
+            call.in_flight_keys.discard(key)
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.effective_verdict(classification)
             if verdict in (Verdict.RETRY, Verdict.LOOK_UP):
@@ -333,7 +337,7 @@ class RequestEngine:
         for key in attempt.keys:
             call.in_flight_keys.discard(key)
             if isinstance(error, NetworkError):
-                self.routing.forget(request.route(key))  # the key may have moved to a node that is alive
+                self.routing.forget(request.route(key))  # another node may be responsible for the key now
                 self._retry(call, key, error, now_ms)
             else:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
@@ -347,10 +351,10 @@ class RequestEngine:
         verdict: Verdict,
         now_ms: float,
     ) -> None:
-        """Retry a key that a broker has rejected, after looking up its node again if the node may have changed."""
+        """Retry a key that a broker has rejected. If its node may have changed, look up the node again."""
         route = request.route(key)
-        # Any retriable error may mean that a leader or the controller has moved. A coordinator that has moved is
-        # reported with codes of its own (LOOK_UP).
+        # After any retriable error, the leader or controller may have changed. If a coordinator has changed, brokers
+        # report this with codes of its own, whose verdict is LOOK_UP.
         if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorKey):
             self.routing.forget(route)
         error = request.build_rejection_error(key, classification)
@@ -385,9 +389,9 @@ class RequestEngine:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
 
     def _list_looked_up_keys(self, call: Call[Any], lookup: FindCoordinator) -> list[tuple[str, CoordinatorKey]]:
-        """Return the call's pending keys whose coordinators are in this lookup, each with its route.
+        """Return the call's pending keys whose coordinators this lookup has requested, each with its route.
 
-        The lookup does not contain keys that became due after it was sent, nor keys whose coordinator was known.
+        It has not requested coordinators that were known, or whose keys became due only after it was sent.
         """
         pending_keys = self._list_pending_coordinator_keys(call, lookup.key_type)
         return [(key, route) for key, route in pending_keys if route.key in lookup.coordinator_keys]
@@ -412,7 +416,7 @@ class RequestEngine:
     def _retry(self, call: Call[Any], key: str, error: KafkaSinkError, now_ms: float, code: int = codes.NONE) -> None:
         """Make a key due again after a backoff, or fail it if the call must not be retried.
 
-        `code`: the error code for which the broker rejected the key, if any.
+        `code`: the error code with which a broker rejected the key, if one did.
         """
         if not call.should_retry:
             self._fail(call, key, error, Verdict.RETRY, now_ms)
@@ -426,6 +430,7 @@ class RequestEngine:
         """Return the backoff of a key after a failure with this error code.
 
         CONCURRENT_TRANSACTIONS is retried sooner, because a coordinator soon completes the previous transaction.
+
         `previous_failure_count`: the number of consecutive failures before this one.
         """
         backoff_ms = self._compute_base_backoff_ms(previous_failure_count)

@@ -16,7 +16,7 @@ from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classificat
 MIN_VERSION_WITH_SEVERAL_KEYS = 4
 """The first version of FindCoordinator that accepts a list of keys (KIP-699)."""
 _MIN_VERSION_WITH_KEY_TYPE = 1
-"""The first version of FindCoordinator with a key type. Version 0 looks up consumer groups only."""
+"""The first version of FindCoordinator with a key type. Version 0 can look up only consumer groups."""
 
 
 @dataclass(frozen=True, eq=False)

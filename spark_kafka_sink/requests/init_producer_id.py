@@ -35,7 +35,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
     api_key = ApiKey.INIT_PRODUCER_ID
     action = "get a producer id"
-    completes_abort = True  # after some aborts, the producer needs a new epoch before it can go on
+    completes_abort = True  # after some aborts, the producer needs a new epoch before it can continue
     verdicts = COORDINATOR_VERDICTS | {
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
         codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,

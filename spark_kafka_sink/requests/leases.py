@@ -1,13 +1,14 @@
-"""Leases: a keyed cache of clients, which saves the next user from connecting and authenticating again.
+"""Leases: a cache of idle clients, so that the next user of a client need not connect and authenticate again.
 
-- A leased client belongs to the thread that leased it. A second user with the same key gets a different client.
-- If the code using a client raises an exception, the client is discarded, because responses that nobody waits for may
-  still be in flight.
-- A client that has been idle for `idle_seconds` is closed by a background thread, which runs only while some client can
-  expire.
-- At most `max_idle` clients are kept. Beyond that, the least recently used client is closed.
-- A forked child starts with an empty cache and a new lock. The threads and sockets of the parent's clients do not work
-  in the child, and another thread of the parent may have held the lock during the fork.
+- While a client is leased, it is not in the cache, and belongs to the thread that leased it. A second user with the
+  same key gets a different client.
+- If the code that uses a client raises an exception, the client is discarded, because responses that nobody waits for
+  may still be in flight.
+- A background thread closes clients that have been idle for `idle_seconds`. It runs only while there is a client that
+  can expire.
+- At most `max_idle` idle clients are kept. If there are more, the least recently used one is closed.
+- A forked child process starts with an empty cache and a new lock. The threads and sockets of the parent's clients do
+  not work in the child, and another thread of the parent may have held the lock during the fork.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _IdleClient(Generic[ClientT]):
 
 
 class Leases(Generic[ClientT]):
-    """A cache of idle clients by key. Thread-safe.
+    """A cache of idle clients, by key. Thread-safe.
 
     `_condition` guards `_idle_clients`. A client is either in this list or leased.
     """
@@ -55,8 +56,8 @@ class Leases(Generic[ClientT]):
     ) -> None:
         """Create an empty cache.
 
-        `close`: closes an idle client that has expired or exceeds `max_idle`.
-        `discard`: called with a leased client if the code that uses the client raises; defaults to `close`.
+        `close`: closes an idle client that has expired, or that exceeds `max_idle`.
+        `discard`: closes a leased client after the code that uses it has raised an exception; defaults to `close`.
         """
         self._close = close
         self._discard = close if discard is None else discard
@@ -80,7 +81,7 @@ class Leases(Generic[ClientT]):
     def lease(self, key: Hashable, create_client: Callable[[], ClientT], idle_seconds: float) -> Iterator[ClientT]:
         """Yield the most recently used idle client with this key, or a new client if there is none.
 
-        `idle_seconds`: how long the client may then stay idle; inf for no limit.
+        `idle_seconds`: how long the client may stay idle after this lease; inf for no limit.
         """
         client = self._take_most_recent(key) or create_client()
         try:
@@ -143,7 +144,8 @@ class Leases(Generic[ClientT]):
 def _reset_after_fork(leases_reference: weakref.ref[Leases[ClientT]]) -> None:
     """Reset the cache in each child process that this process forks.
 
-    The fork hook holds only a weak reference to the cache, because Python has no way to unregister a hook.
+    The fork hook holds only a weak reference to the cache. Python cannot unregister a hook, so a strong reference would
+    keep the cache alive forever.
     """
 
     def reset() -> None:

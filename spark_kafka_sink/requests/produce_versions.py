@@ -1,4 +1,4 @@
-"""Choose the versions of Produce that suit the topics (with or without topic ids) and the transaction version."""
+"""Chooses the versions of Produce that a request may use. They depend on topic ids and on the transaction version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LAST_TOPIC_NAMES_VERSION = 12
 _MIN_VERSION_WITH_TRANSACTIONS_V2 = 12
 """The first version in which a batch adds its partition to its transaction (KIP-890).
 
-Transactions of version 1 use older versions, because they add partitions by separate requests.
+Transactions of version 1 use older versions, because separate requests add their partitions.
 """
 
 

@@ -24,7 +24,7 @@ class DescribeQuorum(Request[DescribeQuorumResponse]):
 
     @property
     def keys(self) -> Sequence[str]:
-        return ("",)  # there is one request for the whole cluster, so any single key will do
+        return ("",)  # the request has no keys, but the engine needs one
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER

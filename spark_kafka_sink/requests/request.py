@@ -1,8 +1,12 @@
 """Request: the base class of requests to the cluster.
 
-Each subclass defines its keys (the topics, partitions or ids that it is about), the route to the broker that handles
-each key, the message to send, and a verdict table, which says what to do about each error code (verdicts.py). The
-engine (engine.py) sends and retries a request until each of its keys has a final result.
+A request has one or more keys, such as topics, partitions or transactional ids, and the response contains a result for
+each key. The engine (engine.py) sends and retries the request until each result is final. Each subclass defines:
+
+    keys             the keys of the request
+    route            the broker that handles a key
+    build_message    the message to send
+    verdicts         what to do about each error code (verdicts.py)
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ class Broker(NamedTuple):
 
 
 class Role(Enum):
-    """A route to any broker, preferably one that will respond soon, or to the controller.
+    """A route to any broker, preferably one that will respond soon, or a route to the controller.
 
     While the controller is unknown, requests to the controller are sent to any broker.
     """
@@ -62,7 +66,7 @@ Route = CoordinatorKey | Leader | Broker | Role
 
 
 class Request(ABC, Generic[ResponseT]):
-    """A request about one or more keys, such as transactional ids, topics or partitions.
+    """A request with one or more keys, such as transactional ids, topics or partitions.
 
     The response contains a result for each key.
     """

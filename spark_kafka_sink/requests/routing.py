@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, bu
 from spark_kafka_sink.requests.request import Broker, CoordinatorKey, Leader, Role, Route
 
 MAX_COORDINATORS = 1_000
-"""The maximum number of cached coordinators. One that is no longer cached is looked up again when it is needed."""
+"""The maximum number of cached coordinators. If one is no longer cached, it is looked up again when it is needed."""
 
 
 class Routing:
@@ -43,7 +43,7 @@ class Routing:
         return controller or self._choose_node(now_ms)
 
     def find_leader_error(self, route: Leader) -> KafkaSinkError | None:
-        """Return the reason that the metadata gives for a missing leader: the topic's error, or a missing partition."""
+        """Return the reason why a leader is unknown: the topic's error, or an error about a missing partition."""
         topic = self._metadata.snapshot.topics.get(route.topic)
         if topic is not None and topic.partitions and topic.partition(route.partition) is None:
             partitions = format_count(len(topic.partitions), "partition")
@@ -53,15 +53,15 @@ class Routing:
         return self._metadata.topic_error(route.topic)
 
     def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
-        """Cache a coordinator, in place of the oldest one if the cache is full."""
+        """Cache a coordinator. If the cache is full, drop the oldest one."""
         if key not in self._coordinators and len(self._coordinators) >= MAX_COORDINATORS:
             del self._coordinators[next(iter(self._coordinators))]  # the oldest entry
         self._coordinators[key] = node
 
     def forget(self, route: Route) -> None:
-        """Treat the node of the route as stale, so that it is looked up again.
+        """Forget the node of the route, so that it is looked up again.
 
-        Call this when the node is no longer the coordinator, leader or controller, or when it is unreachable.
+        Call this when the node may no longer be the coordinator, leader or controller, or when it is unreachable.
         """
         if isinstance(route, CoordinatorKey):
             self._coordinators.pop(route, None)

@@ -49,11 +49,11 @@ def create_if_missing(
     """Create the topic if it does not exist. Return whether it was missing.
 
     It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
-    creation, and MetadataTimeoutError if the topic is still missing at the deadline.
+    creation, and MetadataTimeoutError if the topic is still missing when the client's timeout has passed.
 
     `name_suffix` and `describe_call`: see `topic_exists`.
-    `prerequisite_request`: sent before the topic is created. If the brokers do not support this request, its error is
-    raised and no topic is created.
+    `prerequisite_request`: a request to send before the topic is created. If the brokers do not support it, its error
+    is raised and no topic is created.
     """
     if topic_exists(client, new_topic.name, name_suffix=name_suffix, describe_call=describe_call):
         return False
@@ -61,14 +61,14 @@ def create_if_missing(
         client.send(prerequisite_request)
     deadline = client.create_deadline(f"the creation of {format_partition(new_topic.name)}")
     failure_count = 0
-    # The topic may have to be created repeatedly, because brokers report that it exists while they are deleting it.
+    # Retry the creation, because brokers that are still deleting a topic of this name report that it exists.
     while True:
         _create(client, new_topic, name_suffix)
         if topic_exists(client, new_topic.name, name_suffix=name_suffix):
             break
         deadline.wait_or_raise(failure=None, pause_ms=compute_pause_ms(failure_count))
         failure_count += 1
-    client.wait_for_topic(new_topic.name, refresh=True)  # The metadata may contain a deleted topic of this name.
+    client.wait_for_topic(new_topic.name, refresh=True)  # The cached metadata may contain a deleted topic of this name.
     return True
 
 

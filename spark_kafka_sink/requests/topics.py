@@ -1,4 +1,4 @@
-"""Requests that describe topics, create them, validate their creation, and describe their configs."""
+"""Requests that describe topics and their settings, create topics, and validate a creation without executing it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DescribeTopics(Request[MetadataResponse]):
 
     @property
     def keys(self) -> Sequence[str]:
-        return ("",)  # the caller evaluates the topics in the response
+        return ("",)  # topics are not retried one by one: the caller evaluates them in the response
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
@@ -119,7 +119,7 @@ class ValidateTopic(CreateTopic):
     """Validate the creation of a topic without creating it.
 
     The request may go to any broker, because every broker can check the user's permissions, and callers need no more.
-    A NOT_CONTROLLER response is therefore final; the request is not retried.
+    If the broker responds with NOT_CONTROLLER, this is therefore a final response: the request is not retried.
     """
 
     action = "validate the topic"

@@ -1,7 +1,7 @@
-"""Transaction administration: describe, list and end the transactions of any producer, and initialize producer ids.
+"""Transaction administration: describes, lists and ends the transactions of any producer, and requests producer ids.
 
-Requests are retried while a coordinator is unknown, moving, starting, or still completing the previous transaction.
-Retries stop when the client's timeout passes without progress.
+A request is retried while its coordinator is unknown, moving, starting, or still completing the previous transaction.
+It fails when the client's timeout passes without progress.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def init_producer_id(
 ) -> ProducerIdAndEpoch:
     """Fence all producers with this transactional id, abort their transaction, and return the new id and epoch.
 
-    `current_id_and_epoch`: the caller's current producer id and epoch, if any. The broker then rejects the request if
-    another producer has taken over.
-
     Raise BrokerError if the request is rejected.
+
+    `current_id_and_epoch`: the producer id and epoch that the caller believes to be current. If they are given, the
+    broker rejects the request if another producer has taken over.
     """
     request = InitProducerId(transactional_id, timeout_ms, current_id_and_epoch)
     response = client.send(request)
@@ -92,14 +92,13 @@ def describe_transactions(
     *,
     wait_while_ending: bool = False,
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions of these ids, omitting ids that their coordinators do not know.
+    """Return the descriptions of these ids. Ids that their coordinators do not know are omitted.
 
-    Each coordinator gets a single request for all of its ids.
+    Each coordinator gets a single request for all of its ids. Raise BrokerError if the user is not allowed to describe
+    an id.
 
-    `wait_while_ending`: wait while a coordinator is committing or aborting a transaction; open transactions are
-    returned without waiting.
-
-    Raise BrokerError if the user is not allowed to describe an id.
+    `wait_while_ending`: whether to wait while a coordinator is committing or aborting a transaction. Open transactions
+    are returned without waiting.
     """
     request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
     return collect_descriptions(request, client.send_all([request], timeout_ms))
@@ -111,14 +110,14 @@ class TransactionListing:
     def __init__(self, client: BlockingClient, *states: str) -> None:
         """Send requests to the brokers that are known already, without waiting for the responses.
 
-        This also requests a metadata update; `wait_for_transactions` then queries any brokers the update reveals.
+        Also request a metadata update. `wait_for_transactions` then queries the brokers that only the update contains.
         """
         self._client = client
         self._states = states
         self._requests: dict[Node, ListTransactions] = {}
         self._calls: list[Call[ListTransactionsResponse]] = []
         snapshot = client.metadata.snapshot
-        # A bootstrap server is not queried, because it would be queried again under its broker id.
+        # Bootstrap servers are not queried, because each of them would be queried again under its broker id.
         self._send_to_new_nodes(() if snapshot.is_bootstrap else snapshot.nodes.values())
         self._last_metadata_version: int | None = client.metadata.request_update(reset_backoff=True)
         """The metadata version when an update was last requested; None if the next round must request an update."""
@@ -133,8 +132,8 @@ class TransactionListing:
         """Wait for the responses of all current brokers, and return the transactions that they list.
 
         Brokers that have joined since the first requests are queried, too, because they may have taken over
-        transactional ids from another broker. If a broker fails, all brokers are queried again, because its
-        transactional ids may have moved to a broker that has already responded.
+        transactional ids from another broker. If a request to a broker fails, all brokers are queried again, because
+        that broker's transactional ids may have moved to one that has already responded.
         """
         deadline = self._client.create_deadline("the list of transactions")
         failure_count = 0

@@ -9,8 +9,8 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponseTransactionState
 
-# States of a transactional id, as coordinators report them. "Empty" means that a producer id and epoch were assigned,
-# but no transaction has begun under them yet.
+# States of a transactional id, as coordinators report them. "Empty": no transaction has begun since the producer id and
+# epoch were assigned.
 EMPTY = "Empty"
 ONGOING = "Ongoing"
 _ENDING_STATES = ("PrepareCommit", "PrepareAbort")

@@ -44,11 +44,11 @@ class TransactionRequest(Request[ResponseT]):
 
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
     may_open_transaction: ClassVar[bool] = False
-    """Whether the coordinator knows of the transaction once it has executed this request, even without a response."""
+    """Whether this request may begin the transaction on the coordinator, even if its response is lost."""
     affects_next_transaction_if_late: ClassVar[bool] = False
     """Whether this request would change the next transaction if a broker executed it late under the same epoch.
 
-    A request is late if its connection was lost before the response, and its transaction has ended since.
+    A request is late if its connection was lost before its response arrived, and its transaction has ended since.
     """
     ends_transaction: ClassVar[bool] = False
     """Whether nothing may be added to the transaction after this request."""
@@ -69,7 +69,7 @@ class TransactionRequest(Request[ResponseT]):
         return self.coordinator._replace(key=key)
 
     def on_partitions_executed(self, response: ResponseT, listener: TransactionListener) -> None:
-        """Tell the listener for which partitions the request was executed. The others may have to be retried."""
+        """Tell the listener for which partitions the request was executed. Other partitions may have to be retried."""
 
     def on_executed(self, response: ResponseT, listener: TransactionListener) -> None:
         """Tell the listener that the whole request was executed. Called after `on_partitions_executed`."""
@@ -78,9 +78,9 @@ class TransactionRequest(Request[ResponseT]):
         return f"transactional id {key}"
 
     def build_rejection_error(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
-        """Build the rejection error, using PRODUCER_FENCED for every fenced producer.
+        """Build the error for a rejected request. Its code is PRODUCER_FENCED for every fenced producer.
 
-        Brokers before 2.8 report a different code, INVALID_PRODUCER_EPOCH.
+        Brokers before 2.8 report INVALID_PRODUCER_EPOCH instead.
         """
         if classification.verdict is Verdict.FENCED:
             classification = classification._replace(code=codes.PRODUCER_FENCED)
@@ -90,6 +90,6 @@ class TransactionRequest(Request[ResponseT]):
 def may_be_stored(classification: Classification) -> bool:
     """Return whether the coordinator may have executed the request although it rejected it.
 
-    A coordinator may write the request to its log, and then reject it because its replicas did not respond in time.
+    This happens if the coordinator has written the request to its log, but its replicas did not respond in time.
     """
     return classification.verdict is Verdict.LOOK_UP or classification.code == codes.UNKNOWN_SERVER_ERROR

@@ -1,15 +1,15 @@
 """Transaction requests: their messages, versions and verdicts, and their effects on the producer's state.
 
-    AddPartitions            version 1 only: adds partitions, before records are written to them
+    AddPartitions            version 1 only: adds partitions to a transaction, before records are written to them
     AddOffsets               version 1 only: adds a consumer group, before its offsets are written
-    CommitOffsets            writes offsets in the transaction; goes to the coordinator of the consumer group
-    EndTransaction           commits or aborts
+    CommitOffsets            writes a consumer group's offsets in the transaction; goes to the group's coordinator
+    EndTransaction           commits or aborts the transaction
     DescribeTransactions     describes the transactions of transactional ids
     ListTransactions         lists the transactions that a broker coordinates
 
-With transaction version 1, partitions and groups are added by separate requests, and EndTxn is sent in version 4 or
-older. With transaction version 2 (KIP-890), a write adds its own partition, and EndTxn (version 5 or newer) returns the
-producer id and epoch for the next transaction.
+In transaction version 1, separate requests add partitions and groups to a transaction, and EndTxn is sent in version 4
+or older. In transaction version 2 (KIP-890), a write adds its own partition, and EndTxn (version 5 or newer) returns
+the producer id and epoch for the next transaction.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
 def _classify_partitions(
     request: TransactionRequest[Any], partitions: Iterable[TopicPartition], error_codes: Mapping[TopicPartition, int]
 ) -> Iterator[Classification]:
-    """Classify each partition of the request. Partitions missing in the response are MISSING_IN_RESPONSE."""
+    """Classify each partition of the request. A partition that the response omits is MISSING_IN_RESPONSE."""
     for partition in sorted(partitions):
         yield (
             request.classify_code(error_codes[partition], format_partition(*partition))
@@ -271,9 +271,9 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
-    """Describe transactional ids. An id that its coordinator does not know is not an error.
+    """Describe transactional ids. It is not an error if a coordinator does not know an id.
 
-    `wait_while_ending`: retry while the coordinator has decided to commit or abort but not yet written every marker.
+    `wait_while_ending`: whether to retry while the coordinator is still writing the markers of a commit or abort.
     """
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
@@ -329,11 +329,11 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 def collect_descriptions(
     request: DescribeTransactions, responses: dict[str, DescribeTransactionsResponse]
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions by transactional id, omitting ids that the brokers do not know.
-
-    `responses`: the final response for each id.
+    """Return the descriptions by transactional id. Ids that the brokers do not know are omitted.
 
     Raise BrokerError if a broker rejected the request for an id, for example because a permission is missing.
+
+    `responses`: the final response for each id.
     """
 
     def parse(
@@ -356,10 +356,10 @@ def collect_descriptions(
 class ListTransactions(Request[ListTransactionsResponse]):
     """List the transactions that a broker coordinates.
 
-    `broker`: where to send the request; None for any broker. The broker is also the request's key, which keeps requests
-    to different brokers apart within a call.
-    `states`: the states to list; empty for all states.
-    `producer_ids`: the producer ids whose transactions to list; empty for all producers.
+    `broker`: the broker to send the request to; None for any broker. It is also the request's key, because the requests
+    of one call must have different keys.
+    `states`: list only transactions in these states; empty for all states.
+    `producer_ids`: list only transactions of these producers; empty for all producers.
     """
 
     api_key = ApiKey.LIST_TRANSACTIONS

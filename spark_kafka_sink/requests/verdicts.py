@@ -1,7 +1,7 @@
 """Verdicts: what to do about each error code in a response.
 
-Each request has a verdict table for the codes that have a special meaning for that request. All other codes follow the
-general table in error_codes.py: retriable codes are retried, and the rest are final.
+Each request has a verdict table. It contains the codes that have a special meaning for that request. For all other
+codes, the general table in error_codes.py applies: retriable codes are retried, and the rest are final.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ COORDINATOR_VERDICTS: VerdictTable = {
     codes.GROUP_AUTHORIZATION_FAILED: Verdict.ABORTABLE,
 }
 MISSING_IN_RESPONSE = Classification(Verdict.RETRY, codes.UNKNOWN_SERVER_ERROR)
-"""The classification of a key that is missing in the response."""
+"""The classification of a key for which the response contains no result."""
 OWNERSHIP_LOST_ERRORS = frozenset(
     {
         codes.PRODUCER_FENCED,
@@ -67,9 +67,9 @@ OWNERSHIP_LOST_ERRORS = frozenset(
         codes.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""The only codes with which a coordinator reports that a producer identity or transaction is no longer the caller's."""
+"""All codes with which a coordinator reports that the caller no longer owns a producer identity or transaction."""
 BATCH_OWNERSHIP_LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.TRANSACTION_ABORTABLE}
-"""The only codes with which a leader reports that a batch's producer identity or transaction is no longer the caller's.
+"""All codes with which a leader reports that the sender no longer owns a batch's producer identity or transaction.
 
 TRANSACTION_ABORTABLE means that the batch's transaction is not open.
 """
@@ -84,12 +84,12 @@ def classify(code: int, verdict_table: VerdictTable, default_verdict: Verdict, i
 
 
 def select_most_severe(classifications: Iterable[Classification]) -> Classification:
-    """Return the most severe classification of a request's parts.
+    """Return the most severe classification of a request's parts, such as its partitions.
 
     Return MISSING_IN_RESPONSE if there are no parts.
     """
     all_parts = list(classifications)
-    # OPERATION_NOT_ATTEMPTED is only a consequence of the actual error, which another part of the request has.
+    # OPERATION_NOT_ATTEMPTED only means that another part of the request has failed. That part has the actual error.
     attempted_parts = [part for part in all_parts if part.code != codes.OPERATION_NOT_ATTEMPTED]
     return max(
         attempted_parts or all_parts,

@@ -1,8 +1,8 @@
 """Implements `deliveryGuarantee=exactly-once` for Spark writes, on top of exactly_once/.
 
-The tasks write their rows in transactions, which they leave open. The driver commits or aborts all of them together:
-it records the decision in the decision log, and then ends the transactions. Spark runs the steps of a write in
-different processes:
+Each task writes its rows in a transaction, and leaves it open. The driver later commits or aborts all of these
+transactions. Before it commits them, it writes its decision to a Kafka topic, the decision log, so that another driver
+can commit them if this one dies. Spark runs the steps of a write in different processes:
 
     planning worker     begin_micro_batch, begin_job        once per micro-batch or job
     task                ExactlyOnceWrite.is_committed       before it reads a row
@@ -10,10 +10,12 @@ different processes:
     committing worker   restore_from_reports                streams only, because another process planned the batch
                         ExactlyOnceWrite.commit, abort      after the job has succeeded or failed
 
-Only the two workers act as a driver (exactly_once/driver.py) and write to the decision log. In a write through
-mapInArrow, the user's program does the work of both. The begin functions claim the prefix, unless the claim of the same
-driver is still valid. `commit` records the decision and then that the batch is done. `abort` claims the prefix again,
-so that the batch can no longer be decided. A job without a name deletes its entry at the end of `commit` or `abort`.
+The planning worker and the committing worker act as the driver (exactly_once/driver.py). Only they write to the
+decision log. In a write through mapInArrow, the user's program does the work of both. The begin functions claim the
+prefix (the name of the query or job), that is, they write to the log that this driver is now the current one. They need
+no new claim if the last one came from the same driver and is still valid. `commit` writes the decision and then records
+that the batch is done. `abort` claims the prefix again, so that nobody can decide the batch any more. A job without a
+name deletes what it has written to the log at the end of `commit` or `abort`.
 
 This module is imported only if a write uses exactly-once delivery.
 """
@@ -56,15 +58,17 @@ from spark_kafka_sink.spark.task_report import MicroBatchId, TaskIdentity, TaskR
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
 _PLACEHOLDER_TRANSACTIONAL_ID = f"{GENERATED_PREFIX}task"
-"""A producer is transactional only if it is created with a transactional id, so the pool's producers are created with
-this placeholder. Each task then sets its own id. The placeholder does not contain the job's prefix, because the pool
-would otherwise keep separate producers for each job."""
+"""The transactional id with which the producers in the pool are created. Each task then sets its own id.
+
+A producer is transactional only if it is created with a transactional id. This one does not contain the job's prefix,
+because the pool would otherwise keep separate producers for each job.
+"""
 
 _ABORTED_MESSAGE = "its transactions were aborted, and read_committed readers see none of its rows"
 _NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
-"""The beginning of the outcome for a job without an idempotency key. A remedy follows."""
+"""The beginning of the outcome for a job without an idempotency key. A remedy follows in the message."""
 _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
-"""The outcome for any other batch. It needs no remedy, because running the batch again writes no row twice."""
+"""The outcome for any other batch. It needs no remedy, because running such a batch again writes no row twice."""
 _ABORTED_UNREPORTED_MESSAGE = (
     "no task has reported; its open transactions were aborted, so that readers do not wait for them"
 )
@@ -76,14 +80,15 @@ class AbortResult(NamedTuple):
     was_aborted: bool
     """Whether the batch's transactions were aborted."""
     outcome: str
-    """A clause that describes the outcome in a log message."""
+    """A clause for a log message, which describes the outcome."""
 
 
 @dataclass(frozen=True)
 class ExactlyOnceWrite:
     """The exactly-once state of a writer.
 
-    It is pickled, and sent from the planning worker to the tasks and, in a batch job, to the committing worker.
+    The planning worker creates it. It is pickled, and sent to the tasks and, in a batch job, to the committing worker.
+    The committing worker of a stream restores it from the task reports.
     """
 
     delivery: Delivery
@@ -92,7 +97,7 @@ class ExactlyOnceWrite:
     """The state of the prefix, and the driver's identity, when the batch began."""
     is_stream: bool
     micro_batch: MicroBatchId | None = None
-    """The micro-batch of a stream, or None if the planning process does not know it. The task reports then name it."""
+    """The micro-batch of a stream; None if the planning worker does not know it. The task reports then name it."""
 
     def build_producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options for the tasks' producers.
@@ -113,7 +118,7 @@ class ExactlyOnceWrite:
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
-        """Write the rows of the block in one transaction, which stays open until the driver commits or aborts it.
+        """Run the block in a transaction, which stays open after the block until the driver commits or aborts it.
 
         Add the transaction to the report, unless nothing was sent in it. Raise ExactlyOnceError if the driver is no
         longer waiting for the batch. If the block raises, close the producer, which aborts the transaction.
@@ -123,8 +128,8 @@ class ExactlyOnceWrite:
         task = report.task
         start = self.start
         try:
-            # The transactional id is derived from the number of the attempt. If the id is in use, for example because
-            # Spark has rerun the stage, choose a different number.
+            # The transactional id contains the attempt's number. If the id is in use, for example because Spark has
+            # rerun the stage, choose a different number.
             preferred_attempt = start.build_task_attempt(task.partition_id, task.attempt_number)
             task_attempt = check_and_renumber_attempt(
                 producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
@@ -135,8 +140,8 @@ class ExactlyOnceWrite:
                 is_user_timeout=self.delivery.options.transaction_timeout_ms is not None
             ):
                 producer.init_transactions(build_task_id(start.prefix, task_attempt))
-            # Check that the driver is still waiting. From here on, brokers list the transactional id, so a driver that
-            # lists the open transactions later finds this one. If the driver has listed them already, the check fails.
+            # Check again that the driver is waiting, now that brokers list the transactional id. If the driver has
+            # already listed the tasks' transactional ids, the check fails. Otherwise, the driver will find this one.
             raise_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield
@@ -154,7 +159,7 @@ class ExactlyOnceWrite:
         """Add the batch's start to the report if this is a stream, because another process commits its batches."""
         report.start = self.start if self.is_stream else None
 
-    # --- methods for the driver. Task attempts that Spark has not accepted may still be running.
+    # --- methods for the driver. They may run while task attempts that Spark has not accepted are still running.
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Commit the tasks' transactions. If the batch was already committed, compare its rows with the reports.
@@ -194,14 +199,14 @@ class ExactlyOnceWrite:
         remedy = commit_errors.build_unknown_outcome_remedy(self.start.entry)
         return AbortResult(was_aborted=False, outcome=f"{_NOT_ABORTED_REASON}. {remedy}")
 
-    # --- the batch in which a task or a report takes part
+    # --- the batch of a task or a report
 
     def _build_job_batch(self) -> Batch:
-        """Return the only batch of a batch job."""
+        """Return the batch of a batch job, which has only one."""
         return Batch(key=self.delivery.options.idempotency_key, scope=self.delivery.scope)
 
     def _build_planned_batch(self) -> Batch:
-        """Return the batch that was planned, for a write of which no task has reported."""
+        """Return the batch that was planned. Use this only if no task has reported."""
         return self._build_job_batch() if self.micro_batch is None else _to_batch(self.micro_batch)
 
     def _build_task_batch(self, task: TaskIdentity) -> Batch:
@@ -230,9 +235,9 @@ class ExactlyOnceWrite:
 
 @dataclass(frozen=True)
 class UnreportedBatch:
-    """A micro-batch of which no task has reported. The process that commits it has no BatchStart.
+    """A micro-batch whose tasks have not reported.
 
-    A BatchStart reaches this process only inside the task reports.
+    The committing process has no BatchStart for it, because it gets a BatchStart only inside the task reports.
     """
 
     delivery: Delivery
@@ -270,7 +275,7 @@ def begin_micro_batch(
 ) -> ExactlyOnceWrite:
     """Begin a micro-batch under the stream's prefix, and return the state for its writer.
 
-    `stream_start`: an id of this start of the query, or None if `register` was not called.
+    `stream_start`: identifies this start of the query; None if `register` was not called.
     """
     delivery = build_stream_delivery(options)
     write = _begin_write(delivery, build_driver_name(stream_start), is_stream=True)
@@ -287,16 +292,16 @@ def begin_job(options: SinkOptions, driver_process_id: int | None = None) -> Exa
 
 
 def _begin_write(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
-    """Begin a batch as the driver with this name. A newer driver fences the older ones of the same prefix."""
+    """Begin a batch as the driver with this name. This fences older drivers of the same prefix."""
     with Driver(delivery) as driver:
         return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream=is_stream)
 
 
 def build_driver_name(stream_start: str | None) -> str:
-    """Build the name of the driver that handles all micro-batches of one start of the query.
+    """Build the name of the driver for the micro-batches of one start of the query.
 
-    Without `register`, two starts of the query cannot be told apart and might make decisions under the same epoch, so
-    each micro-batch gets a driver of its own.
+    With `register`, all of these micro-batches have the same driver. Without it, each micro-batch has a driver of its
+    own, because two starts of the query cannot be told apart, and might make decisions under the same epoch.
     """
     start_name = build_start_name(stream_start)
     return start_name if stream_start is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
@@ -305,9 +310,9 @@ def build_driver_name(stream_start: str | None) -> str:
 def build_start_name(stream_start: str | None) -> str:
     """Build a name that identifies one start of the query.
 
-    Without `register`, all starts within a Spark application share a name, because Spark creates a new data source for
-    each micro-batch without passing it anything that identifies the start. The application is identified by Spark's
-    local directories, or by the driver's process id if SPARK_LOCAL_DIRS is not set.
+    Without `register`, all starts in a Spark application have the same name, because Spark creates a new data source
+    for each micro-batch, and passes it nothing that identifies the start. The name then identifies the application, by
+    Spark's local directories or, if SPARK_LOCAL_DIRS is not set, by the driver's process id.
     """
     if stream_start is None:
         directories = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
@@ -318,8 +323,9 @@ def build_start_name(stream_start: str | None) -> str:
 def build_stream_delivery(options: SinkOptions) -> Delivery:
     """Build the exactly-once settings of a stream.
 
-    Every process that plans or commits batches of the stream builds equal settings, because they depend only on the
-    options. Raise ConfigurationError if the options contain an idempotency key, or no name that survives a restart.
+    The settings depend only on the options, so every process that plans or commits batches builds the same ones. Raise
+    ConfigurationError if the options contain an idempotency key, or neither a prefix nor a checkpoint location, so that
+    the stream would have no name that survives a restart.
     """
     exactly_once_options = _require_exactly_once_options(options)
     if exactly_once_options.idempotency_key is not None:
@@ -336,7 +342,9 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def build_job_delivery(options: SinkOptions, driver_process_id: int | None = None) -> Delivery:
-    """Build the exactly-once settings of a batch job. The prefix is set by the user, derived from the key, or unique.
+    """Build the exactly-once settings of a batch job.
+
+    The prefix is the user's, or derived from the idempotency key. If the user has set neither, generate a unique one.
 
     `driver_process_id`: as in `begin_job`.
     """
@@ -355,9 +363,8 @@ def _build_delivery(
 ) -> Delivery:
     """Build the exactly-once settings of a query or job.
 
-    `prefix`: the prefix of its transactional ids.
     `checkpoint`: the checkpoint location of a stream; empty if it is unknown.
-    `is_single_use`: whether the prefix was generated, so that no other run of the job uses it.
+    `is_single_use`: whether only this run of the job uses the prefix, because it was generated.
     """
     return Delivery(
         options.producer_config().client_config(),
@@ -384,8 +391,8 @@ def restore_from_reports(
 ) -> ExactlyOnceWrite | UnreportedBatch:
     """Restore the exactly-once state of a micro-batch from its task reports.
 
-    Return an UnreportedBatch if no report contains the batch's start. Raise DeliveryError if the reports contain the
-    starts of several drivers.
+    Return an UnreportedBatch if no report contains a BatchStart. Raise DeliveryError if the reports contain BatchStarts
+    of several drivers.
     """
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver_identity) for start in starts}) > 1:
