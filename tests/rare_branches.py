@@ -120,7 +120,9 @@ EXACTLY_ONCE_BRANCHES = (
         "if errors_by_id and self._is_superseded(identity):",
     ),
     Branch(
-        "a failure after the commit is logged", "exactly_once.driver:_log_failure", "except KafkaSinkError as error:"
+        "a failure after the commit is logged",
+        "exactly_once.commit_errors:log_errors_after_commit",
+        "except KafkaSinkError as error:",
     ),
     # Aborts
     Branch("an abort finds its batch decided", f"{_DRIVER}.abort", "if start.entry.has_decided(batch):"),

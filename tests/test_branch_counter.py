@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.exactly_once import driver
+from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.producer.sending import outcome
 from spark_kafka_sink.producer.sending.outcome import BatchFacts
@@ -24,7 +24,9 @@ DECIDE_OUTCOME = "producer.sending.outcome:decide_outcome"
 SPLIT = Branch("a batch is split", DECIDE_OUTCOME, "return Split()")
 EXPIRED = Branch("a batch has expired", DECIDE_OUTCOME, "if facts.is_expired:")
 NOT_EXPIRED = Branch("a batch has not expired", DECIDE_OUTCOME, "not facts.is_expired")
-LOGGED = Branch("an error is logged", "exactly_once.driver:_log_failure", "except KafkaSinkError as error:")
+LOGGED = Branch(
+    "an error is logged", "exactly_once.commit_errors:log_errors_after_commit", "except KafkaSinkError as error:"
+)
 FACTS = BatchFacts(
     record_count=2,
     failed_attempts=1,
@@ -72,7 +74,7 @@ def test_records_branch_when_its_block_is_entered() -> None:
 
 def test_records_branch_of_decorated_function() -> None:
     with counted_branches([LOGGED]):
-        with driver._log_failure(Entry("p"), "something else failed"):
+        with commit_errors.log_errors_after_commit(Entry("p"), "something else failed"):
             fail()
         assert take_reached() == {LOGGED.name}
 

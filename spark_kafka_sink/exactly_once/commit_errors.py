@@ -7,8 +7,9 @@ the log. The messages name the prefix: the name of the query or job, with which 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
@@ -19,8 +20,23 @@ from spark_kafka_sink.requests.transaction_description import TransactionDescrip
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
+_log = logging.getLogger(__name__)
+
 _MAX_LISTED = 20
 """Maximum number of transactions that a message lists."""
+MAY_STAY_OPEN_MESSAGE = (
+    "transactions of superseded task attempts may still be open. They end when they time out; until then, "
+    "read_committed readers wait for them"
+)
+JOB_NOT_RECORDED_MESSAGE = (
+    "this could not be recorded in the decision log. Readers are not affected, and you need not do anything; `pykafka "
+    "transactions` may continue to show the job"
+)
+_NAMED_JOB_NOT_RECORDED_MESSAGE = (
+    "this could not be recorded in the decision log. The next write with this prefix records it; if there is none "
+    "within a week, run `pykafka transactions finish`. If a task had several attempts, a transaction may stay open "
+    "until then or until it times out, and read_committed readers wait for it"
+)
 
 
 def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
@@ -307,8 +323,36 @@ def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
         yield
 
 
+def handle_errors_after_commit(entry: Entry, *, is_single_use: bool) -> AbstractContextManager[None]:
+    """Return the context for a block that records in the decision log that a batch is done.
+
+    It converts and raises a stream's errors, because the driver must stop if a newer driver has taken over. It logs a
+    job's errors, because the job has succeeded. If such an error made the job fail, a scheduler would run it again, and
+    a job without an idempotency key would write all of its rows twice.
+
+    `is_single_use`: whether only this job uses the prefix.
+    """
+    if entry.batch.query_id is not None:
+        return _convert_errors_after_commit(entry)
+    return log_errors_after_commit(
+        entry, JOB_NOT_RECORDED_MESSAGE if is_single_use else _NAMED_JOB_NOT_RECORDED_MESSAGE
+    )
+
+
 @contextmanager
-def convert_errors_after_commit(entry: Entry) -> Iterator[None]:
+def log_errors_after_commit(entry: Entry, consequence: str) -> Iterator[None]:
+    """Log errors in the block instead of raising them. The block is a step after a batch's commit.
+
+    `consequence`: the part of the message that says what the failed step leaves behind.
+    """
+    try:
+        yield
+    except KafkaSinkError as error:
+        _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, consequence, error)
+
+
+@contextmanager
+def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
     """Convert errors in the block to an ExactlyOnceError that says that the batch is committed.
 
     The block records in the decision log that a stream's batch is done.

@@ -31,8 +31,7 @@ why).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple
@@ -65,18 +64,6 @@ SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
 The limit is low, because the batch is already committed and the next one is waiting. The remaining transactions end
 with the next batch or when they time out.
 """
-_MAY_STAY_OPEN_MESSAGE = (
-    "transactions of superseded task attempts may still be open. They end when they time out; until then, "
-    "read_committed readers wait for them"
-)
-_NOT_RECORDED_MESSAGE = (
-    "this could not be recorded in the decision log. Readers are not affected, and you need not do anything; `pykafka "
-    "transactions` may continue to show the job"
-)
-_NAMED_JOB_NOT_RECORDED_MESSAGE = (
-    "this could not be recorded in the decision log. All rows are visible. The next write with this prefix records it; "
-    "if there is none within a week, run `pykafka transactions finish`"
-)
 
 
 class _CommittedBatch(NamedTuple):
@@ -85,7 +72,7 @@ class _CommittedBatch(NamedTuple):
     writer_state: WriterState
     """The state for the next record that the driver writes to the log."""
     superseded_transactions: Sequence[TransactionDescription] | None
-    """The transactions to abort, of task attempts that Spark did not accept. None if listing them failed."""
+    """The transactions to abort, of task attempts that Spark did not accept. None if they are not known."""
 
 
 class Driver:
@@ -250,7 +237,7 @@ class Driver:
         """
         if not transactions:  # there is nothing to decide
             if self._delivery.is_single_use:  # no later job would delete this job's entry
-                with _log_failure(start.entry, _NOT_RECORDED_MESSAGE):
+                with commit_errors.log_errors_after_commit(start.entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
                     self.abort(start, batch)
             return
         self._transactions.driver_number = start.entry.driver_number
@@ -322,29 +309,21 @@ class Driver:
         #      list contains no transaction of a newer driver's tasks.
         with commit_errors.convert_fencing_after_decision(entry):
             self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
-        with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
+        with commit_errors.log_errors_after_commit(entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
             superseded_transactions = self._transactions.list_task_transactions(committed_ids)
         may_have_open_transactions = superseded_transactions is None or bool(superseded_transactions)
         # The entry of a job without a name is deleted next if no transactions are open, so it need not say "done".
         if may_have_open_transactions or not self._delivery.is_single_use:
-            with self._handle_done_failure(entry):
+            is_recorded = False
+            with commit_errors.handle_errors_after_commit(entry, is_single_use=self._delivery.is_single_use):
                 writer_state = self._transactions.write_next_entry(
                     writer_state, entry, entry.as_done(), self._transactions.write
                 )
+                is_recorded = True
+            if not is_recorded and not self._delivery.is_single_use:  # a named job, whose error was logged
+                superseded_transactions = None  # the list may contain transactions of a newer driver's tasks
         return _CommittedBatch(writer_state, superseded_transactions)
-
-    def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
-        """Return a context in which to record that the batch is done. It raises a stream's errors and logs a job's.
-
-        A stream's driver must stop if a newer driver has taken over. A job, however, has succeeded. If this error
-        made it fail, a scheduler would run it again, and a job without an idempotency key would write all of its rows
-        twice.
-        """
-        if entry.batch.query_id is not None:
-            return commit_errors.convert_errors_after_commit(entry)
-        consequence = _NOT_RECORDED_MESSAGE if self._delivery.is_single_use else _NAMED_JOB_NOT_RECORDED_MESSAGE
-        return _log_failure(entry, consequence)
 
     def _abort_superseded_attempts(self, committed_batch: _CommittedBatch, entry: Entry) -> None:
         """Abort the transactions of task attempts that Spark did not accept. Log errors instead of raising them.
@@ -352,13 +331,13 @@ class Driver:
         Then delete the entry of a job without a name. If transactions may still be open, keep the entry, because
         `pykafka transactions` needs it to find out whether the job was decided.
         """
-        if committed_batch.superseded_transactions is None:  # listing them failed, so some may still be open
+        if committed_batch.superseded_transactions is None:  # an earlier step failed, and logged a warning
             return
-        with _log_failure(entry, _MAY_STAY_OPEN_MESSAGE):
+        with commit_errors.log_errors_after_commit(entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
             transactions = committed_batch.superseded_transactions
             self._transactions.abort_task_transactions(transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
             if self._delivery.is_single_use:
-                with _log_failure(entry, _NOT_RECORDED_MESSAGE):
+                with commit_errors.log_errors_after_commit(entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
                     self._transactions.delete_entry(committed_batch.writer_state)
 
     def _find_commit_error(
@@ -482,17 +461,3 @@ def _can_keep_epoch(description: TransactionDescription, transaction_version: in
     must call `fence`, which switches to the next driver id.
     """
     return transaction_version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH
-
-
-@contextmanager
-def _log_failure(entry: Entry, consequence: str) -> Iterator[None]:
-    """Log errors of the steps that follow a batch's commit, instead of raising them.
-
-    The rows are already visible. A job that failed now would be run again, and would write them twice.
-
-    `consequence`: the part of the message that says what the failed step leaves behind.
-    """
-    try:
-        yield
-    except KafkaSinkError as error:
-        _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, consequence, error)

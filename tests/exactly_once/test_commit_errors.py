@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,7 @@ FENCED = build_fenced_error("p-driver")
 DISCONNECTED = DisconnectedError("broker 1 closed the connection")
 
 Context = Callable[[Entry], AbstractContextManager[None]]
+handle_errors_after_commit: Context = partial(commit_errors.handle_errors_after_commit, is_single_use=False)
 
 
 def convert(context: Context, entry: Entry, error: KafkaSinkError) -> KafkaSinkError:
@@ -31,6 +33,10 @@ def convert(context: Context, entry: Entry, error: KafkaSinkError) -> KafkaSinkE
     with pytest.raises(KafkaSinkError) as raised, context(entry):
         raise error
     return raised.value
+
+
+def raise_error(error: KafkaSinkError) -> None:
+    raise error
 
 
 def chained_error() -> KafkaSinkError:
@@ -44,7 +50,7 @@ def chained_error() -> KafkaSinkError:
     [
         (commit_errors.convert_fencing_before_decision, "batch 7 of query q was not committed: a newer driver has"),
         (commit_errors.convert_fencing_after_decision, "batch 7 of query q is decided, but a newer driver has"),
-        (commit_errors.convert_errors_after_commit, "batch 7 of query q is committed, but a newer driver has"),
+        (handle_errors_after_commit, "batch 7 of query q is committed, but a newer driver has"),
     ],
 )
 @pytest.mark.parametrize("error", [FENCED, chained_error()], ids=["fenced", "caused by fencing"])
@@ -63,10 +69,24 @@ def test_does_not_convert_other_errors_before_the_commit(context: Context) -> No
 
 
 def test_other_error_after_the_commit_reports_visible_rows() -> None:
-    converted = convert(commit_errors.convert_errors_after_commit, STREAM, DISCONNECTED)
+    converted = convert(handle_errors_after_commit, STREAM, DISCONNECTED)
     assert isinstance(converted, ExactlyOnceError)
     assert "is committed (prefix p) and all of its rows are visible" in str(converted)
     assert converted.__cause__ is DISCONNECTED
+
+
+@pytest.mark.parametrize(
+    ("is_single_use", "consequence"),
+    [(True, "Readers are not affected"), (False, "read_committed readers wait for it")],
+    ids=["without a name", "with a name"],
+)
+def test_error_after_the_commit_of_job_is_logged(
+    consequence: str, caplog: pytest.LogCaptureFixture, *, is_single_use: bool
+) -> None:
+    with commit_errors.handle_errors_after_commit(JOB, is_single_use=is_single_use):
+        raise_error(FENCED)
+    assert "the job is committed (prefix p), but this could not be recorded" in caplog.text
+    assert consequence in caplog.text
 
 
 def test_only_jobs_without_key_must_not_be_run_again() -> None:

@@ -14,14 +14,16 @@ from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceErr
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
+    BOTH_TASKS,
     LOG,
     PREFIX,
     Query,
@@ -53,6 +55,29 @@ def test_retried_start_aborts_transactions_left_open_after_its_claim(query: Quer
     assert list_open_ids(query.broker) == []
     successor.commit(start, 0, successor.write_tasks(start, 0))
     assert read_values(query.broker) == rows(0)
+
+
+def test_suspended_job_does_not_abort_transactions_of_next_job(query: Query) -> None:
+    """The older job is suspended before it commits the tasks' transactions. It cannot record then that it is done."""
+    older, newer = query, query.with_new_driver()
+    older_batch, newer_batch = Batch(key="0", scope="t"), Batch(key="1", scope="t")
+    older_start = older.begin()
+    older_transactions = older.write_tasks(older_start, 0)
+    resume = QueryTransactions.commit
+    newer_job: list[tuple[BatchStart, list[TransactionIdentity]]] = []
+
+    def run_newer_job(*arguments: Any, **named: Any) -> dict[str, BrokerError]:
+        with patch.object(QueryTransactions, "commit", resume):
+            newer_start = newer.begin()
+            newer_job.append((newer_start, newer.write_tasks(newer_start, 1)))
+        return resume(*arguments, **named)
+
+    with patch.object(QueryTransactions, "commit", run_newer_job), Driver(older.delivery) as driver:
+        driver.commit(older_start, older_batch, older_transactions, BOTH_TASKS)
+    ((newer_start, newer_transactions),) = newer_job
+    with Driver(newer.delivery) as driver:
+        driver.commit(newer_start, newer_batch, newer_transactions, BOTH_TASKS)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_commit_of_older_driver_fails_when_fenced(query: Query) -> None:
