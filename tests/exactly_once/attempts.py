@@ -25,6 +25,9 @@ class Attempt:
     """A task attempt, with the rows that it has written and its result."""
 
     driver: str
+    """The actor whose batch this is."""
+    driver_name: str
+    """The driver name under which the actor began the batch."""
     batch: int
     partition: int
     attempt: int
@@ -50,8 +53,9 @@ class Attempt:
 
 @dataclass
 class TransactionEnd:
-    """The end of a transaction, with the name of the actor that requested it."""
+    """The end of a transaction."""
 
     requested_by: str
+    """The driver name of the actor that requested the end; the name of the actor if it is no driver."""
     identity: Identity
     commit: bool

@@ -4,6 +4,7 @@
     python -m tests.exactly_once.explorer --seed 17           replays one seed and prints its schedule
     python -m tests.exactly_once.explorer --require-branches  fails if no run reaches one of the rare branches
     python -m tests.exactly_once.explorer --every 2           plays all schedules with at most 2 switches and 1 fault
+    python -m tests.exactly_once.explorer --jobs              each batch is a batch job with an idempotency key
     python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 kill"
                                                               replays one of these in transaction version 1
 
@@ -45,6 +46,7 @@ from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once import operations
+from spark_kafka_sink.exactly_once.entries import WriterKind
 from tests.branch_counter import BranchCounts, counted_branches, report_counts, take_reached
 from tests.exactly_once.changes import (
     FAULT_KINDS,
@@ -113,6 +115,7 @@ class Run:
         marker_delay_ms: float = MARKER_DELAY_MS,
         source_replay: SourceReplay = SourceReplay.SAME_ROWS,
         registered: bool = True,
+        writer_kind: WriterKind = WriterKind.STREAM,
     ) -> None:
         """`version`: transaction version. `intervention`: a key of OPERATIONS, STOP_QUERY, or none."""
         self.is_explored: Callable[[int], bool] | None = None
@@ -123,6 +126,7 @@ class Run:
             marker_delay_ms=marker_delay_ms,
             source_replay=source_replay,
             registered=registered,
+            writer_kind=writer_kind,
         )
         self.steps: list[Step] = []
         """The points after the last change."""
@@ -228,6 +232,7 @@ def explore_all(  # noqa: PLR0913 - one keyword for each bound
     max_faults: int = 1,
     kinds: Sequence[str] = (KILL,),
     batches: int = 2,
+    writer_kind: WriterKind = WriterKind.STREAM,
     part: tuple[int, int] = (0, 1),
     report_progress: Callable[[Exploration], None] = lambda exploration: None,
 ) -> Exploration:
@@ -244,7 +249,7 @@ def explore_all(  # noqa: PLR0913 - one keyword for each bound
         changes = pending.pop()
         faults = sum(change.is_fault for change in changes)
         budget = max_switches - (len(changes) - faults), max_faults - faults
-        run = Run(version, changes, batches=batches)
+        run = Run(version, changes, batches=batches, writer_kind=writer_kind)
         run.is_explored = partial(_is_explored, explored, budget)
         exploration.schedules += 1
         try:
@@ -285,7 +290,7 @@ def _iterate_next_changes(run: Run, switches_left: int, faults_left: int, kinds:
 # --- seeds
 
 
-def draw_run(seed: int) -> tuple[Run, Callable[[], object]]:
+def draw_run(seed: int, writer_kind: WriterKind = WriterKind.STREAM) -> tuple[Run, Callable[[], object]]:
     """Draw a run from its seed. Return the run and a function that plays it.
 
     The order of the draws determines the run of a seed. Later additions draw from `later_random`, so that the pinned
@@ -298,12 +303,16 @@ def draw_run(seed: int) -> tuple[Run, Callable[[], object]]:
     marker_delay_ms = random.choice((0.0, 5.0, MARKER_DELAY_MS, MARKER_DELAY_MS))
     source_replay = random.choice((SourceReplay.SAME_ROWS, *SourceReplay))
     registered = source_replay is not SourceReplay.SAME_ROWS or later_random.choice((True, True, True, False))
+    if writer_kind is WriterKind.JOB:  # Spark does not stop jobs, and each job has its own driver name.
+        intervention = "" if intervention == STOP_QUERY else intervention
+        registered = True
     run = Run(
         version,
         intervention=intervention,
         marker_delay_ms=marker_delay_ms,
         source_replay=source_replay,
         registered=registered,
+        writer_kind=writer_kind,
     )
     run.simulation.late_tasks = later_random.choice(((0,), (1,), (0, 1)))
     epoch_random = Random(f"{seed}, and its epochs")
@@ -322,10 +331,14 @@ def draw_run(seed: int) -> tuple[Run, Callable[[], object]]:
 
 
 def explore_seed(
-    seed: int, invariants: Sequence[Callable[[Simulation], None]] = INVARIANTS, histories: Path | None = None
+    seed: int,
+    invariants: Sequence[Callable[[Simulation], None]] = INVARIANTS,
+    *,
+    histories: Path | None = None,
+    writer_kind: WriterKind = WriterKind.STREAM,
 ) -> None:
     """Play the run of a seed, and check the invariants. `histories`: the folder of `record_simulation`, if any."""
-    run, play = draw_run(seed)
+    run, play = draw_run(seed, writer_kind)
     with nullcontext() if histories is None else record_simulation(run.simulation.scheduler, f"seed {seed}", histories):
         play()
     for invariant in invariants:
@@ -335,10 +348,10 @@ def explore_seed(
 # --- the command
 
 
-def _replay(version: int, changes: str) -> int:
+def _replay(version: int, changes: str, writer_kind: WriterKind) -> int:
     """Replay the run with these changes ("31 driver-2, 40 kill"). Return the exit status."""
     parts = (part.strip().split(" ", 1) for part in changes.split(",") if part.strip())
-    run = Run(version, tuple(Change(int(point), text) for point, text in parts))
+    run = Run(version, tuple(Change(int(point), text) for point, text in parts), writer_kind=writer_kind)
     return 0 if _play_and_print(run, run.play) else 1
 
 
@@ -357,6 +370,7 @@ def _explore_version(options: argparse.Namespace, version: int) -> Exploration:
             max_faults=options.faults,
             kinds=tuple(options.kinds),
             batches=options.batches,
+            writer_kind=options.writer_kind,
             part=(first, step),
             report_progress=report_progress,
         )
@@ -398,6 +412,14 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--part", default="0:1", metavar="M:N", help="with --every: play every N-th first change, from the M-th on"
     )
+    parser.add_argument(
+        "--jobs",
+        dest="writer_kind",
+        action="store_const",
+        const=WriterKind.JOB,
+        default=WriterKind.STREAM,
+        help="each batch is a batch job with an idempotency key, not a micro-batch of a stream",
+    )
     parser.add_argument("--batches", type=int, default=2, help="with --every: number of batches (default: 2)")
     parser.add_argument(
         "--replay", nargs=2, metavar=("VERSION", "CHANGES"), help="replay the schedule that a failure has printed"
@@ -408,14 +430,15 @@ def _parse_options() -> argparse.Namespace:
 def main() -> int:
     options = _parse_options()
     if options.replay is not None:
-        return _replay(int(options.replay[0]), options.replay[1])
+        return _replay(int(options.replay[0]), options.replay[1], options.writer_kind)
     if options.seed is not None:
-        run, play = draw_run(options.seed)
+        run, play = draw_run(options.seed, options.writer_kind)
         return 0 if _play_and_print(run, play) else 1
     if options.every is None:
         if options.histories is not None:
             delete_histories(options.histories)
-        return explore_seeds(partial(explore_seed, histories=options.histories), EXACTLY_ONCE_BRANCHES, options)
+        explore = partial(explore_seed, histories=options.histories, writer_kind=options.writer_kind)
+        return explore_seeds(explore, EXACTLY_ONCE_BRANCHES, options)
     failure_count, counts = 0, BranchCounts(EXACTLY_ONCE_BRANCHES)
     versions = (1, 2)
     with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:

@@ -16,6 +16,7 @@ from tests.exactly_once.simulation import (
     TOPIC,
     Simulation,
     SourceReplay,
+    find_batch_number,
 )
 from tests.history import History, Outcome, Write
 
@@ -59,7 +60,7 @@ def older_drivers_change_nothing_after_a_newer_start(simulation: Simulation) -> 
     assert generations == sorted(generations), f"the log returns to an older driver: {generations}"
     if not simulation.registered:
         return  # Each batch has its own driver name, so an actor that started first may have the newer driver.
-    drivers = {attempt.identity: attempt.driver for attempt in simulation.attempts}
+    drivers = {attempt.identity: attempt.driver_name for attempt in simulation.attempts}
     decided_identities = _find_decided_identities(simulation)
     started = simulation.started_drivers
     for end in simulation.transaction_ends:
@@ -82,7 +83,7 @@ def current_driver_does_not_give_up(simulation: Simulation) -> None:
     """
     if simulation.scheduler.has_killed_actor or simulation.was_stopped:
         return
-    entries = [entry for entry in simulation.read_entries() if entry.driver_name != LAST_DRIVER]
+    entries = [entry for entry in simulation.read_entries() if simulation.find_actor(entry) != LAST_DRIVER]
     current = simulation.find_actor(entries[-1]) if entries else ""
     error = simulation.errors.get(current)
     gave_up = error is not None and any(text in str(error) for text in ("newer driver", "in favor of another driver"))
@@ -129,7 +130,9 @@ def skipped_batches_are_decided(simulation: Simulation) -> None:
     for driver, number in simulation.committed_batches:
         assert number in decided, f"{driver} reports batch {number} as committed, and it was never decided"
     summaries = {
-        entry.batch.batch_id: entry.summary for entry in simulation.read_entries() if entry.summary is not None
+        find_batch_number(entry.batch): entry.summary
+        for entry in simulation.read_entries()
+        if entry.summary is not None
     }
     for driver, number, summary in simulation.skipped_batches:
         assert simulation.tolerates_mismatch(driver) or summaries[number].has_same_row_counts(summary), (

@@ -65,11 +65,13 @@ class Simulation:
         marker_delay_ms: float = 0.0,
         source_replay: SourceReplay = SourceReplay.SAME_ROWS,
         registered: bool = True,
+        writer_kind: WriterKind = WriterKind.STREAM,
     ) -> None:
         """`version`: transaction version of the cluster. `batches`: number of batches that the query writes.
 
         `late_tasks`: tasks that have a second, late attempt in each batch. `marker_delay_ms`: see Delays. `registered`:
         whether each start of the query has its own driver name. Without `register`, all starts share one name.
+        `writer_kind`: JOB lets each start run a job for each batch, with the batch's number as its idempotency key.
         """
         self.system = FakeSystem()
         self.scheduler = Scheduler(self.system)
@@ -77,6 +79,7 @@ class Simulation:
         self.batches = batches
         self.late_tasks = late_tasks
         self.registered = registered
+        self.writer_kind = writer_kind
         self.source_replay = source_replay
         self.hand_over_epoch = query_transactions.HAND_OVER_EPOCH
         """The first epoch under which a driver hands over to the next driver id."""
@@ -86,7 +89,7 @@ class Simulation:
         """The batch with which the next start of the query begins."""
         self.attempts: list[Attempt] = []
         self.started_drivers: list[str] = []
-        """The drivers that have begun a batch, in the order of their first batch."""
+        """The names of the drivers that have begun a batch, in the order of their first batch."""
         self.errors: dict[str, KafkaSinkError] = {}
         """The error with which a driver or an operator failed, by actor."""
         self.actors_without_claim: set[str] = set()
@@ -101,12 +104,10 @@ class Simulation:
         self.delays = Delays(self.cluster, marker_delay_ms)
         self.log_read_faults = LogReadFaults(self.cluster, self.scheduler, LOG)
         self._actor_by_driver_name: dict[str, str] = {}
+        self._driver_name_by_actor: dict[str, str] = {}  # the name under which the actor began its last batch
         self._processes = ProcessStates()
-        self._entries_end = (-1, -1)
-        """Log end offset and last stable offset at which `_entries` was read."""
-        self._entries: list[Entry] = []
-        self._log_hashes: dict[tuple[str, int], tuple[int, int]] = {}
-        """(end offset, hash of the batches before it) by topic-partition."""
+        self._entries = _CommittedEntries(self.cluster)
+        self._log_hashes: dict[tuple[str, int], tuple[int, int]] = {}  # (end offset, hash of the log) by partition
         self._observe_coordinator()
         self.scheduler.before_resume = self._processes.switch_to
 
@@ -138,11 +139,12 @@ class Simulation:
             self.errors[name] = error
 
     def run_batch(self, actor: Actor, name: str, number: int) -> None:
-        start = self.begin_batch(actor, name)
-        if name not in self.started_drivers:
-            self.started_drivers.append(name)
+        start = self.begin_batch(actor, name, number)
+        driver_name = self._driver_name_by_actor[name]
+        if driver_name not in self.started_drivers:
+            self.started_drivers.append(driver_name)
         attempts = self.run_tasks(actor, name, start, number)
-        batch = Batch(QUERY, number)
+        batch = Batch(QUERY, number) if self.writer_kind is WriterKind.STREAM else Batch(key=str(number), scope=TOPIC)
         summary = BatchSummary.from_row_counts({TOPIC: TASKS * TASKS * self.rows_per_partition(name)}, 0)
         try:
             for attempt in attempts:
@@ -160,12 +162,15 @@ class Simulation:
                 driver.abort(start, batch)
             raise
 
-    def begin_batch(self, actor: Actor, name: str) -> BatchStart:
+    def begin_batch(self, actor: Actor, name: str, number: int) -> BatchStart:
         """Begin a batch. If the driver gives up before its claim, record that."""
         generations = self._find_claimed_generations(name)
+        driver_name = self._build_driver_name(name, number)
+        self._actor_by_driver_name[driver_name] = name
+        self._driver_name_by_actor[name] = driver_name
         try:
             with Driver(self.delivery, system=actor.system) as driver:
-                return driver.begin(self.build_driver_name(name))
+                return driver.begin(driver_name)
         except KafkaSinkError:
             if self._find_claimed_generations(name) == generations:
                 self.actors_without_claim.add(name)
@@ -176,8 +181,11 @@ class Simulation:
 
     def run_tasks(self, actor: Actor, name: str, start: BatchStart, number: int) -> list[Attempt]:
         """Run all tasks of a batch. Return the attempt of each task that Spark accepts: the first that succeeded."""
-        attempts = [Attempt(name, number, partition, 0, []) for partition in range(TASKS)]
-        late_attempts = {partition: Attempt(name, number, partition, 1, []) for partition in self.late_tasks}
+        driver_name = self._driver_name_by_actor[name]
+        attempts = [Attempt(name, driver_name, number, partition, 0, []) for partition in range(TASKS)]
+        late_attempts = {
+            partition: Attempt(name, driver_name, number, partition, 1, []) for partition in self.late_tasks
+        }
         for attempt in (*attempts, *late_attempts.values()):
             self.attempts.append(attempt)
             self.scheduler.add(attempt.name, self._attempt_runner(start, attempt), suspended=attempt.attempt > 0)
@@ -194,7 +202,7 @@ class Simulation:
                 self.run_attempt(actor, start, attempt)
             except KafkaSinkError as error:
                 attempt.error = error
-                attempt.is_superseded = self.registered and self.started_drivers[-1] != attempt.driver
+                attempt.is_superseded = self.registered and self.started_drivers[-1] != attempt.driver_name
             finally:
                 attempt.has_ended = True
 
@@ -214,7 +222,8 @@ class Simulation:
     # --- actions of a task attempt
 
     def run_attempt(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
-        write = ExactlyOnceWrite(self.delivery, start, is_stream=True)
+        delivery = self.build_delivery(PREFIX, idempotency_key=str(attempt.batch))
+        write = ExactlyOnceWrite(delivery, start, is_stream=self.writer_kind is WriterKind.STREAM)
         task_attempt_id = len(self.attempts)
         task = TaskIdentity(
             attempt.partition, attempt.attempt, task_attempt_id, 0, query_id=QUERY, batch_id=str(attempt.batch)
@@ -242,13 +251,13 @@ class Simulation:
 
     # --- names of drivers
 
-    def build_driver_name(self, actor: str) -> str:
-        """Return the driver name under which this actor begins a batch."""
+    def _build_driver_name(self, actor: str, number: int) -> str:
+        """Return the driver name under which this actor begins this batch."""
+        if self.writer_kind is WriterKind.JOB:
+            return f"{actor}, job {number}"
         if self.registered or actor == LAST_DRIVER:  # The last start runs in another Spark application.
             return actor
-        driver_name = build_driver_name(None)
-        self._actor_by_driver_name[driver_name] = actor
-        return driver_name
+        return build_driver_name(None)
 
     def find_actor(self, entry: Entry) -> str:
         """Return the actor that is the driver of the entry, or else the driver name in the entry."""
@@ -285,44 +294,40 @@ class Simulation:
     def delivery(self) -> Delivery:
         return self.build_delivery(PREFIX)
 
-    def build_delivery(self, prefix: str) -> Delivery:
+    def build_delivery(self, prefix: str, idempotency_key: str | None = None) -> Delivery:
+        """Return the settings of the query, or of a job with this key."""
+        is_job = self.writer_kind is WriterKind.JOB
         return Delivery(
             parse_client_config(self.options),
             prefix,
-            ExactlyOnceOptions(prefix, log_topic=LOG, transaction_timeout_ms=TIMEOUT_MS),
-            checkpoint=CHECKPOINT,
-            writer_kind=WriterKind.STREAM,
+            ExactlyOnceOptions(
+                prefix,
+                idempotency_key=idempotency_key if is_job else None,
+                log_topic=LOG,
+                transaction_timeout_ms=TIMEOUT_MS,
+            ),
+            checkpoint="" if is_job else CHECKPOINT,
+            scope=TOPIC if is_job else "",
+            writer_kind=self.writer_kind,
         )
 
     # --- state
 
     def read_entries(self) -> list[Entry]:
         """Return all committed entries of the query in the decision log, oldest first."""
-        log = self.cluster.log(LOG, 0)
-        end = log.log_end_offset, log.last_stable_offset
-        if self._entries_end != end:
-            self._entries_end, self._entries = end, self._decode_entries()
-        return self._entries
-
-    def _decode_entries(self) -> list[Entry]:
-        records = self.cluster.table(LOG, 0, committed=True)
-        entries: list[Entry] = []
-        for key, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
-            if key in (PREFIX.encode(), build_claim_key(PREFIX)) and value is not None:
-                with contextlib.suppress(DecodeError):  # The value of a foreign record is not an entry.
-                    entries.append(decode_entry(PREFIX.encode(), value))
-        return entries
+        return self._entries.read()
 
     def decided_transactions(self) -> dict[int, list[frozenset[Identity]]]:
         """Return the decided transactions by batch. A batch that was decided again has several sets of them."""
         decided: dict[int, list[frozenset[Identity]]] = {}
         for entry in self.read_entries():
-            if entry.state is EntryState.DECIDED and entry.batch.batch_id is not None:
+            number = find_batch_number(entry.batch)
+            if entry.state is EntryState.DECIDED and number is not None:
                 identities = frozenset(
                     (transaction.transactional_id, transaction.producer_id, transaction.epoch)
                     for transaction in entry.transactions
                 )
-                decisions = decided.setdefault(entry.batch.batch_id, [])
+                decisions = decided.setdefault(number, [])
                 if identities not in decisions:
                     decisions.append(identities)
         return decided
@@ -373,7 +378,7 @@ class Simulation:
         return any(
             attempt.identity in open_identities or self._may_begin_transaction(attempt)
             for attempt in self.attempts
-            if attempt.batch == entry.batch.batch_id
+            if attempt.batch == find_batch_number(entry.batch)
         )
 
     def _may_begin_transaction(self, attempt: Attempt) -> bool:
@@ -400,12 +405,43 @@ class Simulation:
 
         def recording(transaction: Any, epoch: int, *, commit: bool) -> None:
             current = self.scheduler.current
-            requested_by = self.delays.current_sender or (current.name if current else "")
+            sender = self.delays.current_sender or (current.name if current else "")
+            requested_by = self._driver_name_by_actor.get(sender, sender)
             identity = transaction.transactional_id, transaction.producer_id, transaction.epoch
             self.transaction_ends.append(TransactionEnd(requested_by, identity, commit))
             write_end(transaction, epoch, commit=commit)
 
         coordinator._write_or_defer_markers = recording  # type: ignore[method-assign]
+
+
+class _CommittedEntries:
+    """The committed entries of the query in the decision log. They are decoded again only if the log has changed."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._entries: list[Entry] = []
+        self._decoded_end = (-1, -1)  # log end offset and last stable offset
+
+    def read(self) -> list[Entry]:
+        log = self._cluster.log(LOG, 0)
+        end = log.log_end_offset, log.last_stable_offset
+        if self._decoded_end != end:
+            self._decoded_end, self._entries = end, self._decode()
+        return self._entries
+
+    def _decode(self) -> list[Entry]:
+        records = self._cluster.table(LOG, 0, committed=True)
+        entries: list[Entry] = []
+        for key, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
+            if key in (PREFIX.encode(), build_claim_key(PREFIX)) and value is not None:
+                with contextlib.suppress(DecodeError):  # The value of a foreign record is not an entry.
+                    entries.append(decode_entry(PREFIX.encode(), value))
+        return entries
+
+
+def find_batch_number(batch: Batch) -> int | None:
+    """Return the number of a batch, or None for the batch of an entry that was never decided."""
+    return batch.batch_id if batch.key is None else int(batch.key)
 
 
 def _create_cluster(system: FakeSystem, nodes: int, version: int, seed: int) -> SimulatedCluster:

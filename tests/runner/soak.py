@@ -42,6 +42,7 @@ def list_stages(pyspark_versions: Sequence[str]) -> list[Part]:
         _explorer("producer-seeds", "producer.explorer", *_SEEDS),
         _explorer("transaction-seeds", "producer.transaction_explorer", *_SEEDS),
         _explorer("exactly-once-seeds", "exactly_once.explorer", *_SEEDS, "--histories", str(HISTORIES)),
+        _explorer("exactly-once-job-seeds", "exactly_once.explorer", "--jobs", "--seeds", "0:20000"),
         Part(
             "linearizability",
             ["sh", "-c", f"go -C tools/linearizability run . {HISTORIES}/*.jsonl"],

@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from spark_kafka_sink.exactly_once import query_transactions
+from spark_kafka_sink.exactly_once.entries import WriterKind
 from tests.exactly_once import rules
 from tests.exactly_once.changes import (
     KILL,
@@ -61,6 +62,8 @@ GAVE_UP_BEFORE_CLAIM_SEED = 17551
 """A seed in which a driver fences a newer one, and then gives up before its claim for a second batch."""
 PINNED_SEEDS = (LATE_REQUEST_SEED, GAVE_UP_BEFORE_CLAIM_SEED)
 SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values()), *PINNED_SEEDS})
+SUSPENDED_JOB_SEEDS = (627, 1194)
+"""Seeds in which a job is suspended after its decision, and lists the transactions of the next job with its prefix."""
 MAX_SEARCHED_SEED = 300
 STALE_CLAIMS: tuple[Changes, ...] = (
     (Change(33, KILL), Change(39, f"{STALE_READ} 2 2"), Change(55, KILL)),
@@ -76,6 +79,12 @@ REPEATED_FENCING_SEEDS = (1033, 2836)
 def test_rows_are_read_exactly_once_in_schedule_of_seed(seed: int) -> None:
     """A failure names the seed, which `python -m tests.exactly_once.explorer --seed` replays."""
     explore_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [*range(5), *SUSPENDED_JOB_SEEDS])
+def test_rows_of_jobs_are_read_exactly_once_in_schedule_of_seed(seed: int) -> None:
+    """A failure names the seed, which `python -m tests.exactly_once.explorer --jobs --seed` replays."""
+    explore_seed(seed, writer_kind=WriterKind.JOB)
 
 
 @pytest.mark.parametrize("version", [1, 2])
