@@ -238,7 +238,7 @@ class RecordFutures:
             _SharedOutcome(row_indices, partition=-1 if partition is None else partition, error=error)
         )
         if interruption is not None:
-            raise interruption from None
+            raise interruption from interruption.__cause__
         return SendFuture(self, row_index)
 
     def find_record_outcome(self, row_index: int) -> RecordMetadata | Exception | None:

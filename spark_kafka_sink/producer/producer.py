@@ -518,7 +518,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 check_open=transaction_check,
             )
         except KafkaSinkError as error:
-            raise self._add_buffer_hint(error) from None
+            reported_error = self._add_buffer_hint(error)
+            raise reported_error from reported_error.__cause__
         except BaseException as append_error:
             # Usually a KeyboardInterrupt, after which it is unknown whether the record is staged.
             self._sender.handle_interrupted_append("send()", append_error)
@@ -680,4 +681,5 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             return self._topic_waiter.await_partitions(topic, now_ms, partition)
         except ProducerClosedError:
-            raise self._build_closed_error() from None
+            closed_error = self._build_closed_error()
+            raise closed_error from closed_error.__cause__

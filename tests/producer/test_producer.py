@@ -16,6 +16,7 @@ from pyspark.serializers import CloudPickleSerializer
 
 from spark_kafka_sink.errors import (
     BrokerError,
+    DeliveryError,
     IllegalStateError,
     InvalidRecordError,
     KafkaSinkError,
@@ -218,6 +219,43 @@ def test_a_closed_producer_refuses_and_can_be_closed_again() -> None:
     producer.close()
     with pytest.raises(ProducerClosedError):
         producer.send(ProducerRecord("t", b"v"))
+
+
+def test_failure_while_a_call_waits_for_its_topic_is_the_cause_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, producer = simulated()
+    failure = codes.build_broker_error(codes.CLUSTER_AUTHORIZATION_FAILED)
+
+    def fail_while_waiting(*_: object) -> None:
+        get_sender(producer).fatal_error = failure
+        raise ProducerClosedError("The producer was closed.")
+
+    monkeypatch.setattr(producer._topic_waiter, "await_partitions", fail_while_waiting)
+    with pytest.raises(ProducerClosedError, match="The producer failed permanently: ") as caught:
+        producer.send(ProducerRecord("t", b"v"))
+    assert caught.value.__cause__ is failure
+
+
+def test_error_of_a_record_that_cannot_be_staged_keeps_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, producer = simulated()
+    cause = OSError("gone")
+
+    def reject_record(*_: object, **__: object) -> None:
+        raise DeliveryError("not now") from cause
+
+    monkeypatch.setattr(producer._accumulator, "append_record", reject_record)
+    assert send_and_get_error(producer, ProducerRecord("t", b"v")).__cause__ is cause
+
+
+def test_interrupt_raised_by_callback_of_invalid_record_keeps_its_cause() -> None:
+    _, producer = simulated()
+    cause = OSError("gone")
+
+    def interrupt(_metadata: RecordMetadata | None, _error: Exception | None) -> None:
+        raise KeyboardInterrupt from cause
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        producer.send(ProducerRecord("t", b"v", partition=9), interrupt)
+    assert caught.value.__cause__ is cause
 
 
 def test_close_with_a_timeout_fails_what_is_left_and_gives_its_memory_back() -> None:
