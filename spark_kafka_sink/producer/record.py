@@ -141,7 +141,7 @@ def validate_record(record: object) -> ProducerRecord:
 
 
 def compute_max_headers_bytes(headers: Headers | None) -> int:
-    """Return an upper bound of the encoded size of the headers in bytes, including their count."""
+    """Return an upper bound on the encoded size of the headers in bytes, including their count."""
     if not headers:
         return _MAX_VARINT_BYTES
     # Each header consists of two lengths, a key and a value.
