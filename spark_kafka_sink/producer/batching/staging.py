@@ -69,7 +69,7 @@ batches. There is a limit because each split visits all entries of the stage, an
 more and more entries."""
 _MAX_UNASSIGNED_BATCHES = 4
 """Single records are assigned to partitions once they would fill this many batches, but the first records of a stage
-once they would fill one batch. To assign even a few records costs as much as staging a hundred."""
+once they would fill one batch. Assigning even a few records costs as much as staging a hundred."""
 ASSIGNMENT_DELAY_MS = 5.0
 """Delay after which the sender thread assigns single records that may fill a batch. If the caller sends without pauses,
 it reaches four batches before that, and assigns the records on its own thread."""
