@@ -2,9 +2,9 @@
 
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
-A *call* is one call of send_columns(), with rows of one topic. It is pending until its result has been collected.
-With each call, the user of the writer passes a context, an object that is returned with the result. A Spark task passes
-the rows, which it needs for errors and dead letters. send_table() passes the positions of the rows in the table.
+A *call* is one call of send_columns(), with rows of one topic. It is pending until its result has been collected. With
+each call, the user of the writer passes a context, an object that is returned with the result. A Spark task passes the
+rows, which it needs for errors and dead letters. send_table() passes the positions of the rows in the table.
 
 Pending calls and their contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above
 that limit, the writer waits for the oldest results, so that memory stays bounded even if a stream is endless or the

@@ -350,8 +350,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """The future of all rows of one send_columns() call.
 
     Both the calling thread and the sender thread add outcomes, so _lock guards the fields. The stored ranges are kept
-    as
-    they arrive, and merged only when the property `partitions` of the result is read.
+    as they arrive. They are merged only when the property `partitions` of the result is read.
     """
 
     future_bytes_per_row = 0

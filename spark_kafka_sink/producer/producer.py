@@ -520,6 +520,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 check_open=transaction_check,
             )
         except KafkaSinkError as error:
+            # If the error gets a hint, it is a new error, which replaces the original one.
             raise self._add_buffer_hint(error) from None
         except BaseException as append_error:
             # Usually a KeyboardInterrupt, after which we cannot tell whether the record is staged.
@@ -678,9 +679,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _await_topic(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Return metadata with the topic's partitions, including `partition` unless it is None.
 
-        Wait until max.block.ms after `now_ms`. Raise any error that TopicMetadataWaiter.await_partitions raises.
+        Wait until max.block.ms after `now_ms`. Raise the errors of TopicMetadataWaiter.await_partitions.
         """
         try:
             return self._topic_waiter.await_partitions(topic, now_ms, partition)
         except ProducerClosedError:
+            # Replace the waiter's error, which does not say why the producer has ended.
             raise self._build_closed_error() from None

@@ -74,6 +74,8 @@ class DigestCollector:
         end_positions = row_counts.cumsum()
         first_positions = end_positions - row_counts
         indices_in_group = np.arange(int(end_positions[-1])) + np.repeat(starts - first_positions, row_counts)
+        # reduceat() adds up the hashes of each range. Several ranges may have the same partition, so use np.add.at():
+        # `+=` with an array of partitions would add only one of them.
         hash_halves = split_hashes(hashes[row_indices[indices_in_group]])
         range_sums = np.stack([np.add.reduceat(half, first_positions) for half in hash_halves], axis=1)
         np.add.at(self._get_sums(topic, int(partitions.max()) + 1), partitions, range_sums)

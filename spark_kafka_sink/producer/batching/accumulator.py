@@ -345,9 +345,9 @@ class RecordAccumulator:
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return how many bytes to reserve for rows.
 
-        The rows need either their staged size or their encoded size at a time, so the larger of the two counts. The
-        encoded size counts once for each copy that exists at the same time (two with compression). The overhead is
-        added.
+        The result is the overhead plus the larger of two sizes: that of the staged rows, and that of all encoded copies
+        which exist at the same time (two with compression). Only the larger one is needed, because the rows are never
+        counted in both forms.
 
         `encoded_bytes`: upper bound on the rows' encoded size.
         `staged_bytes`: size of the rows while they are staged.
@@ -685,8 +685,8 @@ class RecordAccumulator:
         try:
             with self._lock:
                 self._incomplete_batches.begin_flush(flush)
-                # If rows are still staged, the sender decides which batches the flush waits for, once it has put
-                # those rows into batches (`fill_and_find_ready_nodes`).
+                # If rows are still staged, the sender decides which batches the flush waits for, once it has put those
+                # rows into batches (`fill_and_find_ready_nodes`).
                 if not self._batch_filler.has_rows:
                     self._incomplete_batches.assign_batches_to_flushes([flush])
             self._wake_sender()

@@ -28,9 +28,9 @@ from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, Pro
 
 _SPARSE_DIVISOR = 8
 """A lease is sparse if its holders need at most one eighth of its bytes. When memory is short, their records are
-copied,
-and until the buffer is freed, the copies take up to an eighth of its size in addition. With a quarter instead of an
-eighth, copying took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
+copied. Until the buffer is freed, these copies take additional memory, but at most an eighth of the buffer's size. With
+a quarter instead of an eighth, copying took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost
+nothing was ever copied.
 """
 
 

@@ -192,7 +192,8 @@ class PartitionQueues:
             self._remove_from_ready(queue)
             self._set_leader(queue)
             if previous_leader != (queue.leader_id, queue.leader_epoch):
-                # KIP-951: the new leader may accept batches that the previous leader rejected, so retry them at once.
+                # KIP-951: the new leader may accept batches that the previous leader rejected, so retry them without a
+                # backoff.
                 for batch in queue.batches:
                     batch.skip_backoff()
             self.schedule(queue, now_ms)

@@ -191,6 +191,7 @@ class RowGroup:
         # because the ranges of a call must stay in order.
         sorted_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
         call_start = 0
+        # Calls with [2, 0, 3] ranges stop at [2, 2, 5] in the sorted array.
         for call_index, call_stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
             if call_start < call_stop:
                 call_ranges = sorted_ranges[call_start:call_stop]
@@ -212,6 +213,7 @@ class RowGroup:
             offset    100       102       104
         """
         starts, stops = stored_ranges.T[:2]
+        # The first search finds the run that contains a start, and the second one the first run at or after a stop.
         first_run_indices = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_run_indices
         # Copy each range once for each run that it overlaps, and number the copies of all ranges from 0. The first copy

@@ -2,11 +2,9 @@
 
 All rules below follow from what brokers do. For each producer id and partition, a broker remembers the epoch and the
 last five batches. It accepts a new batch only if the batch's base sequence follows the last sequence. If it receives
-one
-of the remembered batches again, it responds as if it had just stored that batch. A broker that knows nothing about the
-producer has no last sequence to compare with, so it accepts any sequence. From Kafka 4.5, it accepts only the sequence
-0
-if its log has never held a record (KAFKA-15591).
+one of the remembered batches again, it responds as if it had just stored that batch. A broker that knows nothing about
+the producer has no last sequence to compare with, so it accepts any sequence. From Kafka 4.5, it accepts only the
+sequence 0 if its log has never held a record (KAFKA-15591).
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 

@@ -203,7 +203,7 @@ class Sender:
         self._log_unobserved_failures()
 
     def _log_unobserved_failures(self) -> None:
-        """Log how many records failed after the producer was abandoned, because their futures may have no readers."""
+        """Log how many records failed after the producer was abandoned, because nobody may see their futures."""
         failures = self._deliveries.unobserved_failures
         if failures is not None:
             _log.warning(
@@ -279,6 +279,7 @@ class Sender:
             try:
                 self.metadata.raise_if_fatal()
             except KafkaSinkError as metadata_error:
+                # Without its traceback, the error does not keep the frames of this call alive.
                 error = metadata_error.with_traceback(None)
                 if self._transactions is not None:
                     self._transactions.transition_to_fatal_error(error)

@@ -131,8 +131,7 @@ class SenderThread:
 
 
 _running_threads: set[SenderThread] = set()
-"""Instances whose thread is running. No lock is needed, because set.add() and set.discard() are atomic under the
-GIL."""
+"""Instances whose thread is running. No lock is needed: adding and removing an item is atomic under the GIL."""
 
 
 @atexit.register

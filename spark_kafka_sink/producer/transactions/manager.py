@@ -176,12 +176,12 @@ class TransactionManager:
             self._transaction = OpenTransaction(version, number=self._transaction_count)
 
     def commit(self) -> Operation:
-        """Start to commit the open transaction, or join a commit that is already pending. Return the operation."""
+        """Start committing the open transaction, or join a commit that is already pending. Return the operation."""
         with self._lock:
             return self._lifecycle.start_or_join(COMMIT, lambda: self._lifecycle.transition_to(_State.COMMITTING))
 
     def abort(self) -> Operation:
-        """Start to abort the open transaction, or join an abort that is already pending. Return the abort's operation.
+        """Start aborting the open transaction, or join an abort that is already pending. Return the abort's operation.
 
         A pending commit is replaced if its EndTxn request has not been sent yet.
         """
@@ -265,7 +265,7 @@ class TransactionManager:
     def abort_or_get_pending(self) -> Operation | None:
         """Return the operation that must finish before the producer closes; None if there is none.
 
-        If a transaction is open, start to abort it. Otherwise, an operation may be pending from an earlier call.
+        If a transaction is open, start aborting it. Otherwise, an operation may be pending from an earlier call.
         """
         with self._lock:
             if self.has_abortable_transaction:
@@ -411,9 +411,9 @@ class TransactionManager:
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
-        """Handle those parts of a response that count even if the request is retried.
+        """Take from a response what is true even if the request is retried.
 
-        They are whether the coordinator may have executed the request, and for which partitions it has executed it.
+        That is whether the coordinator may have executed the request, and for which partitions it has executed it.
         """
         with self._lock:
             classification = request.classify(response)
@@ -424,7 +424,7 @@ class TransactionManager:
                 request.on_partitions_executed(response, self)
 
     def handle_result(self, request: Request, response: Message, now_ms: float) -> None:
-        """Handle the final response to a request, which is not retried."""
+        """Handle the final response to a request, after which the request is not retried."""
         with self._lock:
             if isinstance(request, InitProducerId) and not self._can_use_response(request):
                 return  # the response is stale
@@ -457,10 +457,7 @@ class TransactionManager:
                 self.transition_to_fatal_error(error)
 
     def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
-        """Put the producer into its final state because of an error, and fail all operations.
-
-        A later error does not replace the first one.
-        """
+        """Put the producer into FATAL_ERROR, and fail all operations. A later error does not replace the first one."""
         with self._lock:
             if self.state is not _State.FATAL_ERROR:
                 description = repr(self)  # contains the state before the failure
@@ -490,14 +487,14 @@ class TransactionManager:
             )
 
     def _begin_init(self, transactional_id: str) -> None:
-        """Start to initialize the producer under a transactional id, and forget any previous transaction."""
+        """Start initializing the producer under a transactional id, and forget any previous transaction."""
         self._lifecycle.transition_to(_State.INITIALIZING)
         self._lifecycle.transactional_id = transactional_id
         self._transaction = None
         self._request_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
-        """Start to abort the transaction, and fail those of its offsets that are not written yet."""
+        """Start aborting the transaction, and fail those of its offsets that are not written yet."""
         self._lifecycle.transition_to(_State.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
