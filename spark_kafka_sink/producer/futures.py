@@ -91,8 +91,8 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
     Most callers never look at the futures of their records, but Future.__init__ creates a condition and two lists
     (1.5 kB), which takes as long as the rest of send(). So SendFuture.__init__ does not call Future.__init__, and
-    RecordFutures stores the outcomes of many records together. Only when an attribute of Future is accessed for the
-    first time, an ordinary Future is created and its attributes are copied to this object.
+    RecordFutures stores the outcomes of many records together. An ordinary Future is created only when one of its
+    attributes is first accessed. Its attributes are then copied to this object.
 
     The sender thread and the thread of this first access need no common lock:
 

@@ -381,9 +381,9 @@ def _create_partition_chooser(
 def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartitionLoads | None) -> _WeightedPartitions:
     """Return the partitions to choose from, with their weights.
 
-    If there are partitions whose leader is in the client's rack, these are the candidates. If none of their leaders
-    accepts batches, the partitions of the other racks are. If no leader is in the rack, or rack awareness is off, all
-    partitions are candidates.
+    The candidates are the partitions whose leader is in the client's rack. If there are such partitions but none of
+    their leaders accepts batches, the candidates are the partitions of the other racks. If there are none, or if rack
+    awareness is off, all partitions are candidates.
 
     The candidates are weighted by load once each of them has been written to. (The Java client waits until all of the
     topic's partitions have been written to. As long as all rows go to one rack, that never happens.)

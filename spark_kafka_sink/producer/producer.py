@@ -3,9 +3,9 @@
 caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
 sender thread       batches -> brokers -> results -> callbacks, futures
 
-send() takes one record; send_columns() takes many rows as Arrow columns. Callbacks run on the sender thread, which is
-also the thread that frees memory and updates the metadata. So a method that is called in a callback must never wait for
-memory or metadata, because the sender thread would wait for itself.
+send() takes one record; send_columns() takes many rows as Arrow columns. The callbacks of staged records run on the
+sender thread, which is also the thread that frees memory and updates the metadata. So a method that is called in such a
+callback must never wait for memory or metadata, because the sender thread would wait for itself.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         Only two kinds of errors are raised: InvalidRecordError if a field is invalid for any topic and serializer, and
         IllegalStateError or ProducerClosedError if the caller misuses the producer. Any other error of the record is
-        the result of its future.
+        reported through its future.
         """
         try:
             record = validate_record(record)
