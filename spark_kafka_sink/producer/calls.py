@@ -63,7 +63,7 @@ class SendCall(Protocol):
 
     @property
     def future_bytes_per_row(self) -> int:
-        """How many bytes of buffer.memory are reserved for the future of each row; 0 if all rows share a future."""
+        """Number of bytes of buffer.memory that are reserved for each row's future; 0 if all rows share a future."""
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored rows of this call.

@@ -103,7 +103,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._has_warned_about_seconds = False
         config = producer.config
         self._max_pending_bytes = config.buffer_memory
-        # A safety net against waiting forever. By then, every record must have been acknowledged or have failed.
+        # A safety net against waiting forever: within this time, every record has been acknowledged or has failed.
         self._max_result_seconds = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
 
     @property

@@ -265,7 +265,7 @@ def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return the options that conflict with idempotence, each with what it requires, as in {"acks": "must be all"}."""
+    """Map each option that conflicts with idempotence to the requirement it violates, as in {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:  # acks=all

@@ -91,8 +91,8 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
     Most callers never look at the futures of their records, but Future.__init__ creates a condition and two lists
     (1.5 kB), which takes as long as the rest of send(). So SendFuture.__init__ does not call Future.__init__, and
-    RecordFutures stores the outcomes of many records together. An ordinary Future is created only when one of its
-    attributes is first accessed. Its attributes are then copied to this object.
+    RecordFutures stores the outcomes of many records together. Only the first access to an attribute of Future creates
+    an ordinary Future, whose attributes are then copied to this object.
 
     The sender thread and the thread of this first access need no common lock:
 
@@ -193,15 +193,15 @@ class RecordFutures:
 
     def __init__(self, topic: str) -> None:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
-        """By row index, the callbacks of rows that have no outcome yet."""
+        """Callbacks by row index, for rows that have no outcome yet."""
         self.watched_futures: dict[int, SendFuture] = {}
-        """By row index, the futures that a caller accessed before their row had an outcome."""
+        """Futures by row index, for rows whose future a caller accessed before the row had an outcome."""
         self._topic = topic
         self._shared_outcomes: list[_SharedOutcome] = []
         self._indexed_outcome_count = 0
-        """The rows of this many items, counted from the beginning of _shared_outcomes, are in _outcome_by_row."""
+        """Number of items at the beginning of _shared_outcomes whose rows are in _outcome_by_row."""
         self._outcome_by_row: dict[int, tuple[_SharedOutcome, int]] = {}
-        """By row index, the outcome of the row and the row's position in the outcome's `row_indices`."""
+        """The outcome of each row and the row's position in the outcome's `row_indices`, by row index."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_NUMBERS
 
     def set_record_fields(
@@ -281,7 +281,7 @@ class RecordFutures:
         if shared_outcome.error is not None:  # nothing is known but the topic and perhaps the partition
             return RecordMetadata(self._topic, shared_outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = shared_outcome.log_append_time >= 0
-        # Positional arguments, because keyword arguments would take longer, for every record.
+        # The arguments are positional, because keyword arguments would take longer for every record.
         return RecordMetadata(
             self._topic,
             shared_outcome.partition,
@@ -294,7 +294,7 @@ class RecordFutures:
     def _deliver_outcome(self, shared_outcome: _SharedOutcome) -> BaseException | None:
         """Run the callbacks of the rows, store the outcome, and complete the watched futures of the rows.
 
-        Return the result of `_run_callbacks`: an exception that must be raised again, or None.
+        Return the result of `_run_callbacks`: an exception that `reject` raises again on the caller's thread, or None.
         """
         try:
             return self._run_callbacks(shared_outcome) if self.callbacks else None

@@ -55,7 +55,7 @@ class _MutableTotals(SimpleNamespace):
     def add_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches and their records.
 
-        The latency of a record is the time since the oldest row in its batch arrived.
+        The latency of a record is the time since the arrival of the oldest row that was staged with its batch.
         """
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
@@ -74,7 +74,7 @@ class _MutableTotals(SimpleNamespace):
 
 
 class _SendTotals:
-    """Totals over the batches of one topic that were sent after the last update of the windows."""
+    """Totals over the batches of one topic that were sent since the last update of the windows."""
 
     __slots__ = (
         "batch_count",
@@ -169,11 +169,11 @@ class ProducerMetrics:
         self._pool_metrics = PoolMetrics(pool, window_ms, window_count)
         self._metrics_by_topic: dict[str, _TopicMetrics] = {}
         self._pending_send_totals: defaultdict[str, _SendTotals] = defaultdict(_SendTotals)
-        """By topic, totals over the batches that were sent after the last update of the windows."""
+        """Totals over the batches that were sent since the last update of the windows, by topic."""
         self._last_send_update_ms = 0.0
         """When `record_request` last updated the windows. The next update records the pending totals with this time."""
         self._sent_request_count = 0
-        """Number of produce requests that were sent after the last update of the windows."""
+        """Number of produce requests that were sent since the last update of the windows."""
         self._totals = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {
             **gauges,
@@ -270,7 +270,7 @@ class ProducerMetrics:
             self._wait_times_ns[f"{name}-ns-total"] += wait_ms * NANOSECONDS_PER_MS
 
     def _update_windows(self, now_ms: float) -> None:
-        """Add everything that was counted after the last update to the windows."""
+        """Add everything that was counted since the last update to the windows."""
         self._update_send_windows()
         self._network.update(now_ms)
         self._pool_metrics.update(now_ms)

@@ -246,7 +246,7 @@ class Partitioner:
 
 
 def _assign_round_robin(topic_state: _TopicState, row_count: int) -> NDArray[np.int32]:
-    """Assign rows to all partitions in turn, beginning after the partition at which the previous call stopped."""
+    """Assign rows to the assignable partitions in turn, beginning after the one at which the previous call stopped."""
     partitions = np.array(topic_state.assignable_partitions, np.int32)
     positions = (topic_state.next_position + np.arange(row_count)) % len(partitions)
     topic_state.next_position = (topic_state.next_position + row_count) % len(partitions)
@@ -381,9 +381,9 @@ def _create_partition_chooser(
 def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartitionLoads | None) -> _WeightedPartitions:
     """Return the partitions to choose from, with their weights.
 
-    The candidates are the partitions whose leader is in the client's rack. If there are such partitions but none of
-    their leaders accepts batches, the candidates are the partitions of the other racks. If there are none, or if rack
-    awareness is off, all partitions are candidates.
+    The candidates are the partitions whose leader is in the client's rack. If none of these leaders accepts batches,
+    the candidates are the partitions of the other racks. If no partition has a leader in the rack, or if rack awareness
+    is off, all partitions are candidates.
 
     The candidates are weighted by load once each of them has been written to. (The Java client waits until all of the
     topic's partitions have been written to. As long as all rows go to one rack, that never happens.)

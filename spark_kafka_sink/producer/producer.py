@@ -413,7 +413,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _fail_rows(
         self, rows: Rows, failures: list[FailedRows], transaction_check: OpenTransactionCheck | None
     ) -> Rows:
-        """Tell the call of some rows that the rows in `failures` have failed, and return the remaining rows."""
+        """Report the rows in `failures` to their call as failed, and return the remaining rows."""
         for failure in failures:
             self._record_rejected_rows(failure.error, transaction_check, row_count=len(failure.rows))
             rows.call.fail_rows(failure)

@@ -26,10 +26,10 @@ class DigestCollector:
 
     def __init__(self) -> None:
         self._sums: dict[str, UInt64Array] = {}
-        """By topic, an array with a line per partition and two columns.
+        """The sums of each topic, as an array with a line per partition and two columns.
 
-        The columns are the sum of the upper halves and the sum of the lower halves of the hashes. They are separate,
-        because a sum of whole hashes would overflow 64 bits.
+        The first column is the sum of the upper halves of the hashes, the second that of the lower halves. They are
+        separate, because a sum of whole hashes would overflow 64 bits.
         """
 
     def add(self, result: ColumnsResult, columns: RecordColumns) -> None:

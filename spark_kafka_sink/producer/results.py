@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.calls import FailedRows, StoredRange, StoredRanges
 
 _NO_OFFSET = np.iinfo(np.int64).max
-"""Takes the place of unknown offsets in a search for the lowest one, which ignores it because no offset is higher."""
+"""Replaces unknown offsets while the lowest offset is computed. No offset is higher, so the minimum ignores them."""
 
 
 class RecordMetadata(NamedTuple):
@@ -83,8 +83,8 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
     partition_column = ranges[:, StoredRange._fields.index("partition")]
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
     starts, stops, partitions, base_offsets, _log_append_times = ranges_by_partition.T
-    # The index of the first range of each partition, which is where the partition changes. For example, partitions [3,
-    # 3, 5] -> [0, 2]. The prepended -1 differs from every partition, so index 0 is always included.
+    # The index of the first range of each partition, which is where the partition changes: [0, 2] for the partitions
+    # [3, 3, 5]. The prepended -1 differs from every partition, so index 0 is always included.
     first_range_indices = np.flatnonzero(np.diff(partitions, prepend=-1))
     row_counts, is_offset_known = stops - starts, base_offsets >= 0
     last_offsets = base_offsets + row_counts - 1

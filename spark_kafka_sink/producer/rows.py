@@ -1,8 +1,8 @@
 """Rows: the rows of one send call, stored as columns, and the checks that find rows that cannot be sent.
 
 send_columns() finds all rows that cannot be sent before it stages any row. Invalid and oversized rows are found before
-partitions are assigned, because that takes a hash of each key, and hashing a huge key takes long (about a second for
-100 MB).
+partitions are assigned, because the assignment hashes each key. Hashing a huge key takes long (about a second for
+100 MB), and would be wasted on a row that is rejected anyway.
 
 Two kinds of indices occur in this module. A row index identifies a row: it is the row's position in the columns that
 the caller passed. A position is an index into the arrays of one Rows object, which may have fewer rows.

@@ -91,9 +91,9 @@ class TableCalls:
         `value` names no columns, all other columns are encoded into the value. The format arguments (`value_schema`,
         `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
 
-        Reading stops once more than `max_failed_rows` rows have failed. If an exception is raised, also by the stream,
-        its attribute `table_result` is the result of the rows that were read before. After a KeyboardInterrupt, the
-        result covers only the rows that were completed by then. Other rows that were sent may complete later.
+        Reading stops once more than `max_failed_rows` rows have failed. If an exception is raised, even one from the
+        stream, its attribute `table_result` is the result of the rows that were read before. After a KeyboardInterrupt,
+        the result covers only the rows that were completed by then. Other rows that were sent may complete later.
         `progress` draws a progress bar if standard error is a terminal.
 
         If this method raises any exception in a transaction, even a KeyboardInterrupt, the transaction can only be
@@ -117,7 +117,7 @@ class TableCalls:
                 try:
                     for completed_count in sender.send_batches(prepared.reader):
                         bar.advance(completed_count)
-                except BaseException as error:  # even a KeyboardInterrupt has the result of the rows so far
+                except BaseException as error:  # even a KeyboardInterrupt gets the result of the rows so far
                     sender.attach_result(error)
                     raise
         return sender.result

@@ -1,8 +1,8 @@
 """Converts the columns of a table from Arrow types that Spark does not have to Spark types with the same values.
 
 Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds, also
-inside lists, maps and structs. The code that gets the columns next was written for Spark's types, and rejects most
-others: the formats that encode columns (JSON, Avro, ...), and RecordColumns.
+inside lists, maps and structs. The code after this step was written for Spark's types: the formats that encode columns
+(JSON, Avro, ...), and RecordColumns. It rejects most other types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_date64, pa.date32()),
     (pa.types.is_time, pa.time64("ns")),
 )
-"""Arrow types, given by a predicate, and the Spark type that replaces each of them."""
+"""Pairs of a predicate on an Arrow type and the Spark type that replaces it."""
 _TYPES_WITH_OFFSETS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 """Types whose values are delimited by 32-bit or 64-bit offsets into one buffer."""
 _MS_PER_DAY = 86_400_000
@@ -257,8 +257,8 @@ def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
 
 def _compute_list_sizes(lists: pa.Array) -> NDArray[np.int64]:
     """Return the total size in bytes of each list's elements; 0 for a null."""
-    # Element sizes [1, 2, 3, 4, 5] have the ends [0, 1, 3, 6, 10, 15]. Lists with the offsets [0, 2, 2, 5] end at [0,
-    # 3, 3, 15], so their sizes are [3, 0, 12].
+    # For example, element sizes [1, 2, 3, 4, 5] have the ends [0, 1, 3, 6, 10, 15]. Lists with the offsets [0, 2, 2, 5]
+    # begin and end at [0, 3, 3, 15], so their sizes are [3, 0, 12].
     element_ends = np.append(0, np.cumsum(_compute_decoded_value_sizes(lists.flatten())))
     sizes: NDArray[np.int64] = np.diff(element_ends[integers_to_numpy(_flatten_offsets(lists))])
     return sizes

@@ -92,7 +92,7 @@ class TableResult:
 
 
 class _CallRowPositions(NamedTuple):
-    """The places of the rows of one send_columns() call in the table."""
+    """The positions in the table of the rows of one send_columns() call."""
 
     batch_start: int
     """The index in the table of the first row of the batch."""
@@ -204,7 +204,7 @@ class TableSender:
         self._written_offsets = OffsetRangeCollector()
         self._rows_read = 0
         self._errors_by_unavailable_topic: dict[str, KafkaSinkError] = {}
-        """By topic, the error of the last send_columns() call if that call failed, usually for lack of metadata.
+        """The error of each topic's last send_columns() call, if that call failed, usually for lack of metadata.
 
         Until the topic's metadata arrives, further rows for the topic fail immediately with this error. Otherwise, each
         call would wait max.block.ms for the metadata.

@@ -67,7 +67,7 @@ class TopicMetadataWaiter:
         self._system = system
         self._topics_in_use = _TopicsInUse(metadata.snapshot, refresh_due_ms={})
         self._partition_counts_at_last_miss: dict[str, int] = {}
-        """By topic, how many partitions it had when a call last requested one that did not exist."""
+        """Partition count of each topic when a call last requested a partition that the topic did not have."""
 
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None. Return the metadata.
@@ -144,9 +144,10 @@ class TopicMetadataWaiter:
         return True
 
     def _is_certainly_missing(self, topic: str, call_started_ms: float) -> bool:
-        """Return whether we can be certain that a requested partition, which is unknown, does not exist.
+        """Return whether a requested partition that is unknown certainly does not exist.
 
-        We can if the topic is known and the call has waited for long enough that a new partition would be known, too.
+        It certainly does not if the topic is known and the call has waited long enough for a new partition to become
+        known, too.
         """
         is_known = self._metadata.snapshot.partition_count(topic) is not None
         return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS

@@ -39,7 +39,7 @@ from spark_kafka_sink.requests.transactions import DescribeTransactions, collect
 _log = logging.getLogger(__name__)
 
 _MIN_REMAINING_SECONDS = 0.001
-"""How much time close() leaves at least for the sender thread to shut down on its own, after waiting for a transaction.
+"""Minimum time that close() leaves for the sender thread to shut down on its own, after waiting for a transaction.
 
 With no time left, close() would force the thread to stop immediately.
 """

@@ -70,8 +70,8 @@ class WindowedStat:
     def rate(self, now_ms: float) -> float:
         """Return the sum of the recent values, divided by the elapsed seconds; 0 if there are none.
 
-        The elapsed time counts as at least `window_count` - 1 windows, and at least one. Otherwise, a single record in
-        the first millisecond would be a rate of a thousand per second.
+        The elapsed time counts as at least `window_count` - 1 windows, and as at least one window. Otherwise, a single
+        record in the first millisecond would be a rate of a thousand per second.
         """
         samples = self._select_recent_samples(now_ms)
         if not samples:
@@ -82,7 +82,7 @@ class WindowedStat:
         return _MS_PER_SECOND * total / elapsed_ms if elapsed_ms else 0.0  # the window length may be 0
 
     def _select_recent_samples(self, now_ms: float) -> list[_Sample]:
-        """Return the samples of the windows that are still recent, oldest first."""
+        """Return the samples of the windows that are not too old to count, oldest first."""
         oldest_ms = now_ms - self._window_ms * self._window_count
         return [sample for sample in self._samples if sample.start_ms > oldest_ms]
 
@@ -128,7 +128,7 @@ def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
     return nanoseconds.windowed_stat.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 
-# Do not change these limits. Reports of writes contain the buckets, and can only be added up if all have the same
+# Do not change these numbers. Reports of writes contain the buckets, and can only be added up if all have the same
 # buckets.
 MIN_LATENCY_MS = 1 / 16
 MAX_LATENCY_MS = float(1 << 24)
@@ -175,7 +175,7 @@ class LatencyHistogram:
             self.counts[bucket] = self.counts.get(bucket, 0) + record_count
 
     def __sub__(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """Return the latencies that were added after the copy `earlier` was made."""
+        """Return the latencies that were added since the copy `earlier` was made."""
         counts = {bucket: count - earlier.counts.get(bucket, 0) for bucket, count in self.counts.items()}
         return LatencyHistogram({bucket: count for bucket, count in counts.items() if count})
 

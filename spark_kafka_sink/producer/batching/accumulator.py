@@ -346,7 +346,7 @@ class RecordAccumulator:
         """Return how many bytes to reserve for rows.
 
         The result is the overhead plus the larger of two sizes: that of the staged rows, and that of all encoded copies
-        which exist at the same time (two with compression). Only the larger one is needed, because the rows are never
+        that exist at the same time (two with compression). Only the larger one is needed, because the rows are never
         counted in both forms.
 
         `encoded_bytes`: upper bound on the rows' encoded size.
@@ -471,8 +471,8 @@ class RecordAccumulator:
         A stage has two due times. At the first, all of its rows become batches. At the second, its single records are
         assigned to partitions, which may complete batches.
 
-        The result maps a topic to True if the first time has been reached, and to False if only the second one has
-        been. The time is inf if no rows will need work.
+        The dict maps a topic to True if the first time has been reached, and to False if only the second one has been.
+        The time is inf if no rows will need work.
 
         If another thread is filling batches from a due stage, leave the topic out and set the stage's `should_recheck`.
         The other thread then wakes the sender when it has finished.

@@ -52,9 +52,9 @@ from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_
 Segment = bytes | bytearray | memoryview
 """Encoded bytes that a request refers to instead of copying them."""
 _MAX_JOINED_BYTES = 16 << 10
-"""A batch with at most this many bytes of records is sent as one segment, into which its slices are copied. Copying so
-few bytes is cheaper than iterating over the slices, and the garbage collector tracks memoryviews but not bytes
-objects."""
+"""If the records of a batch have at most this many bytes, they are sent as one segment, into which the slices are
+copied. Copying so few bytes is cheaper than iterating over the slices, and the garbage collector tracks memoryviews but
+not bytes objects."""
 
 
 class BatchState(Enum):

@@ -31,7 +31,7 @@ class BatchCompressor:
         self._codec = config.codec
         self.is_enabled = config.codec is not Codec.NONE
         self.max_encoded_copy_count = 2 if self.is_enabled else 1
-        """How many encoded copies of a row can exist at the same time. Compression adds a second one."""
+        """Maximum number of encoded copies of a row that exist at the same time. Compression adds a second one."""
         self._ratios = CompressionRatios()
 
     def compute_max_batch_bytes(self, topic: str) -> int:

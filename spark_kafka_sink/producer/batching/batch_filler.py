@@ -19,7 +19,7 @@ An Exception in steps 2 to 4 fails the rows of the stage. They become failed bat
 
 Any other BaseException, typically a KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`,
 so no thread fills batches for its topic anymore, and the sender fails its rows along with all other incomplete batches
-(`fail_staged_rows`). An interrupt can occur between any two statements. So rows always move from one container to the
+(`fail_staged_rows`). An interrupt can occur between any two statements. Rows therefore move from one container to the
 next in a single statement, so that they are neither lost nor failed twice. Each of these statements has a comment that
 says so. Do not split them.
 """
@@ -62,9 +62,9 @@ divisor of 4, 20%."""
 _COMPRESSED_STAGE_DIVISOR = 3
 """The divisor with compression. It is larger because twice as much memory is reserved for the encoded rows."""
 _MAX_RESERVED_SHARE = 0.75
-"""A stage is also full when this share of buffer.memory is reserved for it. Records passed to send() reach this limit:
-a 100-byte record reserves 300 bytes. Columns reach the limit set by _STAGE_DIVISOR first, unless their rows are
-tiny."""
+"""A stage is also full when this share of buffer.memory is reserved for it. Small records passed to send() reach this
+limit first: a record whose encoded size is 100 bytes reserves 356 bytes (see FUTURE_BYTES). Columns reach the limit set
+by _STAGE_DIVISOR first, unless their rows are tiny."""
 
 
 class AssignTopicPartitions(Protocol):
@@ -110,7 +110,7 @@ class BatchFiller:
     def create_stage(self, topic: str, now_ms: float) -> Stage:
         """Create and return the stage to which a topic's rows are added.
 
-        `now_ms`: the current time, at which the first row has arrived.
+        `now_ms`: arrival time of the first row.
         """
         buffer_memory = self._config.buffer_memory
         max_bytes = buffer_memory // (_COMPRESSED_STAGE_DIVISOR if self._compressor.is_enabled else _STAGE_DIVISOR)

@@ -70,7 +70,7 @@ class GroupedRows(NamedTuple):
     """For each row in grouped order, the call that it came from and its index in that call."""
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
-        """Return the row range of each partition, and the sizes of the open batch to which these rows can be appended.
+        """Return the row range of each partition, and the size of the open batch to which these rows can be appended.
 
         `open_batches`: the open batch of each partition; None if the partition has none.
         """

@@ -32,7 +32,8 @@ class IncompleteBatches:
         self._flushes: set[Flush] = set()  # the flushes in progress
         self.next_deadline_ms = INFINITE_MS
         """A time before which no deadline passes. It may be too early, because it may be the deadline of a batch that
-        has since completed. Finding the exact minimum takes a scan of all batches, which waits until this time."""
+        has since completed. Finding the exact minimum takes a scan of all batches, so it is deferred until this
+        time."""
 
     def __len__(self) -> int:
         return len(self._deadline_ms_by_batch)

@@ -14,9 +14,9 @@ The ready queues of a node take turns. A queue from which a batch was drained mo
 not fit into the request, the queue stays at the front.
 
 The idempotence check (`AdmitBatch`) may decide that a head must not be sent yet. Only that queue is then muted, and the
-node's other queues are still drained. The queue is unmuted when one of its batches is completed or retried, or when the
-head may be sent and someone calls `unmute`. (The Java client stops draining the node and begins with the same partition
-in the next round, so the node's other partitions wait and the sender spins.)
+node's other queues are still drained. The queue is unmuted when one of its batches is completed or retried, or by a
+call of `unmute`, whose caller knows that the head may be sent now. (The Java client stops draining the node and begins
+with the same partition in the next round, so the node's other partitions wait and the sender spins.)
 
 A fill turns the staged rows of a topic into batches (batch_filler.py). Two delays make the batches larger, which lowers
 the cost per row:
@@ -313,7 +313,7 @@ class PartitionQueues:
     def begin_fill_pause(self, topic: str, fill_started_ms: float, fill_ended_ms: float) -> None:
         """Keep a topic's next rows staged for a time that is proportional to the duration of the last fill.
 
-        A pause that would be shorter than _MIN_FILL_PAUSE_MS is skipped, and ends any earlier pause, too.
+        If the pause would be shorter than _MIN_FILL_PAUSE_MS, there is none, and any earlier pause ends.
         """
         pause_ms = min(_FILL_PAUSE_FACTOR * (fill_ended_ms - fill_started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = fill_ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
@@ -321,7 +321,8 @@ class PartitionQueues:
     def fill_pause_end_ms(self, topic: str) -> float:
         """Return the time at which a topic's fill pause ends, or 0 if there is none.
 
-        During the pause, the topic's rows stay staged even if they have lingered, unless linger is suspended.
+        During the pause, the sender fills no batches with rows that have lingered. There are two exceptions: a flush or
+        the close is in progress, or linger is suspended while no extra linger applies.
         """
         return self._fill_pause_ends_ms.get(topic, 0.0)
 

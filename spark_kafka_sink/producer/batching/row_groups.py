@@ -7,9 +7,9 @@ The rows of many calls are encoded together and then split into batches, so a ba
 ten thousand partitions, a call with ten thousand rows has a single row in each batch. An object for each call in each
 batch would be too expensive. So a batch remembers only a range of rows of a row group. A range is split by call once
 its batch is acknowledged or has failed. If many batches are acknowledged together, all of their ranges of one row group
-are split in one array operation.
+are split at once, as one array.
 
-The names in this module:
+The terms of this module:
 
     row group         rows that were encoded together, sorted by partition
     range             the rows [start, stop) of a row group
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import SendCall, StoredRange, StoredRanges
 
 _MIN_RANGES_TO_VECTORIZE = 4
-"""Minimum number of stored ranges for which one array operation is faster than a loop over the ranges."""
+"""Minimum number of stored ranges for which it is faster to split them as one array than in a loop."""
 _STORED_RANGE_FIELD_COUNT = len(StoredRange._fields)
 _group_numbers = count()  # the numbers of row groups, in the order of their creation
 
@@ -213,7 +213,8 @@ class RowGroup:
             offset    100       102       104
         """
         starts, stops = stored_ranges.T[:2]
-        # The first search finds the run that contains a start, and the second one the first run at or after a stop.
+        # The first search finds the run that contains a start, the second one the first run that starts at or after a
+        # stop.
         first_run_indices = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_run_indices
         # Copy each range once for each run that it overlaps, and number the copies of all ranges from 0. The first copy

@@ -207,7 +207,7 @@ class Stage:
         """Number of partitions that have Rows."""
         self._cached_sparse_remainder: _SparseRemainder | None = None
         """The last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since then."""
-        # Notes for the sender thread.
+        # The sender thread's schedule for this stage.
         self.record_assignment_due_ms = math.inf
         """When the sender assigns the single records to partitions, unless linger.ms ends first; inf if no assignment
         is scheduled."""
@@ -291,7 +291,7 @@ class Stage:
     def _update_partition_totals(self) -> None:
         """Recompute the cached values that depend on _bytes_by_partition.
 
-        They are cached because is_full reads them each time a single record is added, and that does not change them.
+        They are cached because is_full reads them each time a single record is added, which does not change them.
         """
         self.largest_partition_bytes = int(self._bytes_by_partition.max(initial=0))
         self._nonempty_partition_count = int(np.count_nonzero(self._bytes_by_partition))

@@ -1,8 +1,7 @@
-"""CallExecutor: sends those requests of a producer that are not produce requests, on the sender thread.
+"""CallExecutor: sends a producer's requests for producer ids and about transactions, on the sender thread.
 
-These are requests for producer ids, about transactions, and for descriptions of transactions. Requests that belong
-together form a Call. The request engine in requests/engine.py routes and retries the requests of all calls. It does so
-for each key of a request, such as a transactional id.
+Requests that belong together form a Call. The request engine in requests/engine.py routes and retries the requests of
+all calls. It does so for each key of a request, such as a transactional id.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class BlockingCall(Call[ResponseT]):
 
 
 class CallExecutor(RequestDispatcher):
-    """Executes a producer's calls on the sender thread: groups of requests that are not produce requests.
+    """Executes, on the sender thread, a producer's calls: groups of requests for producer ids or about transactions.
 
     The sender adds its own calls with `add`. Other threads submit calls with `submit`, and wait for the results.
 
@@ -85,7 +84,7 @@ class CallExecutor(RequestDispatcher):
     def fail(self, error: KafkaSinkError) -> None:
         """Fail all submitted calls, and make `submit` raise the error from now on.
 
-        If this method was called before, the error of the first call is used.
+        If `fail` was called before, the earlier error is used.
         """
         with self._lock:
             self._error = self._error or error

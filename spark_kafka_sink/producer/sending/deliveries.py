@@ -1,7 +1,7 @@
 """Deliveries: completes, retries, splits or fails the batches of a request that has ended.
 
-A request with a batch, together with its response, is an attempt to deliver the batch. After an attempt, each batch
-goes through these steps, in this order:
+An attempt is one request with the batch, and its response. After an attempt, each batch goes through these steps, in
+this order:
 
     batch.mark_request_ended    no socket reads the bytes anymore, so the memory may be released (rule 5 of
                                 docs/producer-guarantees.md)

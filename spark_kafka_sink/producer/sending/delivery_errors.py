@@ -82,7 +82,7 @@ def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: Network
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
-    # What is wrong with the topic or its leader now explains a timeout better than the error of the last attempt.
+    # A current problem of the topic or its leader explains a timeout better than the error of the last attempt.
     current_error = (
         metadata.topic_error(topic)
         or _build_authentication_error(leader, client)

@@ -24,7 +24,7 @@ A batch is in doubt if a broker may have stored it although the producer receive
 partition_states.py describes the states of a partition and defines the terms gap, unresolved and pending.
 
 Batches get new sequences only in `_restart_sequences` (rule 3). By then, none of the partition's requests is in flight,
-and brokers have rejected all batches for which they have responded. This leaves the batches behind the gap whose
+and a broker that has responded about one of these batches has rejected it. This leaves the batches behind the gap whose
 response was lost. A broker that knows the producer has rejected such a batch, too. But a broker that has forgotten the
 producer, because its records were deleted or too old, has accepted it. So the batch is abandoned: the sender fails it
 with an error that says that it may be stored.
@@ -90,7 +90,7 @@ def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: 
 def can_restart_sequences(partition_state: PartitionState) -> bool:
     """Return whether the pending batches may get new sequences.
 
-    Rule 3: there must be a gap (a sequence that no broker will ever accept), all pending batches must be behind it, and
+    Rule 3: there must be a gap (a sequence that no broker will ever accept), no pending batch may precede the gap, and
     none of the partition's requests may be in flight.
     """
     if partition_state.in_flight_batches or partition_state.gap_start is None:
@@ -324,7 +324,7 @@ class Idempotence:
             partition_state.in_flight_batches.clear()
 
     def take_abandoned_batches(self) -> list[ProducerBatch]:
-        """Return the batches that may be stored but cannot keep their sequences. Each batch is returned only once.
+        """Return the batches that can neither keep their sequences nor get new ones. Each batch is returned only once.
 
         The caller must fail them.
         """
@@ -338,7 +338,7 @@ class Idempotence:
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether all of the partition's records before this batch should already be on the broker."""
         partition_state = self._partitions[batch.topic_partition]
-        # Behind a gap in a transaction, records are missing on the broker, and that is no error.
+        # Behind a gap in a transaction, it is expected that records are missing on the broker.
         return partition_state.is_head(batch) and not (
             partition_state.is_transactional and partition_state.gap_start is not None
         )
@@ -371,9 +371,9 @@ class Idempotence:
     def _restart_sequences(self, partition_state: PartitionState) -> None:
         """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
-        If there is no new epoch yet, because a broker must first assign a producer id or the transaction must first
-        end, the partition only moves to the phase AWAITING_EPOCH. `set_producer_id_and_epoch` restarts its sequences
-        later.
+        If a broker must first assign a producer id, the partition only moves to the phase AWAITING_EPOCH. If the
+        transaction must first end, the partition also abandons all of its pending batches (`_await_transaction_end`).
+        In both cases, `set_producer_id_and_epoch` restarts its sequences later.
         """
         if partition_state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:

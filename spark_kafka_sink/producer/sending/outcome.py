@@ -129,7 +129,7 @@ def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) 
     if code == codes.UNKNOWN_PRODUCER_ID:
         # The broker has forgotten this producer, because it has deleted all of the producer's records. The sequences
         # must restart, unless an earlier batch is on its way. Brokers before 1.1 do not report the start offset of the
-        # log. We cannot tell then whether records were deleted, so the batch is retried as it is.
+        # log, so we cannot tell whether records were deleted, and the batch is retried as it is.
         return Retry() if log_start_offset == -1 or not facts.is_head else _decide_restart(facts)
     return None
 

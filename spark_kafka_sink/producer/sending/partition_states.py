@@ -22,7 +22,7 @@ Records can be missing from the log for two reasons:
 - Gap: brokers will never store a certain sequence, because its records were permanently rejected, or were rejected
   under the current epoch. The gap begins with the first such sequence, and brokers reject all sequences after it.
 - Unresolved sequence: a batch has failed although a broker may have stored it. If a later batch is stored, the failed
-  batch was stored, too. Otherwise its sequences are missing, which is also a gap.
+  batch was stored, too. Otherwise its sequences count as missing, which is also a gap.
 
 If there is a gap, the pending batches before it are completed first. Then the batches behind it get new sequences,
 which begin at 0 under the next epoch (KIP-360). By then, all of them were rejected, and none of the partition's
@@ -205,8 +205,8 @@ class PartitionState:
     def resolve_sequences(self) -> None:
         """Decide whether the unresolved sequences are a gap. No batch may be pending or in flight.
 
-        They are if no batch was acknowledged after them: all sequences after the last acknowledged one are then
-        missing.
+        They count as one unless a batch after them was acknowledged. The gap then begins after the last acknowledged
+        sequence.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)

@@ -1,7 +1,7 @@
 """Builds the produce request for one broker's batches, and parses the response for each of these batches.
 
-If a request ends without a response (the connection was lost, or acks=0), each batch gets a PartitionResponse that says
-so.
+If a request ends without a response (the connection was lost, or acks=0), each of its batches gets a PartitionResponse
+nevertheless.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ bits."""
 
 
 class SentBatches(NamedTuple):
-    """The batches of a produce request, and the metadata that its topic ids are from (KIP-516)."""
+    """The batches of a produce request, and the metadata that its topic ids come from (KIP-516)."""
 
     batches: dict[str, dict[int, ProducerBatch]]
     """The batches by topic and partition."""

@@ -374,9 +374,9 @@ class Sender:
         return None if manager is None else manager.fatal_error
 
     def _request_leaders(self, topics: Collection[str], now_ms: float) -> None:
-        """Request new metadata if there are topics with batches that are ready but have no known leader.
+        """Add topics to the metadata, and request an update if there are any.
 
-        `topics`: these topics.
+        `topics`: the topics that have ready batches whose leader is not known.
         """
         for topic in topics:
             self.metadata.add_topic(topic, now_ms)
@@ -415,7 +415,7 @@ class Sender:
             self.metadata.request_update()
 
     def _fail_abandoned_batches(self, now_ms: float) -> None:
-        """Fail the batches that may be stored but cannot keep their sequences (see idempotence.py)."""
+        """Fail the batches that can neither keep their sequences nor get new ones (see idempotence.py)."""
         for batch in self.idempotence.take_abandoned_batches():
             if not batch.is_done:
                 self.accumulator.remove_from_queue(batch)

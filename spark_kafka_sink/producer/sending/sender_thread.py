@@ -23,7 +23,7 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
 
 _EXIT_GRACE_MS = 5_000.0
-"""How long the exit of the interpreter waits for user callbacks at most, after the remaining records have failed."""
+"""Maximum time that the interpreter's exit waits for user callbacks once the remaining records have failed."""
 
 
 class SenderThread:
@@ -61,10 +61,11 @@ class SenderThread:
     def join(self, timeout_ms: float | None) -> bool:
         """Wait for the sender thread to end. Return whether it ended in time. A timeout of None waits forever.
 
-        This waits for a lock, for two reasons. Before Python 3.13, a KeyboardInterrupt during Thread.join() marks the
-        thread as ended while it is still running (https://github.com/python/cpython/issues/90882). A later close(), or
-        the exit of the interpreter, would then not wait for the remaining records. An Event could deadlock, because a
-        signal handler may call close() while the code that it interrupted holds the event's lock.
+        This waits for a lock, not for the thread or an Event. Before Python 3.13, a KeyboardInterrupt during
+        Thread.join() marks the thread as ended while it is still running
+        (https://github.com/python/cpython/issues/90882). A later close(), or the exit of the interpreter, would then
+        not wait for the remaining records. An Event could deadlock, because a signal handler may call close() while the
+        code that it interrupted holds the event's lock.
         """
         assert self._thread is not None
         try:

@@ -1,4 +1,4 @@
-"""Errors for transactions with failed records, and for records that are not sent because their transaction has failed.
+"""Errors for transactions with failed records, and for records that are not sent because of their transaction.
 
 A failed commit reports how many records of a batch failed, and the key of the first one, so that users can find them.
 """

@@ -198,7 +198,7 @@ class TransactionManager:
     def stop_accepting_records(self) -> None:
         """Reject further records, so that the next flush is the last one before the transaction is prepared.
 
-        From then on, the transaction can only be prepared or aborted.
+        From then on, the transaction can only be prepared or ended.
         """
         with self._lock:
             self._lifecycle.ensure_in_transaction(PREPARE)
@@ -411,9 +411,9 @@ class TransactionManager:
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
-        """Take from a response what is true even if the request is retried.
+        """Record the facts in a response that hold even if the request is retried.
 
-        That is whether the coordinator may have executed the request, and for which partitions it has executed it.
+        These are whether the coordinator may have executed the request, and for which partitions it has executed it.
         """
         with self._lock:
             classification = request.classify(response)
@@ -606,7 +606,7 @@ class TransactionManager:
         )
 
     def _transition_to_abortable_error(self, error: KafkaSinkError) -> None:
-        """Fail the transaction, so that it can only be aborted. Do nothing if it already has, or is being aborted."""
+        """Fail the transaction, so that it can only be aborted. Do nothing if it has failed or is being aborted."""
         if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING, _State.INITIALIZING):
             return
         _log.info("%r: the transaction must be aborted: %s", self, error)

@@ -48,7 +48,7 @@ class OpenTransaction:
     partitions_to_add: set[TopicPartition] = field(default_factory=set)
     """Partitions that must be added to the transaction before a batch for them may be sent (version 1)."""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
-    """By topic name, the topic's id when the first of its records in the transaction were acknowledged."""
+    """The id of each topic, by topic name, when the first of its records in the transaction were acknowledged."""
     unwritten_offsets: list[GroupOffsets] = field(default_factory=list)
     """Offsets that brokers have not written yet, in the order of the calls. Only the first entry is being sent."""
     is_started: bool = False
@@ -88,9 +88,9 @@ class OpenTransaction:
         self.unwritten_offsets[0].is_group_added = True
 
     def remove_written_offsets(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove offsets that brokers have written from those of the call that is being served.
+        """Remove offsets that brokers have written from the first entry of `unwritten_offsets`.
 
-        If none of the call's offsets remain, finish its operation. Otherwise, the remaining offsets are sent again.
+        If none of the entry's offsets remain, finish its operation. Otherwise, the remaining offsets are sent again.
         """
         for partition in partitions:
             self.unwritten_offsets[0].offsets.pop(partition, None)

@@ -74,10 +74,10 @@ _ALLOWED_CALLS = {
     _State.ABORTABLE_ERROR: "abort_transaction() first",
     _State.FATAL_ERROR: "close(), and create a new producer",
 }
-"""What to call instead of a method that is not allowed in a state. Error messages put "Call" in front of it."""
+"""The allowed calls in each state, as the rest of a sentence that begins with "Call", for errors about other calls."""
 
 WRITABLE_STATES = frozenset({_State.IN_TRANSACTION, _State.COMMITTING})
-"""States in which batches of the transaction may be sent. While COMMITTING, these contain records sent before."""
+"""States in which batches of the transaction may be sent. While COMMITTING, these contain records of earlier calls."""
 ENDING_STATES = frozenset({_State.COMMITTING, _State.ABORTING})
 """States in which the transaction ends as soon as all of its batches are done."""
 
