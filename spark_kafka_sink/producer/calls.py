@@ -1,8 +1,8 @@
 """SendCall: the interface through which sent rows receive their results.
 
-A call stands for the rows of one send_columns() call, or for the records of several send() calls. futures.py implements
-the interface. Each batch knows from which call and which row each of its records came (batching/row_groups.py). When a
-batch is done, every call with rows in the batch is told which of them a broker has stored, or why they failed.
+A SendCall stands for the rows of one send_columns() call, or for the records of several send() calls. futures.py has
+the implementations. A batch knows the call and the row that each of its records came from (batching/row_groups.py).
+When a batch is done, every call with rows in the batch is told which of them a broker has stored, or why they failed.
 
 A *row group* consists of rows that were encoded together, sorted by partition. They may belong to several calls.
 """
@@ -33,17 +33,17 @@ class StoredRange(NamedTuple):
 
 
 make_stored_range: Callable[[tuple[int, int, int, int, int]], StoredRange] = partial(tuple.__new__, StoredRange)
-"""Create a StoredRange from a tuple of its fields, in a third of the time that the constructor takes.
+"""Create a StoredRange from a tuple of its fields. This takes a third of the constructor's time.
 
 The time matters, because a producer that writes to ten thousand partitions creates fifty thousand ranges per second.
 """
 StoredRanges: TypeAlias = "Sequence[StoredRange] | NDArray[np.int64]"
-"""A few ranges as objects, or many as an array of shape (range count, 5) with the fields of StoredRange as columns."""
+"""Ranges as StoredRange objects or, if there are many, as an array with a line per range and a column per field."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailedRows:
-    """Rows that were not written, and their error. For a table, `table.take(failure.rows)` returns these rows."""
+    """Rows that were not written, and their error. For a table, `table.take(failure.rows)` returns the rows."""
 
     rows: NDArray[np.int64]
     """The indices of the failed rows in the columns or the table that the caller passed."""
@@ -63,7 +63,7 @@ class SendCall(Protocol):
 
     @property
     def future_bytes_per_row(self) -> int:
-        """Bytes of buffer.memory reserved for the future of each row; 0 if the rows share one future."""
+        """Number of bytes of buffer.memory that are reserved for each row's future; 0 if all rows share a future."""
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         """Record that brokers have stored rows of this call.
@@ -74,8 +74,8 @@ class SendCall(Protocol):
         """
 
     def fail_rows(self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
-        """Record that the rows in `failure` failed.
+        """Record that the rows in `failure` have failed.
 
         `errors_by_position`: the errors of the rows that the broker rejected individually (KIP-467), keyed by position
-        in `failure.rows`. All other rows failed with `failure.error`.
+        in `failure.rows`. All other rows have failed with `failure.error`.
         """

@@ -1,4 +1,4 @@
-"""ColumnPlan: where to find the fields of records in a batch of columns.
+"""ColumnPlan: determines how the fields of records are read from a batch of columns.
 
 A field such as the key is either a column of the batch, or computed from several columns by an encoder (formats/). The
 Spark sink builds a plan from the schema of a DataFrame (spark/columns.py). send_table() builds a plan from its
@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # a task imports the formats only if its plan has an encoder
 class ColumnPlan:
     """For each record field, the position of its column in a batch, or the encoder that computes the field.
 
-    A field that is None has no column. `fixed_topic` and `fixed_partition` apply to all rows and take precedence over
-    columns.
+    If a field is None, it has no column. `fixed_topic` and `fixed_partition` apply to all rows, and take precedence
+    over columns.
     """
 
     value: int | ColumnsEncoder
@@ -40,7 +40,7 @@ class ColumnPlan:
 
     @property
     def ignored_key_bytes(self) -> int:
-        """The number of bytes at the start of each key, such as those of a schema id, that the partitioner ignores."""
+        """The number of bytes at the start of each key that the partitioner ignores, such as those of a schema id."""
         return 0 if self.key is None or isinstance(self.key, int) else self.key.ignored_key_bytes
 
     def column_positions(self) -> list[int]:
@@ -82,8 +82,8 @@ class ColumnPlan:
 
         Return None if the batch has no headers column and no encoder adds a header.
 
-        An encoder adds a header with the GUID of its schema. As in Confluent's serializers, a null value or key gets no
-        header, because a null has no schema.
+        The header that an encoder adds contains the GUID of its schema. A null value or key gets no such header,
+        because a null has no schema. Confluent's serializers do the same.
         """
         headers_column = _get_column(batch, self.headers)
         encoder_headers: dict[str, pa.Array] = {}
@@ -104,7 +104,7 @@ class ColumnPlan:
 def _find_record_header(source: int | ColumnsEncoder | None) -> tuple[str, bytes] | None:
     """Return the name and the value of the header that an encoder adds to each record.
 
-    Return None if the encoder adds no header, or if the field has no encoder.
+    Return None if the encoder adds no header, or if `source` is not an encoder.
     """
     return None if source is None or isinstance(source, int) else source.record_header
 

@@ -2,13 +2,13 @@
 
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
-A *call* is one call of send_columns(), with rows of one topic. It is pending until the caller has collected its result.
-The caller passes a context with each call, and gets the context back with the result. A Spark task passes the rows, for
-errors and dead letters. send_table() passes the positions of the rows in the table.
+A *call* is one call of send_columns(), with rows of one topic. It is pending until its result has been collected. With
+each call, the user of the writer passes a context, an object that is returned with the result. A Spark task passes the
+rows, which it needs for errors and dead letters. send_table() passes the positions of the rows in the table.
 
 Pending calls and their contexts may occupy up to buffer.memory, in addition to the memory of the producer itself. Above
-that limit, the writer waits for the oldest results. Memory thus stays bounded, even if a stream is endless or the calls
-are small.
+that limit, the writer waits for the oldest results, so that memory stays bounded even if a stream is endless or the
+calls are small.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 _log = logging.getLogger(__name__)
 
 PENDING_CALL_BYTES = 2_048
-"""Memory of a pending call without its context: the future and the stored ranges.
+"""Memory of a pending call without its context: its future and its stored ranges.
 
-Measured with tracemalloc: 2,000 bytes before the first response, 2,300 with the response for one partition.
+According to tracemalloc, it is 2,000 bytes before the first response, and 2,300 with the response for one partition.
 """
 
 ContextT = TypeVar("ContextT")
@@ -74,10 +74,10 @@ class _PendingCall(Generic[ContextT]):
 
 
 class ColumnsWriter(Generic[ContextT]):
-    """Writes rows through one producer and returns the result of each call together with the caller's context.
+    """Writes rows through one producer, and returns the result of each call together with its context.
 
-    The caller must iterate over collect_results() at least once per batch, so that memory stays bounded, and over
-    collect_all_results() at the end. Not thread-safe.
+    To keep memory bounded, iterate over collect_results() at least once per batch. At the end, iterate over
+    collect_all_results(). Not thread-safe.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ColumnsWriter(Generic[ContextT]):
         self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
-        # Only arguments that differ from the defaults of send_columns() are passed.
+        # Only arguments that differ from the defaults of send_columns() are passed to it.
         self._send_arguments: dict[str, Any] = {"keep_row_indices": True} if keep_row_indices else {}
         if plan.ignored_key_bytes:
             self._send_arguments["ignored_key_bytes"] = plan.ignored_key_bytes
@@ -108,7 +108,7 @@ class ColumnsWriter(Generic[ContextT]):
 
     @property
     def pending_call_count(self) -> int:
-        """Number of calls whose results the caller has not collected yet."""
+        """Number of calls whose results have not been collected yet."""
         return len(self._pending_calls)
 
     @property
@@ -119,8 +119,9 @@ class ColumnsWriter(Generic[ContextT]):
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
         """Split the rows of a batch by topic. Raise a DataError if the batch does not fit the plan.
 
-        If there are several topics, request all missing metadata at once, because this takes less time than a request
-        for each topic. Log a warning, at most once, if the timestamps look like seconds instead of milliseconds.
+        There are two side effects. If there are several topics, all missing metadata is requested at once, because that
+        takes less time than a request for each topic. If the timestamps look like seconds instead of milliseconds, a
+        warning is logged, at most once.
         """
         topics, topic_rows = self._plan.split(batch)
         if self._plan.timestamp is not None:
@@ -139,9 +140,9 @@ class ColumnsWriter(Generic[ContextT]):
             _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
-        """Send the rows and add the call to the pending calls. Raise any error that send_columns() raises.
+        """Send the rows and add the call to the pending calls. Raise the errors of send_columns().
 
-        `context`: returned with the result.
+        `context`: an object that is returned with the result.
         `context_bytes`: the memory that the context keeps alive until the result is collected.
         """
         assert rows.topic is not None, "the caller rejects rows without a topic"
@@ -149,9 +150,9 @@ class ColumnsWriter(Generic[ContextT]):
         self._add_pending_call(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
-        """Add a call that has already failed, for rows that were not sent.
+        """Add a call that has already failed, for rows that are not sent.
 
-        Its result is collected after the results of all earlier calls, as if the rows had been sent.
+        Its result is returned in its turn, after the results of all earlier calls, as if the rows had been sent.
         """
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
         future.fail_rows(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
@@ -165,8 +166,8 @@ class ColumnsWriter(Generic[ContextT]):
     def collect_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
         """Yield the contexts and results of all completed calls, oldest first.
 
-        If the pending calls exceed their memory limit, wait for more results until half of this memory is free. That
-        leaves room for batches of a useful size.
+        If the pending calls exceed their memory limit, wait for more results until half of this memory is free, so that
+        there is room for batches of a useful size.
         """
         while self.has_result:
             yield self._await_oldest()
@@ -186,7 +187,7 @@ class ColumnsWriter(Generic[ContextT]):
         Calls that are added during the iteration stay pending.
         """
         for _ in range(len(self._pending_calls)):
-            # Suspending linger wakes the sender. If the result is already available, there is no need to.
+            # Suspending linger also wakes the sender. Avoid that if the result is already available.
             with nullcontext() if self.has_result else self._producer.without_linger():
                 collected_result = self._await_oldest()
             yield collected_result
@@ -195,8 +196,8 @@ class ColumnsWriter(Generic[ContextT]):
         """Wait for the oldest pending call, remove it, and return its context and its result."""
         call = self._pending_calls[0]
         result = call.future.result(self._max_result_seconds)
-        # Remove the call only after the wait. If a signal handler raises during the wait, the call must stay pending,
-        # because its rows were sent and its result still counts.
+        # Remove the call only after the wait. If a signal handler raises an exception during the wait, the call must
+        # stay pending, because its rows were sent and its result still counts.
         self._pending_calls.popleft()
         self.pending_bytes -= call.nbytes
         return call.context, result

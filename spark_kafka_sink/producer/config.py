@@ -1,9 +1,10 @@
 """ProducerConfig: the Java producer's options, parsed and validated together.
 
-One ConfigurationError reports all invalid options, with one sentence per option that begins with the option's name.
-Unknown options are errors too, because otherwise a misspelled option would go unnoticed until production. Errors show
-invalid values but never secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
-is not shown, because it may be a secret.
+One ConfigurationError reports all invalid options, in one sentence per option, which begins with the option's name.
+Unknown options are errors, too, because a misspelled option would otherwise go unnoticed until production.
+
+Errors show invalid values, but never secrets. Secrets are parsed in network/security_config.py, and the value of an
+unknown option is not shown, because it may be a secret.
 
 A *fault* is the error of one option. Its text is a template, in which `{linger.ms}` stands for the name of that option
 as the user spells it.
@@ -26,15 +27,15 @@ from spark_kafka_sink.records.compression import Codec, require_codec
 
 _log = logging.getLogger(__name__)
 _MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
-"""Brokers remember only the last five batches of a producer in each partition, in order to recognize duplicates."""
+"""Brokers recognize duplicates only among the last five batches of a producer in each partition."""
 _IN_FLIGHT_OPTION = "max.in.flight.requests.per.connection"
 _IDEMPOTENCE_FIELDS = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
-"""Fields of the options that determine whether the producer is idempotent."""
+"""The fields that determine whether the producer is idempotent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig:
-    """The parsed options, with one field for each supported option of PRODUCER_OPTIONS. Picklable.
+    """The parsed options, with one field for each option of PRODUCER_OPTIONS that has an effect. Picklable.
 
     Times are in milliseconds, sizes in bytes.
     """
@@ -99,7 +100,7 @@ class ProducerConfig:
 
         Raise one ConfigurationError that lists all errors, including those found during parsing.
         """
-        # Each of these functions adds the faults that it finds to `parsed_options.faults`.
+        # All of these functions add the faults that they find to `parsed_options.faults`.
         connection_values = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
         _check_rack(parsed_options)
@@ -121,7 +122,7 @@ class ProducerConfig:
         # UniformStickyPartitioner ignores keys in the Java client, too.
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
-        # If an option has an effect but this class has no field for it, cls() raises TypeError.
+        # If an option has an effect but this class has no field for it, cls() below raises TypeError.
         field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
         compression_level = _find_compression_level(parsed_options)
         return cls(**field_values, compression_level=compression_level, security=values["security"])
@@ -137,10 +138,10 @@ class ProducerConfig:
 
 
 def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
-    """Parse each option individually and collect the errors in the result.
+    """Parse each option separately, and collect the errors in the result.
 
-    TLS and SASL options are accepted here but parsed by ProducerConfig.from_parsed_options(), which also validates all
-    options together.
+    TLS and SASL options are accepted here, but only ProducerConfig.from_parsed_options() parses them. It also checks
+    all options against each other.
     """
     return parse_option_values(PRODUCER_OPTIONS, options, other_names=SECURITY_OPTIONS, component="producer")
 
@@ -148,8 +149,8 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
     """Merge the options with keyword arguments, such as `linger_ms` for linger.ms.
 
-    A keyword that matches no option, even with dots instead of underscores, is kept unchanged. It may be another
-    Kafka client's option; a later step then raises an error that suggests the equivalent.
+    If a keyword with dots instead of underscores is not the name of an option, it is kept unchanged. It may be an
+    option of another Kafka client, and a later step then raises an error that suggests the equivalent.
 
     Raise ConfigurationError if an option is set both ways, or if `options` is not a mapping.
     """
@@ -206,8 +207,8 @@ def _check_rack(parsed_options: ParsedOptions) -> None:
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
     """Return the effective delivery.timeout.ms, which is at least linger.ms + request.timeout.ms.
 
-    A default below this minimum is increased to the minimum. An explicitly configured value below the minimum is
-    reported as a fault.
+    If the default is below this minimum, it is increased to the minimum. If the user has set a value below the minimum,
+    that is a fault.
     """
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
@@ -230,14 +231,14 @@ def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
 def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
     """Return whether the producer is idempotent.
 
-    If the user requested idempotence, explicitly or with a transactional.id, each conflicting option is reported as a
-    fault. Otherwise, a conflict disables idempotence with a warning. The exception is too many requests in flight,
-    which is a fault unless enable.idempotence is false.
+    If the user has requested idempotence, with enable.idempotence or a transactional.id, each option that conflicts
+    with it is a fault. If not, a conflict disables idempotence with a warning. There is one exception: too many
+    requests in flight are a fault unless enable.idempotence is false.
     """
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
     if parsed_options.invalid_fields & _IDEMPOTENCE_FIELDS:
-        return is_idempotent  # the result does not matter, because the invalid options are errors
+        return is_idempotent  # the value does not matter, because the invalid options are errors
     if not is_idempotent:
         if is_transactional:
             parsed_options.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")

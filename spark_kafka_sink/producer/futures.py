@@ -1,10 +1,10 @@
-"""Futures that send() and send_columns() return. results.py defines their results.
+"""The futures that send() and send_columns() return. results.py defines their results.
 
-Each call returns one future: send() for its record, send_columns() for all of its rows. The rows of one call may be
-spread over many batches, so they are acknowledged or fail in groups. The *outcome* of a row is either the metadata of
-the stored record or an error.
+send() returns a future for its record, and send_columns() returns one future for all of its rows. The *outcome* of a
+row is either the metadata of the stored record or an error. The rows of one call may be spread over many batches, so
+their outcomes arrive in groups.
 
-ColumnsFuture and RecordFutures implement `SendCall` (calls.py): they receive the outcomes of these groups on the sender
+ColumnsFuture and RecordFutures implement `SendCall` (calls.py): they receive these groups of outcomes on the sender
 thread, in the order of the batches.
 """
 
@@ -31,14 +31,14 @@ from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 _log = logging.getLogger(__name__)
 
 FUTURE_BYTES = 256
-"""Bytes of buffer.memory reserved for the Python objects of each record passed to send(): its future, key and value.
+"""Number of bytes of buffer.memory that are reserved for the Python objects of each record passed to send().
 
-These bytes are reserved in addition to the encoded size of the record. Measured with tracemalloc: 326 bytes for a
-staged record whose encoded size is 113 bytes.
+These objects are its future, its key and its value. The encoded size of the record is reserved in addition. According
+to tracemalloc, a staged record takes 326 bytes if its encoded size is 113 bytes.
 """
 
 NO_RECORD_ERRORS: Mapping[int, KafkaSinkError] = {}
-"""An empty `errors_by_position`, for rows that were not rejected individually."""
+"""An empty `errors_by_position`: no row was rejected individually."""
 _NO_NUMBERS: NDArray[Any] = np.empty(0, np.int64)
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 Callback = Callable[[RecordMetadata, "Exception | None"], None]
 """A callback passed to send(). It is called with (metadata, error).
 
-The error is None if the record was written. Otherwise the metadata contains the topic, the partition if known, and
+If the record was written, the error is None. If not, the metadata contains the topic, the partition if it is known, and
 -1 in all other fields.
 """
 
@@ -57,9 +57,9 @@ class _ProducerFuture(Future[T]):
 
     Coroutines can await the future without blocking the event loop.
 
-    The future cannot be cancelled, because its records may have been sent already. Exceptions raised by done-callbacks
-    are logged, so that a callback cannot prevent the futures of other records from completing. `Future` alone would not
-    be enough: it logs only subclasses of Exception, so a SystemExit would end the sender thread.
+    The future cannot be cancelled, because its records may have been sent already. If a done-callback raises an
+    exception, it is only logged, so that the futures of other records still complete. The base class does not suffice
+    for this: it logs only subclasses of Exception, so a SystemExit would end the sender thread.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -73,7 +73,7 @@ class _ProducerFuture(Future[T]):
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         if self.done():
-            super().add_done_callback(fn)  # runs `fn` on this thread now, so a SystemExit reaches the caller
+            super().add_done_callback(fn)  # runs `fn` now, on this thread, so a SystemExit reaches the caller
         else:
             super().add_done_callback(partial(_run_done_callback, fn))
 
@@ -89,12 +89,12 @@ def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
-    Most callers never access the futures of their records. Future.__init__ creates a condition and two lists (1.5 kB),
-    which takes as long as the rest of send(). SendFuture.__init__ therefore does not call Future.__init__, and
-    RecordFutures stores the outcomes of many records together. The first access to an attribute of Future creates an
-    ordinary Future and copies its attributes to this object.
+    Most callers never look at the futures of their records, but Future.__init__ creates a condition and two lists
+    (1.5 kB), which takes as long as the rest of send(). So SendFuture.__init__ does not call Future.__init__, and
+    RecordFutures stores the outcomes of many records together. Only the first access to an attribute of Future creates
+    an ordinary Future, whose attributes are then copied to this object.
 
-    The sender thread and the thread that first accesses an attribute need no common lock:
+    The sender thread and the thread of this first access need no common lock:
 
         sender thread       1. stores the outcome                    2. completes the future if it is watched
         first access        1. adds the future to watched_futures    2. completes the future if it has an outcome
@@ -109,11 +109,11 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
     def _create_future(self) -> Future[RecordMetadata]:
         """Return the ordinary Future behind this object. The first call creates it.
 
-        setdefault() is atomic, so all threads get the same Future.
+        All threads get the same Future, because dict.setdefault() is atomic.
         """
         outcome = self._call.find_record_outcome(self._row_index)
         if outcome is None:
-            # Look again after adding the future: the sender thread may have stored the outcome in between.
+            # Look again after adding the future, because the sender thread may have stored the outcome in between.
             self._call.watched_futures[self._row_index] = self
             outcome = self._call.find_record_outcome(self._row_index)
         future = Future[RecordMetadata]()
@@ -123,14 +123,14 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
     def complete(self, outcome: RecordMetadata | Exception) -> None:
         """Complete the future on the sender thread, after RecordFutures has stored the outcome."""
-        with suppress(InvalidStateError):  # the thread of the first access has already completed the future
+        with suppress(InvalidStateError):  # raised if the thread of the first access has already completed the future
             _complete_future(self, outcome)
 
 
 class _FutureAttribute:
-    """Descriptor for an attribute that Future.__init__ sets but SendFuture sets only at the first access.
+    """Descriptor for an attribute that Future.__init__ sets, but SendFuture only when it is first accessed.
 
-    Every method of Future, and every function that works on futures, starts by reading such an attribute. The
+    Every method of Future, and every function that works on futures, begins by reading such an attribute. The
     descriptor has no __set__, so Python bypasses it once the attribute is in the instance's __dict__.
     """
 
@@ -142,7 +142,8 @@ class _FutureAttribute:
             return self
         attributes = vars(future)
         for name, value in vars(attributes.get("_future") or future._create_future()).items():
-            # setdefault() keeps an attribute that another thread has set first, for example by completing this future.
+            # setdefault() keeps an attribute that another thread has already set, for example by completing this
+            # future.
             attributes.setdefault(name, value)
         return attributes[self._name]
 
@@ -160,18 +161,18 @@ def _complete_future(future: Future[RecordMetadata], outcome: RecordMetadata | E
 
 
 class _SharedOutcome(NamedTuple):
-    """The common outcome of several rows of a call: either all of them are stored, or all of them have failed."""
+    """The outcome that several rows of a call have in common: all of them are stored, or all of them have failed."""
 
     row_indices: NDArray[np.int64]
     """The indices of the rows in their call."""
     partition: int
     """The partition of the rows; -1 if they failed before they were assigned to a partition."""
     base_offset: int = -1
-    """The offset of the first row, after which the other rows follow; -1 if the broker did not return it."""
+    """The offset of the first row; the other rows follow. -1 if the broker did not return it."""
     log_append_time: int = -1
     """The timestamp that the broker assigned to the records; -1 if the records keep their own timestamps."""
     error: KafkaSinkError | None = None
-    """None if the rows are stored. Otherwise, the error of each row without an entry in `errors_by_position`."""
+    """The error of the rows, except those with an entry in `errors_by_position`; None if the rows are stored."""
     errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     """The errors of rows that the broker rejected individually, keyed by position in `row_indices`."""
 
@@ -183,8 +184,9 @@ class _SharedOutcome(NamedTuple):
 class RecordFutures:
     """The outcomes of consecutive records of one topic that were passed to send() and staged together.
 
-    This is a SendCall (calls.py). A row index is the position of a record among the records that were staged together.
-    Outcomes arrive for whole groups of rows, and are indexed by row only when a caller first accesses a future.
+    This is a SendCall (calls.py). A row index is the position of a record among these records. Outcomes arrive for
+    whole groups of rows. They are indexed by row only when a caller first accesses a future, because most callers never
+    do.
     """
 
     future_bytes_per_row = FUTURE_BYTES
@@ -193,7 +195,7 @@ class RecordFutures:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
         """Callbacks by row index, for rows that have no outcome yet."""
         self.watched_futures: dict[int, SendFuture] = {}
-        """Futures by row index, for rows whose future a caller accessed before they had an outcome."""
+        """Futures by row index, for rows whose future a caller accessed before the row had an outcome."""
         self._topic = topic
         self._shared_outcomes: list[_SharedOutcome] = []
         self._indexed_outcome_count = 0
@@ -205,21 +207,21 @@ class RecordFutures:
     def set_record_fields(
         self, timestamps: NDArray[np.int64], key_sizes: NDArray[np.int32], value_sizes: NDArray[np.int32]
     ) -> None:
-        """Set the fields of RecordMetadata that brokers do not return. Each array has one element per row index.
+        """Set those fields of RecordMetadata that brokers do not return. Each array has one element per row index.
 
         The size of a null key or value is -1.
         """
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
     def complete_rows(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
-        """Deliver the outcome of the rows in each range, as SendCall documents."""
+        """Deliver the outcome of the rows in each range. SendCall documents the arguments."""
         for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
             self._deliver_outcome(_SharedOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
     def fail_rows(
         self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
-        """Deliver the outcome of the failed rows, as SendCall documents."""
+        """Deliver the outcome of the failed rows. SendCall documents the arguments."""
         partition = -1 if failure.partition is None else failure.partition
         self._deliver_outcome(
             _SharedOutcome(failure.rows, partition, error=failure.error, errors_by_position=errors_by_position)
@@ -228,8 +230,8 @@ class RecordFutures:
     def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Run the callbacks of one record that was not accepted. Return a future that has failed with `error`.
 
-        Call this on the thread that calls send(), and only if no record was staged in this object. An Exception raised
-        by a callback is only logged. Any other BaseException, such as KeyboardInterrupt, is raised again.
+        Call this on the thread that calls send(), and only on an object without any records. If a callback raises an
+        Exception, it is only logged. Any other BaseException, such as a KeyboardInterrupt, is raised again.
         """
         row_index = 0  # the record is the only one of this object
         self.callbacks[row_index] = callbacks
@@ -259,8 +261,8 @@ class RecordFutures:
     def _index_new_outcomes(self) -> None:
         """Index the rows of the outcomes that were added since the last call.
 
-        Thread-safe without a lock: two threads that index the same outcome write the same entries. A slower thread may
-        set _indexed_outcome_count back to a smaller number, and then a later call only repeats some entries.
+        Thread-safe without a lock: if two threads index the same outcome, they write the same entries. The slower one
+        may set _indexed_outcome_count back to a smaller number, but then a later call only writes some entries again.
         """
         # Read once, because another thread may change it during this call.
         indexed_outcome_count = self._indexed_outcome_count
@@ -276,10 +278,10 @@ class RecordFutures:
         `position`: the position of the row in the outcome.
         `row_index`: the index of the row in the call.
         """
-        if shared_outcome.error is not None:  # only the topic and perhaps the partition are known
+        if shared_outcome.error is not None:  # nothing is known but the topic and perhaps the partition
             return RecordMetadata(self._topic, shared_outcome.partition, offset=-1, timestamp_ms=-1)
         has_log_append_time = shared_outcome.log_append_time >= 0
-        # The arguments are positional because keywords would take longer for every record.
+        # The arguments are positional, because keyword arguments would take longer for every record.
         return RecordMetadata(
             self._topic,
             shared_outcome.partition,
@@ -292,7 +294,7 @@ class RecordFutures:
     def _deliver_outcome(self, shared_outcome: _SharedOutcome) -> BaseException | None:
         """Run the callbacks of the rows, store the outcome, and complete the watched futures of the rows.
 
-        Return what `_run_callbacks` returns.
+        Return the result of `_run_callbacks`: an exception that `reject` raises again on the caller's thread, or None.
         """
         try:
             return self._run_callbacks(shared_outcome) if self.callbacks else None
@@ -314,7 +316,8 @@ class RecordFutures:
     def _run_callbacks(self, shared_outcome: _SharedOutcome) -> BaseException | None:
         """Run each callback of the rows once.
 
-        Return the last BaseException raised by a callback that is not an Exception, such as KeyboardInterrupt, or None.
+        If a callback raised a BaseException that is not an Exception, such as a KeyboardInterrupt, return that
+        exception (the last one, if there are several). Otherwise return None.
         """
         interruption: BaseException | None = None
         for position, row_index in enumerate(shared_outcome.row_indices.tolist()):
@@ -326,14 +329,15 @@ class RecordFutures:
 
 
 def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
-    """Run a callback passed to send() and log any exception, which would otherwise end the sender thread.
+    """Run a callback passed to send(), and log any exception, which would otherwise end the sender thread.
 
-    Return the exception if it is not an Exception, such as KeyboardInterrupt. Otherwise return None.
+    If the callback raised a BaseException that is not an Exception, such as a KeyboardInterrupt, return it. Otherwise
+    return None.
     """
     try:
         callback(metadata, error)
     except BaseException as raised:
-        with suppress(BaseException):  # a log handler is user code and may raise, too
+        with suppress(BaseException):  # a log handler is user code, too, and may raise an exception
             name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
             _log.exception(
                 "%s raised an exception for a record of topic %s. Other records are not affected.", name, metadata.topic
@@ -345,8 +349,8 @@ def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """The future of all rows of one send_columns() call.
 
-    The calling thread and the sender thread both add outcomes, so _lock guards the fields. The stored ranges of the
-    responses are merged only when the result's `partitions` property is read.
+    Both the calling thread and the sender thread add outcomes, so _lock guards the fields. The stored ranges are kept
+    as they arrive. They are merged only when the property `partitions` of the result is read.
     """
 
     future_bytes_per_row = 0
@@ -381,23 +385,23 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     def fail_rows(
         self, failure: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
     ) -> None:
-        """Record that the rows in `failure` failed, and complete the future if no row is pending.
+        """Record that the rows in `failure` have failed, and complete the future if no row is pending.
 
-        `errors_by_position`: errors of individual rows, keyed by position in `failure.rows`. All other rows failed with
-        `failure.error`.
+        `errors_by_position`: errors of individual rows, keyed by position in `failure.rows`. All other rows have failed
+        with `failure.error`.
         """
         failures = _split_by_error(failure, errors_by_position)
         row_count = len(failure.rows)
         with self._lock:
             self._failures += failures
             self._pending_row_count -= row_count
-            # __init__ has already completed the future of a call without rows, so it must not be completed again here.
+            # Without rows, the future must not be completed here, because __init__ has already completed it.
             is_complete = row_count > 0 and self._pending_row_count == 0
         if is_complete:
             self._complete()
 
     def _complete(self) -> None:
-        """Set the future's result. Call this only when no row is pending, because the fields no longer change then."""
+        """Set the future's result. Call this only when no row is pending: the fields do not change anymore then."""
         result = ColumnsResult(
             self._topic, tuple(self._failures), self._rows_written, self._stored_ranges, self._row_indices or ()
         )
@@ -418,10 +422,10 @@ def _split_by_error(failure: FailedRows, errors_by_position: Mapping[int, KafkaS
 
 
 def complete_safely(complete: Callable[..., object], *arguments: Any) -> None:
-    """Call `complete`, a function that completes one future on the sender thread, and log any exception.
+    """Call `complete`, a function that completes futures on the sender thread, and log any exception.
 
-    Such an exception comes from user code, for example a callback or a log handler. It must not prevent the futures of
-    other records from being completed.
+    Such an exception comes from user code, for example from a callback or a log handler, and must not keep the futures
+    of other records from being completed.
     """
     try:
         complete(*arguments)

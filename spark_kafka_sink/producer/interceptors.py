@@ -1,9 +1,9 @@
 """Interceptors: user code that sees each ProducerRecord before it is sent, and later its result.
 
 Interceptors run in the order in which they were passed to KafkaProducer. `on_send` runs on the caller's thread and may
-return a different record. If `on_send` raises, the exception is logged, and the next interceptor receives the record
-unchanged, as in the Java client. `on_acknowledgement` runs on the sender thread, before the callback of send(), and
-should return quickly. Interceptors see only records passed to send(), because send_columns() never creates single
+return a different record. If it raises an exception, the exception is logged, and the next interceptor gets the
+unchanged record, as in the Java client. `on_acknowledgement` runs on the sender thread, before the callback of send(),
+and should return quickly. Interceptors see only records passed to send(), because send_columns() never creates single
 records.
 """
 
@@ -29,21 +29,22 @@ class Interceptor(Protocol[Record, Metadata]):
     def on_acknowledgement(self, metadata: Metadata, error: Exception | None) -> None:
         """Handle the result of a record.
 
-        `error`: None if the record was stored. Otherwise, only the topic and perhaps the partition in `metadata` are
-        known, and all other fields are -1.
+        `error`: None if the record was stored. If there is an error, `metadata` contains only the topic and perhaps the
+        partition, and all other fields are -1.
         """
         ...
 
 
 class Interceptors(Generic[Record, Metadata]):
-    """Calls a producer's interceptors in order."""
+    """Calls a producer's interceptors in the order in which they were passed."""
 
     def __init__(self, interceptors: Sequence[Interceptor[Record, Metadata]]) -> None:
         self._interceptors = tuple(interceptors)
         self.acknowledgement_callbacks: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
             interceptor.on_acknowledgement for interceptor in interceptors
         )
-        """The functions to call with the result of each record. The caller must handle exceptions that they raise."""
+        """The functions to call with the result of each record. The caller must handle the exceptions that they
+        raise."""
 
     def on_send(self, record: Record) -> Record:
         """Pass a record through all interceptors, and return the record to send."""

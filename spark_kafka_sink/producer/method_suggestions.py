@@ -1,8 +1,8 @@
 """Suggestions for users who call a method by the name that it has in another Python client for Kafka.
 
-Accessing such a name raises an AttributeError that names the equivalent call. client/option_suggestions.py does the
-same for options. Each name is a descriptor in the class. A class with `__getattr__` needs no descriptors, but every
-attribute access takes longer: 2 of the 15 microseconds of a send().
+Reading such an attribute raises an AttributeError that names the equivalent call. client/option_suggestions.py does the
+same for options. Each name is a descriptor in the class. A class with `__getattr__` would need no descriptors, but its
+attributes would be slower to read: this would take 2 of the 15 microseconds of a send().
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
-    """Return a class decorator with which access to one of these names raises AttributeError with a suggestion.
+    """Return a class decorator that makes these names raise AttributeError, with a suggestion, when they are read.
 
-    `counterparts`: the names that the class does not have, and what to use instead.
+    `counterparts`: names that the class does not have, and what to use instead.
     """
 
     def decorate(owner: ClassT) -> ClassT:
@@ -70,7 +70,7 @@ def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[C
 
 
 class _MissingMethod:
-    """Descriptor of a method that does not exist. Access to it raises AttributeError with the method to use instead."""
+    """Descriptor for a method that does not exist. Reading it raises AttributeError, which says what to use instead."""
 
     def __init__(self, name: str, counterpart: Counterpart) -> None:
         self._name = name
@@ -78,7 +78,8 @@ class _MissingMethod:
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         message = f"{owner.__name__!r} object has no attribute {self._name!r}"
-        # Without `obj`, Python does not append a suggestion of its own, such as "Did you mean: '_pool'?" for poll.
+        # Do not pass `obj`, so that Python does not append its own suggestion, such as "Did you mean: '_pool'?" for
+        # poll.
         raise AttributeError(f"{message}. {_format_suggestion(self._counterpart)}", name=self._name)
 
 

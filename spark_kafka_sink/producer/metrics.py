@@ -1,9 +1,11 @@
 """ProducerMetrics: the metrics of a producer. Metrics that the Java client also has keep their Java names.
 
 Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
-Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sums over the
-sent batches are moved to the windows ten times a second and at each read. A metric whose name ends in `{topic=...}`
-belongs to one topic; a metric whose name ends in `{node-id=...}` belongs to one node's connections.
+Totals cover the producer's lifetime. If the name of a metric ends in `{topic=...}`, it is for one topic, and if it ends
+in `{node-id=...}`, for the connections to one node.
+
+Recording an event costs a few additions per batch, and nothing per record. The sums over the sent batches are added to
+the windows ten times a second, and at each read.
 
 Several threads record values, so one lock guards all state. Callers pass the current time in milliseconds.
 """
@@ -39,21 +41,21 @@ WAIT_TIME_METRICS = (
     "txn-commit-time",
     "txn-abort-time",
 )
-"""Metrics that sum up the waiting times of calls. `-ns-total` is appended to their names."""
+"""Metrics that add up the times for which calls have waited. `-ns-total` is appended to their names."""
 _UPDATE_INTERVAL_MS = 100.0
 """Minimum interval between two updates of the windows while requests are being sent."""
 _METRICS_WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
-"""Metrics of which the Java client reports only an average."""
+"""Metrics for which the Java client reports only an average."""
 _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
 class _MutableTotals(SimpleNamespace):
-    """The running counters, whose attributes are the fields of Totals. A Totals object is their immutable snapshot."""
+    """The running counters, with the fields of Totals as attributes. A Totals is an immutable snapshot of them."""
 
     def add_acknowledged_batches(self, batches: Collection[ProducerBatch], now_ms: float) -> None:
         """Count acknowledged batches and their records.
 
-        A record's latency is measured from when the oldest row in its batch arrived.
+        The latency of a record is the time since the arrival of the oldest row that was staged with its batch.
         """
         header_bytes = HEADER_BYTES * len(batches)
         self.batches += len(batches)
@@ -129,7 +131,7 @@ class ProducerMetrics:
     """Records events of the sender thread and of calling threads, and computes the values of all metrics.
 
     To add a metric, add its name to `_windowed_stats` (average and maximum) or to `_meters` (rate and total), and
-    record its values in one of the `record_` methods. The gauges that read the metric follow from its name.
+    record its values in one of the `record_` methods. The gauges that read the metric are derived from its name.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class ProducerMetrics:
         `window_ms`: the length of a sample window.
         `window_count`: the number of recent windows that averages, maxima and rates cover.
         `io_counts`: the counters of the client's selector.
-        `pool`: the buffer pool to report on (its memory, and the time that calls wait for it).
+        `pool`: the buffer pool, whose memory and waiting times are reported.
         `gauges`: additional metrics, keyed by name.
         """
         self._window_ms, self._window_count = window_ms, window_count
@@ -169,7 +171,7 @@ class ProducerMetrics:
         self._pending_send_totals: defaultdict[str, _SendTotals] = defaultdict(_SendTotals)
         """Totals over the batches that were sent since the last update of the windows, by topic."""
         self._last_send_update_ms = 0.0
-        """When `record_request` last updated the windows. The next update adds the pending totals at this time."""
+        """When `record_request` last updated the windows. The next update records the pending totals with this time."""
         self._sent_request_count = 0
         """Number of produce requests that were sent since the last update of the windows."""
         self._totals = _MutableTotals(**vars(Totals()))
@@ -202,7 +204,7 @@ class ProducerMetrics:
     def record_rejected_rows(self, row_count: int, now_ms: float) -> None:
         """Count rows that failed before they were staged.
 
-        As in the Java client, these rows count as errors of the producer, but not of their topic. Otherwise a topic
+        As in the Java client, these rows count as errors of the producer, but not of their topic. Otherwise, a topic
         that does not exist would have metrics for the rest of the producer's lifetime.
         """
         with self._lock:
@@ -241,7 +243,7 @@ class ProducerMetrics:
             self._totals.add_acknowledged_batches(batches, now_ms)
 
     def record_retries(self, topic: str, record_count: int, now_ms: float) -> None:
-        """Count records that are retried, once per retry, for the producer and for their topic."""
+        """Count records that are sent again, once per retry, for the producer and for their topic."""
         with self._lock:
             self._totals.retries += record_count
             self._meters["record-retry"].record(record_count, now_ms)
@@ -260,7 +262,7 @@ class ProducerMetrics:
             self._meters["batch-split"].record(value=1, now_ms=now_ms)
 
     def record_wait(self, name: str, wait_ms: float) -> None:
-        """Add a calling thread's waiting time to the total of a metric.
+        """Add the time for which a calling thread has waited to the total of a metric.
 
         `name`: one of WAIT_TIME_METRICS.
         """
@@ -274,7 +276,7 @@ class ProducerMetrics:
         self._pool_metrics.update(now_ms)
 
     def _update_send_windows(self) -> None:
-        """Add the pending totals of sent batches to the windows at the time `_last_send_update_ms`, and reset them."""
+        """Add the pending totals of sent batches to the windows, at the time `_last_send_update_ms`, and reset them."""
         recorded_at_ms = self._last_send_update_ms
         record_count = 0
         for topic, totals in self._pending_send_totals.items():
@@ -337,7 +339,7 @@ class ProducerMetrics:
             return gauge(now_ms)
 
     def _find_gauge(self, name: MetricName) -> Gauge | None:
-        """Return the gauge that reads a metric, or None if the metric, its topic or its node is unknown."""
+        """Return the gauge that reads a metric, or None if the metric, its topic or its node is not known."""
         if name.tag_key is None:
             return self._gauges.get(name.base_name)
         if name.tag_key == "topic":
@@ -371,7 +373,7 @@ class MetricName(NamedTuple):
 
 
 def parse_metric_name(name: str) -> MetricName:
-    """Split a metric name into its base name and its tag. A name without a known tag is a base name."""
+    """Split a metric name into its base name and its tag. A name without a known tag is only a base name."""
     match = _TAG_PATTERN.search(name)
     return MetricName(name) if match is None else MetricName(name[: match.start()], match[1], match[2])
 

@@ -1,6 +1,6 @@
 """murmur2 hashes for a column of keys. A record's partition is computed from the hash of its key.
 
-The hashes must stay identical to those of the Java client. Otherwise records with the same key would go to different
+The hashes must stay identical to those of the Java client. Otherwise, records with the same key would go to different
 partitions, depending on the client that sends them.
 
     h = seed ^ length
@@ -9,8 +9,8 @@ partitions, depending on the client that sends them.
     h ^= h >>> 13; h *= m; h ^= h >>> 15
 
 Words have 32 bits. All keys are hashed together, one word at a time: the first word of every key, then the second word
-of every key that has one, and so on. The loop therefore runs over the words of the longest key instead of over the
-keys. The loop works in place, in a few arrays that fit into the CPU cache.
+of every key that has one, and so on. So the loop has one iteration per word of the longest key, instead of one per key.
+It works in place, in a few arrays that fit into the CPU cache.
 
 There are two implementations, which return the same hashes: `_hash_equal_length_keys` and `_hash_mixed_length_keys`.
 """
@@ -28,9 +28,9 @@ from spark_kafka_sink.records.byte_column import ByteColumn
 
 
 def _to_uint32_scalar(value: int) -> NDArray[np.uint32]:
-    """Convert a number to an array without dimensions.
+    """Convert a number to an array without dimensions, which numpy can use directly.
 
-    Otherwise numpy converts the Python int on every call, at half the cost of hashing one word of 1,000 keys.
+    It would convert a Python int on every call, which takes half as long as hashing one word of 1,000 keys.
     """
     return np.array(value, np.uint32)
 
@@ -43,7 +43,7 @@ _UINT32_MASK = 0xFFFF_FFFF
 _WORD_BYTES = 4
 _WORD_BITS = 8 * _WORD_BYTES
 _PAIR_BYTES = 2 * _WORD_BYTES
-"""Size of a pair of consecutive words, from which a word at any offset can be shifted out (`_read_word_pairs`)."""
+"""Size of two consecutive words, from which a word that begins in the first one can be extracted by a shift."""
 
 _MULTIPLIER_SCALAR = _to_uint32_scalar(_MULTIPLIER)
 _ONE_SCALAR = _to_uint32_scalar(1)
@@ -53,15 +53,18 @@ _SECOND_FINAL_SHIFT = _to_uint32_scalar(15)
 _NON_NEGATIVE_MASK = _to_uint32_scalar(0x7FFF_FFFF)
 
 _WORDS_PER_PASS = 4
-"""Words of each key hashed per pass: enough to keep passes few, and few enough for arrays that fit the CPU cache."""
+"""Number of words of each key that are hashed in one pass over keys of equal length. With more words, there are fewer
+passes, but the arrays must still fit into the CPU cache."""
 _MAX_GATHERED_BYTES = 2 << 20
-"""Maximum number of key bytes that are gathered at once, because gathering needs three copies of them."""
+"""Maximum number of key bytes that are gathered at once. There is a limit because gathering makes three copies of
+them."""
 _MAX_SEPARATE_KEYS = 64
-"""Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
+"""If at most this many keys have words left, it is faster to hash each key separately than to continue with passes."""
 _MAX_SEPARATE_EQUAL_LENGTH_KEYS = _MAX_SEPARATE_KEYS // 4
 """The same limit for keys of equal length. Their passes are about four times as fast, because no words are gathered."""
 _MIN_SEPARATE_WORDS = 64
-"""Minimum number of remaining words for separate hashing, because starting a key costs as much as a few passes."""
+"""Keys are hashed separately only if at least this many words are left, because each key has a fixed cost, which equals
+that of a few passes."""
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
@@ -71,8 +74,8 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
     """
     hashes = murmur2(keys)
     hashes &= _NON_NEGATIVE_MASK
-    # numpy optimizes division by a scalar (it multiplies and shifts), but not the remainder, so the remainders are
-    # computed from the quotients, in place.
+    # This is hashes % partition_count. numpy is fast at division by a scalar (it multiplies and shifts), but not at the
+    # remainder. So compute the remainders from the quotients, in place.
     divisor = _to_uint32_scalar(partition_count)
     quotients = hashes // divisor
     multiples: NDArray[np.uint32] = np.multiply(quotients, divisor, out=quotients)
@@ -90,7 +93,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     elif keys.row_count == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
         hashes = _hash_mixed_length_keys(keys)
     else:
-        # The keys have more bytes than may be gathered at once, so hash each half of them on its own.
+        # The keys have more bytes than may be gathered at once, so hash each half of them separately.
         middle = keys.row_count // 2
         halves = keys.offsets[: middle + 1], keys.offsets[middle:]
         return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
@@ -105,7 +108,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
 def _should_hash_as_table(key_count: int, key_length: int) -> bool:
     """Return whether to hash keys of equal length in passes over all of them, because they are many or short.
 
-    If they are few and long, it is faster to hash them separately, like keys of different lengths.
+    If they are few and long, it is faster to handle them like keys of different lengths, and hash each key separately.
     """
     return key_count > _MAX_SEPARATE_EQUAL_LENGTH_KEYS or key_length < _WORD_BYTES * _MIN_SEPARATE_WORDS
 
@@ -113,7 +116,7 @@ def _should_hash_as_table(key_count: int, key_length: int) -> bool:
 def _hash_equal_length_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
     """Return the hashes of keys that all have the same length, before the final mixing step of murmur2.
 
-    Such keys form a table with one row per key, in which column i holds word i of every key.
+    Such keys form a table with one row per key, in which column i is word i of every key.
     """
     hashes = np.full(keys.row_count, _SEED ^ key_length, np.uint32)
     word_count, tail_byte_count = divmod(key_length, _WORD_BYTES)
@@ -132,10 +135,10 @@ def _hash_equal_length_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uin
 def _view_words(keys: ByteColumn, key_length: int, start: int, word_count: int) -> NDArray[np.uint32]:
     """Return a view of consecutive words of keys of equal length, with one row per word and one column per key.
 
-    `start`: the offset of the first word in each key.
-
     The words must lie within the keys: 0 <= start, and start + 4 * word_count <= key_length. Otherwise the view would
     contain bytes of other keys, or extend beyond the buffer.
+
+    `start`: the offset of the first word in each key.
     """
     words: NDArray[np.uint32] = np.ndarray(
         (word_count, keys.row_count),
@@ -157,14 +160,15 @@ def _mix_tails_of_equal_length_keys(
     """
     tail_words = np.empty_like(hashes)
     if key_length > tail_byte_count:
-        # Read each key's last four bytes, then shift out the ones that were already hashed as part of its last
-        # complete word. What remains is the tail.
+        # Read the last four bytes of each key as a word. Its lowest bytes were already hashed as part of the last
+        # complete word, so shift them out. What remains is the tail. For example, a key of the bytes 1 2 3 4 5 6 has
+        # the tail 5 6: the word 3 4 5 6 shifted by 16 bits is 5 6 0 0.
         tail_words[:] = _view_words(keys, key_length, start=key_length - _WORD_BYTES, word_count=1)[0]
         tail_words >>= _to_uint32_scalar(_WORD_BITS - 8 * tail_byte_count)
         hashes ^= tail_words
     else:
-        # The keys are shorter than a word, so reading the four bytes up to a key's end could start before the buffer.
-        # The tail is the whole key, and its bytes are mixed one by one.
+        # The keys are shorter than a word, so their last four bytes could begin before the buffer. The tail is the
+        # whole key, and its bytes are mixed in one at a time.
         key_bytes = keys.to_matrix(key_length)
         for byte_index in range(tail_byte_count):
             tail_words[:] = key_bytes[:, byte_index]
@@ -176,8 +180,8 @@ def _mix_tails_of_equal_length_keys(
 def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     """Return the hashes of keys of different lengths, before the final mixing step of murmur2.
 
-    The keys start at arbitrary offsets, so their words must be gathered. The keys are sorted by length, so that in each
-    pass the keys that have another word come last.
+    Each pass mixes one word into the hashes of all keys that have another word. The keys are sorted by length, so that
+    these keys are a slice at the end. They start at arbitrary offsets, so their words must be gathered.
     """
     data_start = keys.offsets.item(0)
     starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
@@ -189,7 +193,7 @@ def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
     pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
     pass_count = _count_passes(first_key_indices, keys.row_count)
     for first_key_index in first_key_indices[:pass_count]:
-        # Only the keys from index `first_key_index` on have this word.
+        # The keys from index `first_key_index` on have this word.
         _mix(
             hashes[first_key_index:],
             _gather_words(word_pairs, pair_indices[first_key_index:], bit_shifts[first_key_index:]),
@@ -208,10 +212,13 @@ def _hash_mixed_length_keys(keys: ByteColumn) -> NDArray[np.uint32]:
 
 
 def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slice, list[int]]:
-    """Sort keys by length, so that the keys that have a word with a given index come last.
+    """Sort keys by length, so that the keys that have a certain word come last.
 
-    Return the order of the keys, and for each word index the position in this order of the first key that has such a
+    Return the order of the keys, and for each word index, the position in this order of the first key that has such a
     word. If all keys have the same number of words, nothing is sorted, and the order is a slice that selects all keys.
+
+    Example: keys of 9, 3 and 4 bytes have 2, 0 and 1 complete words. Their order is [1, 2, 0]. The keys from position 1
+    on have a first word, and those from position 2 on a second one, so the positions are [1, 2].
     """
     min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
     if min_length >> 2 == max_length >> 2:
@@ -224,9 +231,9 @@ def _sort_by_length(lengths: NDArray[np.int32]) -> tuple[NDArray[np.intp] | slic
 def _count_passes(first_key_indices: list[int], key_count: int) -> int:
     """Return how many words of each key to hash in passes over all keys that have the word.
 
-    The remaining words belong to a few long keys, which are hashed one after the other. Hashing one word of a single
-    key costs about as much as hashing one word of a hundred keys. So if all words were hashed in passes, one 100 kB key
-    among short keys would cost 25,000 passes.
+    The words after these belong to a few long keys, which are hashed one after the other. In a pass, one word of a
+    single key takes about as long as one word of a hundred keys. So if all words were hashed in passes, one 100 kB key
+    among short keys would take 25,000 passes.
     """
     pass_count = bisect_left(first_key_indices, key_count - _MAX_SEPARATE_KEYS)
     return len(first_key_indices) if len(first_key_indices) - pass_count < _MIN_SEPARATE_WORDS else pass_count
@@ -235,13 +242,15 @@ def _count_passes(first_key_indices: list[int], key_count: int) -> int:
 def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint64]:
     """Return the eight bytes that begin at every fourth byte of data[start:stop], with zeros after its end.
 
-    Callers gather the pair that contains the word they want, then shift the word out of the pair. This is faster than
-    gathering 32-bit words from unaligned offsets.
+    To get a word at any offset, callers take the pair of words that contains it, and shift the pair. That is faster
+    than gathering 32-bit words from unaligned offsets. For example, the word at offset 6 is in the pair with index 1
+    (bytes 4 to 11), which must be shifted by 2 bytes.
     """
     size = stop - start
     padded_bytes = np.zeros(size + _PAIR_BYTES, np.uint8)
     padded_bytes[:size] = np.frombuffer(data, np.uint8, count=size, offset=start)
-    # The pairs overlap: each has 8 bytes, and one begins every 4 bytes. The padding keeps the last pair in bounds.
+    # The pairs overlap, because each has 8 bytes, and one begins every 4 bytes. The padding keeps the last pair in
+    # bounds.
     pair_count = size // _WORD_BYTES + 1
     word_pairs: NDArray[np.uint64] = np.ndarray(
         (pair_count,), "<u8", buffer=padded_bytes, strides=(_WORD_BYTES,)
@@ -252,7 +261,7 @@ def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint6
 def _gather_words(
     word_pairs: NDArray[np.uint64], pair_indices: NDArray[np.intp], bit_shifts: NDArray[np.uint64]
 ) -> NDArray[np.uint32]:
-    """Return one word per key, shifted out of the pair that contains it (see `_read_word_pairs`)."""
+    """Return one word per key, extracted from the pair that contains it (see `_read_word_pairs`)."""
     gathered_words = word_pairs.take(pair_indices)
     gathered_words >>= bit_shifts
     return gathered_words.astype(np.uint32)
@@ -270,20 +279,23 @@ def _mix_tails(hashes: NDArray[np.uint32], tail_words: NDArray[np.uint32], tail_
 
     A tail consists of the last 0 to 3 bytes of a key, which do not fill a word.
 
-    `tail_words`: for each key, a word whose first bytes are the tail. The other bytes are surplus, and arbitrary.
+    `tail_words`: for each key, a word whose first bytes are the tail. The other bytes are surplus and may have any
+    value.
     `tail_byte_counts`: the number of bytes of each tail.
     """
-    # Shift out the surplus bits. Without a tail, all 32 bits are surplus, and numpy shifts the word to 0.
+    # Shift the surplus bits out at the upper end, and shift the tail back. If there is no tail, all 32 bits are
+    # surplus, and numpy returns 0 for a shift by 32 bits.
     surplus_bits = (_WORD_BITS - 8 * tail_byte_counts).view(np.uint32)
     tail_words <<= surplus_bits
     tail_words >>= surplus_bits
     hashes ^= tail_words
     has_tail = np.minimum(tail_byte_counts, 1).view(np.uint32)
-    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR  # by m if there is a tail, else by 1
+    # Multiply by the constant m (_MULTIPLIER) if there is a tail, and by 1 if there is none.
+    hashes *= has_tail * (_MULTIPLIER_SCALAR - _ONE_SCALAR) + _ONE_SCALAR
 
 
 def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
-    """Return the hash of a single key after mixing in `word_count` words, the first of which begins at `start`."""
+    """Mix `word_count` words of a single key, the first of which begins at `start`, into its hash. Return the hash."""
     words = np.frombuffer(data, "<u4", count=word_count, offset=start).copy()
     _scramble(words)
     for word in words.tolist():

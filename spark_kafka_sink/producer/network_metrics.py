@@ -1,7 +1,8 @@
 """Network metrics under their Java names: bytes, requests, connections and the selector's I/O times.
 
-The selector keeps the counters (network/io_counts.py). `update` adds their increases to the sample windows, ten times a
-second while requests are being sent, and at each read. Callers must hold the lock of ProducerMetrics.
+The selector does the counting (network/io_counts.py). `update` reads its counters and records by how much they have
+grown. It is called ten times a second while requests are being sent, and at each read. Callers must hold the lock of
+ProducerMetrics.
 
 Requests, responses and their bytes are also counted per node. Nodes have the same names as in the Java client: `node-3`
 is broker 3, and `node--1` is the first bootstrap server.
@@ -21,7 +22,7 @@ _TRAFFIC_ATTRIBUTES = {
     "outgoing-byte": "bytes_sent",
     "incoming-byte": "bytes_received",
 }
-"""Maps each metric that has a rate and a total to the attribute of TrafficCounts that it is computed from."""
+"""Metrics with a rate and a total, each with the attribute of TrafficCounts that it is computed from."""
 _COUNTER_ATTRIBUTES = {
     "network-io": "socket_transfers",
     "connection-creation": "connections_opened",
@@ -32,11 +33,11 @@ _COUNTER_ATTRIBUTES = {
     "failed-reauthentication": "failed_reauthentications",
     "select": "selects",
 }
-"""Maps each metric that has a rate and a total to the attribute of IoCounts that it is computed from."""
+"""Metrics with a rate and a total, each with the attribute of IoCounts that it is computed from."""
 _TIMER_ATTRIBUTES = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
-"""Maps each metric in nanoseconds per select to an attribute of IoCounts, which is in milliseconds."""
+"""Metrics in nanoseconds per select, each with an attribute of IoCounts, which is in milliseconds."""
 _RATIO_METRICS = {"io-time-ns": "io-ratio", "io-wait-time-ns": "io-wait-ratio"}
-"""Maps each of these metrics to the metric that reports the same time as a fraction of the recent windows."""
+"""For each of these metrics, the metric that reports the same time as a fraction of the recent windows."""
 
 
 class TrafficMetrics:
@@ -51,7 +52,7 @@ class TrafficMetrics:
         """Record the traffic since the last call: the increase of each total, and the size of each request."""
         for name, attribute in _TRAFFIC_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
-        unrecorded_sizes = self._counts.send_sizes  # the selector may append to this queue concurrently
+        unrecorded_sizes = self._counts.send_sizes  # a queue, to which the selector may append concurrently
         while unrecorded_sizes:
             self._request_size.record(unrecorded_sizes.popleft(), now_ms)
 
@@ -73,7 +74,7 @@ class NetworkMetrics:
         self._window_ms, self._window_count = window_ms, window_count
         self._traffic = TrafficMetrics(counts, window_ms, window_count)
         self._node_traffic: dict[str, TrafficMetrics] = {}
-        """The traffic of each node, keyed by channel id, which is the node id as text."""
+        """The traffic of each node, keyed by channel id, which is the node's id as text."""
         self._node_latencies_ms: defaultdict[str, WindowedStat] = defaultdict(
             partial(WindowedStat, window_ms, window_count)
         )
@@ -88,7 +89,7 @@ class NetworkMetrics:
         previous_select_count = self._meters["select"].total  # read before the loop updates this meter
         for name, attribute in _COUNTER_ATTRIBUTES.items():
             self._meters[name].record_increase(getattr(self._counts, attribute), now_ms)
-        # A timer's average is the time per select, so count the selects since the last call.
+        # The average of a timer is the time per select, so it needs the number of selects since the last call.
         new_select_count = self._meters["select"].total - previous_select_count
         for name, attribute in _TIMER_ATTRIBUTES.items():
             total_ms = getattr(self._counts, attribute)

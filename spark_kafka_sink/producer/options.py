@@ -1,7 +1,7 @@
 """PRODUCER_OPTIONS: the table of all options of the Java producer, with their defaults and limits.
 
-Each option has a parser. An option that cannot work in Python has an `unsupported_reason`, and only its default is
-accepted. An option without effect says so in its description. The options for connections, requests and metadata come
+Each option has a parser. If an option cannot work in Python, it has an `unsupported_reason`, and only its default is
+accepted. If an option has no effect, its description says so. The options for connections, requests and metadata come
 from client/options.py. The TLS and SASL options are in network/security_options.py.
 
 Run `make docs` after a change: docs/options.md, the fields of ProducerConfig and typed_options.py are generated from
@@ -27,11 +27,11 @@ from spark_kafka_sink.options import Option, build_option_table
 _PARTITIONER_PACKAGE = "org.apache.kafka.clients.producer."
 
 ACKS_PARSER = build_choice_parser("all", "-1", "0", "1")
-"""Parses acks to one of these strings. The option itself is parsed to a number."""
+"""Parses acks to one of these strings, which `_parse_acks` converts to a number."""
 
 
 def _parse_acks(value: object) -> int:
-    """Parse acks to the number in the protocol, which is -1 for `all`."""
+    """Parse acks to the number that the protocol uses, which is -1 for `all`."""
     acks = ACKS_PARSER(value)
     return -1 if acks == "all" else int(acks)
 
@@ -39,7 +39,7 @@ def _parse_acks(value: object) -> int:
 def _parse_gzip_level(value: object) -> object:
     """Parse a compression level of gzip: -1, or 1 to 9.
 
-    Level 0 would store the bytes uncompressed. The Java client rejects this level, too.
+    Level 0, which would store the bytes uncompressed, is invalid, as in the Java client.
     """
     level = build_integer_parser(-1, 9)(value)
     if level == 0:

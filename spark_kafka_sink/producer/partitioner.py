@@ -5,17 +5,17 @@
     has a key                    murmur2 of the key, modulo the number of partitions, as in Kafka's Java client
     neither                      the sticky partition of the topic
 
-The *sticky partition* receives all rows without a key until they fill a batch. Then the next sticky partition is
-chosen at random (KIP-480, KIP-794). If each of these rows went to a random partition, they would form many small
-batches, which cost more than a few large ones.
+The *sticky partition* of a topic receives all rows without a key until they fill a batch. Then the next sticky
+partition is chosen at random (KIP-480, KIP-794). If each row went to a random partition instead, there would be many
+small batches, which cost more than a few large ones.
 
-The candidates for this choice are the partitions that have a leader. With partitioner.rack.aware, only partitions whose
-leader is in client.rack are candidates (KIP-1123). Until all candidates have been written to, each is chosen with the
-same probability. After that, a candidate's weight is (longest queue + 1 - own queue), where a queue is the number of
-batches that wait to be sent to the partition. A slow broker thus receives fewer rows.
+The choice is among the partitions that have a leader. With partitioner.rack.aware, it is among those whose leader is in
+client.rack (KIP-1123). Until all of these candidates have been written to, each has the same probability. After that, a
+candidate's weight is (longest queue + 1 - own queue), where a queue is the number of batches that wait to be sent to a
+partition. So a slow broker receives fewer rows.
 
-Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are excluded; the
-accumulator determines which. If no partition in the rack remains, the candidates are the partitions of other racks.
+If a broker has not accepted a batch for partitioner.availability.timeout.ms, its partitions are not chosen; the
+accumulator finds these brokers. If this leaves no partition in the rack, the choice is among those of other racks.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[Part
 """A custom partitioner for send(): (topic, key, value, partitions) -> partition."""
 
 INVALID_PARTITION = -1
-"""Stands for a requested number that no topic can have as a partition, and for a sticky partition not chosen yet."""
+"""Marks a requested number that cannot be a partition of any topic, or a sticky partition that is not chosen yet."""
 UNSPECIFIED_PARTITION = -2
-"""Stands for no requested partition.
+"""Marks a row that requests no partition.
 
-It must be the lowest number in an array of requested partitions, so that the minimum shows whether any row requests
-none.
+It must be lower than all other numbers in an array of requested partitions, so that the minimum of the array shows
+whether there is such a row.
 """
 MAX_PARTITION = 2**31 - 1
 """The highest partition number that Kafka's protocol can represent."""
@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionLoads(NamedTuple):
-    """The number of queued batches of each candidate that can be written to now (KIP-794)."""
+    """The number of queued batches of each candidate partition that can be written to now (KIP-794)."""
 
     partitions: list[int]
     queue_lengths: list[int]
@@ -74,7 +74,7 @@ class PartitionLoads(NamedTuple):
 
 
 FindPartitionLoads = Callable[[Sequence[int]], "PartitionLoads | None"]
-"""A function of the candidates that returns their loads, or None if a candidate has never been written to."""
+"""A function that takes candidate partitions and returns their loads, or None if one has never been written to."""
 
 
 class _TopicState:
@@ -105,7 +105,7 @@ class _TopicState:
         self.sticky_bytes = 0
         """Number of bytes assigned to the sticky partition since it was chosen."""
         self.next_position = 0
-        """Index into `assignable_partitions` of the next partition of the round-robin partitioner."""
+        """Index in `assignable_partitions` of the next partition that the round-robin partitioner assigns."""
 
     def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
         """Update the partitions from the snapshot if the topic or the nodes have changed.
@@ -161,14 +161,14 @@ class Partitioner:
 
         `sizes`: the maximum size of each encoded row in bytes, which determines how many rows fit into a batch.
         `requested_partitions`: for each row, a partition of the topic or UNSPECIFIED_PARTITION; None if no row requests
-        a partition. The array may be modified in place and returned.
+        a partition. This array may be modified, and may be the one that is returned.
         `find_partition_loads`: returns how many batches are queued for each partition.
 
         Raise MetadataTimeoutError if `snapshot` does not contain the topic's partitions.
         """
         topic_state = self._update_topic(topic, snapshot)
         key = None if self._ignores_keys or self._is_round_robin else columns.key
-        # A requested partition takes precedence over the key. The remaining rows have neither.
+        # A requested partition takes precedence over a key. The rows that remain unassigned have neither.
         if requested_partitions is not None:
             partitions = requested_partitions
             unassigned_indices = np.flatnonzero(partitions == UNSPECIFIED_PARTITION)
@@ -185,7 +185,7 @@ class Partitioner:
         return partitions
 
     def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
-        """Return the topic's updated state. Warn, once per producer, if no broker has the client's rack."""
+        """Update and return the state of a topic. Warn, once per producer, if no broker has the client's rack."""
         with self._lock:
             topic_state = self._topic_states.get(topic)
             if topic_state is None:
@@ -214,6 +214,12 @@ class Partitioner:
         """Assign rows to the sticky partition until its batch is full, then to the next sticky partition, and so on.
 
         The loop has one iteration per batch, plus one if the first row does not fit into the current batch.
+
+        Example: batches have room for 10 bytes, and the current one already has 6. The sizes [3, 3, 3, 3], of which the
+        cumulative sizes are [3, 6, 9, 12], are assigned as
+
+            iteration 1    4 bytes are left    row 0          to the current sticky partition
+            iteration 2    10 bytes are left   rows 1 to 3    to the next sticky partition
         """
         if topic_state.sticky_partition < 0:
             topic_state.sticky_partition = choose_partition(self._random)
@@ -223,7 +229,7 @@ class Partitioner:
         row_counts: list[int] = []
         start, bytes_before_start = 0, 0
         while start < len(sizes):
-            # The free space in the sticky partition's batch; negative after a row that is larger than a batch.
+            # The space that is left in the sticky partition's batch; negative after a row that is larger than a batch.
             remaining_bytes = self._batch_body_bytes - topic_state.sticky_bytes
             stop = int(np.searchsorted(cumulative_bytes, bytes_before_start + remaining_bytes, "right"))
             if stop == start and not topic_state.sticky_bytes:
@@ -240,7 +246,7 @@ class Partitioner:
 
 
 def _assign_round_robin(topic_state: _TopicState, row_count: int) -> NDArray[np.int32]:
-    """Return a partition for each row, in turn, continuing after the partition at which the previous call stopped."""
+    """Assign rows to the assignable partitions in turn, beginning after the one at which the previous call stopped."""
     partitions = np.array(topic_state.assignable_partitions, np.int32)
     positions = (topic_state.next_position + np.arange(row_count)) % len(partitions)
     topic_state.next_position = (topic_state.next_position + row_count) % len(partitions)
@@ -262,10 +268,11 @@ def _warn_of_unknown_rack(rack: str, snapshot: ClusterSnapshot) -> None:
 def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:
     """Return the requested partition of each row; None if no row requests one.
 
+    A null becomes UNSPECIFIED_PARTITION, and a number that cannot be a partition becomes INVALID_PARTITION.
+
     `partition`: the partition of all rows, or a column with the partition of each row.
 
-    Nulls become UNSPECIFIED_PARTITION, and numbers that no partition can have become INVALID_PARTITION. Raise
-    SchemaError if the column has a different length or does not contain integers.
+    Raise SchemaError if the column has a different length or does not contain integers.
     """
     if partition is None:
         return None
@@ -291,9 +298,9 @@ def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: i
 
 
 def strip_key_prefix(columns: RecordColumns, prefix_bytes: int) -> RecordColumns:
-    """Return columns for the partitioner only: the values, and the keys without their first `prefix_bytes` bytes.
+    """Return columns for the partitioner: the values, and the keys without their first `prefix_bytes` bytes.
 
-    Null keys stay null. Without a key column, return `columns` unchanged.
+    Null keys stay null. If there is no key column, return `columns` unchanged.
     """
     if columns.key is None:
         return columns
@@ -306,10 +313,10 @@ def _assign_by_key(
     unassigned_indices: NDArray[np.int64],
     partition_count: int,
 ) -> NDArray[np.int64]:
-    """Set the partition of each unassigned row that has a key. Return the indices of the rows without a key.
+    """Set the partition of each unassigned row that has a key. Return the indices of those that have none.
 
     `key`: the keys of all rows.
-    `partitions`: the partition of each row, which is set in place.
+    `partitions`: the partition of each row, which is changed in place.
     `unassigned_indices`: the indices of the unassigned rows, at least one.
     """
     unassigned_keys = take_rows(combine_chunks(key), unassigned_indices)
@@ -318,7 +325,7 @@ def _assign_by_key(
 
 
 def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the partition of each row by its key, and the indices of the rows without a key.
+    """Return the partition that each row's key determines, and the indices of the rows without a key.
 
     The partitions of rows without a key are undefined.
     """
@@ -330,7 +337,8 @@ def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[N
         if keys.nulls is None:
             chunk_partitions[:] = compute_partitions(keys, partition_count)
             continue
-        # A null occupies no bytes, so the remaining keys are contiguous.
+        # A null occupies no bytes, so the other keys are contiguous. For example, keys of 2 bytes, null and 3 bytes
+        # have the offsets [0, 2, 2, 5], and without the null [0, 2, 5].
         keyed_indices = np.flatnonzero(~keys.nulls)
         offsets = np.append(keys.offsets.take(keyed_indices), keys.offsets[-1])
         chunk_partitions[keyed_indices] = compute_partitions(ByteColumn(offsets, keys.data), partition_count)
@@ -343,7 +351,7 @@ class _WeightedPartitions(NamedTuple):
 
     partitions: Sequence[int]
     cumulative_weights: list[int] | None = None
-    """For each partition, the sum of its own weight and those before it; None if all weights are equal."""
+    """For each partition, the sum of its weight and all weights before it; None if all weights are equal."""
 
 
 def _create_partition_chooser(
@@ -351,10 +359,10 @@ def _create_partition_chooser(
 ) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition at random.
 
-    The weights of the partitions are determined at the first choice, because often no choice is necessary: all rows fit
-    into the batch of the current sticky partition. Later choices reuse the weights.
+    The function determines the weights of the partitions when it is first called, and then reuses them. Often, it is
+    never called, because all rows fit into the batch of the current sticky partition.
 
-    `find_partition_loads`: returns how many batches are queued for each partition; None if all weights are equal.
+    `find_partition_loads`: returns how many batches are queued for each partition; None to use equal weights.
     """
     weighted_partitions: _WeightedPartitions | None = None
 
@@ -378,7 +386,7 @@ def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartit
     is off, all partitions are candidates.
 
     The candidates are weighted by load once each of them has been written to. (The Java client waits until all of the
-    topic's partitions have been written to, which never happens while all rows go to one rack.)
+    topic's partitions have been written to. As long as all rows go to one rack, that never happens.)
     """
     weighted_candidates, unweighted_fallback = topic_state.partitions, topic_state.assignable_partitions
     if topic_state.rack_partitions:
@@ -395,11 +403,13 @@ def _weigh_partitions(topic_state: _TopicState, find_partition_loads: FindPartit
 
 
 def _weigh_by_load(loads: PartitionLoads | None) -> _WeightedPartitions | None:
-    """Return the partitions that can be written to now, with their weights. A longer queue gives a lower weight.
+    """Return the partitions that can be written to now, with their weights. A longer queue means a lower weight.
+
+    Return None if all candidates should have the same probability.
 
     `loads`: the loads of the candidates; None if a candidate has never been written to.
 
-    Return None if there is nothing to weigh: the choice among all candidates should be uniform.
+    Example: queue lengths of [0, 2, 1] give the weights [3, 1, 2], which add up to [3, 4, 6].
     """
     if loads is None or not loads.partitions or loads.candidate_count < 2:
         return None

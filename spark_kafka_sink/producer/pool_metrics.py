@@ -1,7 +1,7 @@
 """Buffer pool metrics under their Java names: free memory, and the time that callers wait for memory.
 
-The pool keeps the counters. `update` adds their increases to the sample windows, ten times a second while requests are
-being sent, and at each read. Callers must hold the lock of ProducerMetrics.
+The pool does the counting. `update` reads its counters and records by how much they have grown. It is called ten times
+a second while requests are being sent, and at each read. Callers must hold the lock of ProducerMetrics.
 """
 
 from __future__ import annotations

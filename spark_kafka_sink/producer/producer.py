@@ -4,8 +4,8 @@ caller's thread     metadata -> serializers, partitioner -> accumulator (memory,
 sender thread       batches -> brokers -> results -> callbacks, futures
 
 send() takes one record; send_columns() takes many rows as Arrow columns. The callbacks of staged records run on the
-sender thread, which also frees memory and updates the metadata. A method that is called in such a callback must
-therefore never wait for memory or metadata, because the sender thread would wait for itself.
+sender thread, which is also the thread that frees memory and updates the metadata. So a method that is called in such a
+callback must never wait for memory or metadata, because the sender thread would wait for itself.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ _client_numbers = itertools.count(1)
 _FORCED_CLOSE_TIMEOUT_MS = 2_000.0
 """How long close() waits for a sender thread that was forced to close.
 
-Such a thread fails the remaining records immediately. The thread can hang only if close() was called in a signal
-handler and the interrupted call holds a lock that the thread needs.
+Such a thread fails the remaining records immediately. It can hang only if close() was called in a signal handler, and
+the call that the signal interrupted holds a lock that the thread needs.
 """
 
 
@@ -132,8 +132,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
 
         `key_serializer`, `value_serializer`: convert keys and values to bytes; by default, they are bytes, str or None.
         `interceptors`: called with each record that is passed to send(), and with its result.
-        `partitioner`: chooses the partition of each record passed to send() that requests none.
-        `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
+        `partitioner`: chooses the partition of each record that is passed to send() without a partition.
+        `flush_at_exit`: how many seconds the interpreter waits at exit for the last records if the producer was not
+        closed.
         """
         parsed_config = ProducerConfig.parse(merge_keywords(config, options))
         reuse_freed_memory()
@@ -193,13 +194,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         )
         self._pid = os.getpid()
         self._is_closed = False
-        # The finalizer refers to the sender, because a reference to the producer would keep the producer alive forever.
+        # The finalizer has a reference to the sender. A reference to the producer would keep the producer alive
+        # forever.
         self._finalizer = weakref.finalize(self, abandon, self._sender, self._pid)
         self._finalizer.atexit = False  # at exit, the sender thread first delivers the last records (flush_at_exit)
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def _create_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
-        """Create the system (clock and network), the sender's thread and the random generator.
+        """Create the system (clock and network), the loop that runs the sender, and the random number generator.
 
         Tests override this method.
         """
@@ -211,7 +213,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return f"KafkaProducer({self.config.client_id}, {','.join(self.config.bootstrap_servers)}, {state})"
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError, because a producer cannot be sent to Spark tasks or other processes."""
+        """Raise TypeError, because a producer cannot be passed to Spark tasks or other processes."""
         raise TypeError(
             "A KafkaProducer cannot be pickled: its thread and its connections belong to one process. In a Spark job, "
             "create one in each partition: in the function of foreachPartition, not around it. In a pool of "
@@ -228,7 +230,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self
 
     async def __aexit__(self, exc_type: object, error: object, traceback: object) -> None:
-        """Close the producer in a thread that does not block the event loop and outlives a cancelled task."""
+        """Close the producer in another thread, which does not block the event loop and outlives a cancelled task."""
         from asyncio import to_thread
 
         await to_thread(self.close)
@@ -266,7 +268,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             else:
                 record, callback = parse_send_arguments(topic, fields, callback)
             return self._send_record(record, callback, transaction_check)
-        except BaseException as error:  # even after a KeyboardInterrupt, the transaction must not be committed
+        except BaseException as error:  # the transaction must not be committed, even after a KeyboardInterrupt
             self._prevent_commit("send()", error, transaction_check)
             raise
 
@@ -275,9 +277,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> SendFuture:
         """Validate a record, call the interceptors and send the record. Return its future.
 
-        Raise InvalidRecordError if a field is invalid regardless of the topic and the serializers, and
-        IllegalStateError or ProducerClosedError if the producer is misused. The future receives any other error of the
-        record.
+        Only two kinds of errors are raised: InvalidRecordError if a field is invalid for any topic and serializer, and
+        IllegalStateError or ProducerClosedError if the caller misuses the producer. Any other error of the record is
+        reported through its future.
         """
         try:
             record = validate_record(record)
@@ -289,14 +291,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if self._interceptors is not None:
                 record = validate_record(self._interceptors.on_send(record))
             self._serializers.check_types(record)
-        except InvalidRecordError as error:  # interceptors have seen the record, so they are notified of its failure
+        except InvalidRecordError as error:  # interceptors have seen the record, so they must learn that it has failed
             self._reject_record(record, error, callbacks, transaction_check)
             raise
         if callback is not None:
             callbacks = (*callbacks, callback)
         try:
             return self._serialize_and_stage(record, callbacks, transaction_check)
-        except (ProducerClosedError, IllegalStateError):  # the caller misused the producer; the record did not fail
+        except (ProducerClosedError, IllegalStateError):  # the caller has misused the producer; no record has failed
             raise
         except KafkaSinkError as error:
             return self._reject_record(record, error, callbacks, transaction_check)
@@ -313,9 +315,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return RecordFutures(record.topic).reject(record.partition, error, callbacks)
 
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
-        """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
+        """Request metadata for those topics whose partitions are unknown, and return these topics without waiting.
 
-        Call this method before sending the first rows to many topics, because one request covers all of them.
+        Call this method before sending the first rows to many topics, because one request can cover all of them.
 
         Example:
 
@@ -334,10 +336,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
-        `partition`: a partition for all rows, or an array with the partition of each row. Rows whose partition is null,
-        or all rows if `partition` is None, are assigned by key or, without a key, by the configured partitioner.
+        `partition`: a partition for all rows, or an array with the partition of each row. If a row has no partition
+        (null, or None for all rows), its key determines the partition. Without a key, the configured partitioner does.
 
-        `keep_row_indices`: record in the result which rows each stored range contains; this takes 8 bytes per row.
+        `keep_row_indices`: record in the result which rows each stored range contains. This takes 8 bytes per row.
 
         `ignored_key_bytes`: the number of bytes at the start of each key that do not affect its partition, such as the
         5 bytes of a schema id.
@@ -358,7 +360,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 keep_row_indices=keep_row_indices,
                 ignored_key_bytes=ignored_key_bytes,
             )
-        except BaseException as error:  # even after a KeyboardInterrupt, the transaction must not be committed
+        except BaseException as error:  # the transaction must not be committed, even after a KeyboardInterrupt
             self._prevent_commit("send_columns()", error, transaction_check)
             raise
 
@@ -374,8 +376,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ColumnsFuture:
         """Send all rows of the columns, in the transaction of `transaction_check` if there is one. Return their future.
 
-        A KafkaSinkError is raised only if no row can be sent. The rows that have not failed on their own are then
-        counted as rejected.
+        A KafkaSinkError is raised only if no row can be sent. In that case, all rows are counted as rejected, except
+        those that were already counted because they had failed on their own.
         """
         now_ms = self._system.now()
         try:
@@ -395,7 +397,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         except KafkaSinkError as error:
             self._record_rejected_rows(error, transaction_check, row_count=columns.num_rows)
             raise
-        try:  # rows that fail on their own are no longer in `rows` if an error rejects all others
+        try:  # if an error rejects all rows, those that have failed on their own are no longer in `rows`
             snapshot = self._await_topic(topic, now_ms)
             rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), transaction_check)
             snapshot = self._await_requested_partitions(topic, rows, snapshot, now_ms)
@@ -422,8 +424,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     ) -> ClusterSnapshot:
         """Wait for metadata that contains the highest requested partition, which may have been added recently.
 
-        Return the newest metadata that contains the topic. If the partition is still missing, raise no error, because
-        only the rows that request the partition fail.
+        Return the newest metadata that contains the topic. A partition that is still missing is no error here, because
+        only the rows that request it must fail.
         """
         highest_partition = rows.highest_requested_partition
         if highest_partition < 0 or snapshot.partition(topic, highest_partition) is not None:
@@ -451,15 +453,15 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Pass assigned rows to the accumulator, and fail the rows that it cannot stage."""
         total_bytes, max_row_bytes = int(np.add.reduce(rows.sizes)), int(np.maximum.reduce(rows.sizes))
         self._metrics.record_row_sizes(len(rows), total_bytes, max_row_bytes, self._system.now())
-        # Never block in a callback: the callback runs on the sender thread, which is the one that frees memory, so the
-        # call would wait for itself.
+        # Never block in a callback. It runs on the sender thread, which is the one that frees memory, so the call would
+        # wait for itself.
         max_block_ms = 0.0 if self._loop.is_current() else None
         try:
             staged_count, error = self._accumulator.append_columns(
                 topic, rows, max_block_ms=max_block_ms, check_open=transaction_check
             )
         except BaseException as append_error:
-            # Usually a KeyboardInterrupt, after which it is unknown how many rows are staged.
+            # Usually a KeyboardInterrupt, after which we cannot tell how many rows are staged.
             self._sender.handle_interrupted_append("send_columns()", append_error)
             raise
         if error is not None:
@@ -473,10 +475,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         error: KafkaSinkError,
         transaction_check: OpenTransactionCheck | None,
     ) -> None:
-        """Fail all rows but the first `staged_count`, because `error` has kept them from being staged.
+        """Fail all rows but the first `staged_count`, which `error` has kept from being staged.
 
-        If no row was staged and `error` is an IllegalStateError, raise the error instead: the caller misused the
-        producer, and no row has failed.
+        If no row was staged and `error` is an IllegalStateError, raise the error instead, because the caller has
+        misused the producer.
         """
         self._record_rejected_rows(error, transaction_check, row_count=len(rows) - staged_count)
         if not staged_count and isinstance(error, IllegalStateError):
@@ -492,8 +494,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         started_ms = self._system.now()
         snapshot = self._await_topic(topic, started_ms, partition)
         key, value, headers = self._serializers.serialize(record)
-        # Count a null as -1 bytes, the length with which it is encoded. MAX_RECORD_OVERHEAD_BYTES includes one byte for
-        # each -1.
+        # The length of a null is encoded as -1, so it counts as -1 byte here. MAX_RECORD_OVERHEAD_BYTES contains two
+        # extra bytes to offset this, one for the key and one for the value.
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
         size = MAX_RECORD_OVERHEAD_BYTES + key_size + value_size + compute_max_headers_bytes(headers)
@@ -518,15 +520,16 @@ class KafkaProducer(TransactionalProducer, TableCalls):
                 check_open=transaction_check,
             )
         except KafkaSinkError as error:
+            # If the error gets a hint, it is a new error, which replaces the original one. Otherwise, keep its cause.
             reported_error = self._add_buffer_hint(error)
             raise reported_error from reported_error.__cause__
         except BaseException as append_error:
-            # Usually a KeyboardInterrupt, after which it is unknown whether the record is staged.
+            # Usually a KeyboardInterrupt, after which we cannot tell whether the record is staged.
             self._sender.handle_interrupted_append("send()", append_error)
             raise
 
     def _compute_remaining_ms(self, call_started_ms: float) -> float:
-        """Return what remains of max.block.ms; 0 in a callback, which runs on the thread that frees memory."""
+        """Return the time that remains of max.block.ms; 0 in a callback, which runs on the thread that frees memory."""
         if self._loop.is_current():
             return 0.0
         return max(0.0, call_started_ms + self.config.max_block_ms - self._system.now())
@@ -534,8 +537,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _add_buffer_hint(self, error: KafkaSinkError) -> KafkaSinkError:
         """Return the error to report for rows that could not be staged because of `error`.
 
-        If memory ran out in a callback, return an error that explains why the call did not wait. Otherwise, return
-        `error` itself.
+        It is `error` itself, unless the memory was used up in a callback. Then it is an error that explains why the
+        call did not wait.
         """
         if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
             return error
@@ -627,7 +630,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if os.getpid() != self._pid:
             return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()
-        # A callback runs on the sender thread. If close() waited for that thread, it would wait for itself.
+        # A callback runs on the sender thread. If close() waited for that thread in a callback, it would wait for
+        # itself.
         is_called_from_callback = self._loop.is_current()
         closes_immediately = timeout == 0  # the caller wants the remaining records to fail
         remaining_seconds = timeout
@@ -676,10 +680,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def _await_topic(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Return metadata with the topic's partitions, including `partition` unless it is None.
 
-        Wait until max.block.ms after `now_ms`. Raise any error that TopicMetadataWaiter.await_partitions raises.
+        Wait until max.block.ms after `now_ms`. Raise the errors of TopicMetadataWaiter.await_partitions.
         """
         try:
             return self._topic_waiter.await_partitions(topic, now_ms, partition)
         except ProducerClosedError:
+            # Replace the waiter's error, which does not say why the producer has ended.
             closed_error = self._build_closed_error()
             raise closed_error from closed_error.__cause__

@@ -26,8 +26,8 @@ class Progress:
         `noun`: a plural noun for the counted items, such as `records`.
         `total`: the expected number of items; None if it is unknown.
         `prints_total`: whether to print a final line with the number of items and the elapsed time.
-        `is_shown`: whether to show a bar, provided that stderr is a terminal.
-        `delay_s`: how long to wait before showing the bar, in seconds. Short calls then show none.
+        `is_shown`: whether to show a bar if stderr is a terminal.
+        `delay_s`: how many seconds to wait before showing the bar, so that short calls show none.
         """
         self.done_count = 0
         self._prints_total = prints_total

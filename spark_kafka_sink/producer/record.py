@@ -1,7 +1,7 @@
 """ProducerRecord, and the validation of the arguments of send() and send_columns().
 
-Arguments are validated within the call, so that the traceback of an error shows the line of the caller. Keys and values
-are checked by the serializers (serializers.py).
+Arguments are validated during the call itself, so that the traceback of an error shows the caller's line. The
+serializers check the keys and the values (serializers.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_RECORD_OVERHEAD_BYTES = 38
 """Maximum encoded size of a record without its key, value and headers.
 
 It covers the record's length, its attributes, its offset and timestamp deltas, and the lengths of its key and value.
-Two bytes are added, because callers count a null key or value as -1 bytes.
+Two more bytes are included, because callers count a null key or value as -1 bytes.
 """
 
 
@@ -57,7 +57,7 @@ EMPTY_FIELDS = (None,) * 5
 def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
     """Convert the arguments of a send() call to a record and a callback, which may be None.
 
-    A call passes either a topic, fields and perhaps a callback, or a ProducerRecord and perhaps a callback. For other
+    A call passes either a topic and fields, or a ProducerRecord. In both cases, it may pass a callback. For other
     arguments, raise InvalidRecordError with a message that explains the correct call.
 
     `fields`: the value, key, headers, partition and timestamp that were passed to send().
@@ -71,7 +71,7 @@ def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callb
             'send() takes a topic and its fields, send("topic", b"value", key=b"key"), or a ProducerRecord, '
             f"not {type(topic_or_record).__name__}."
         )
-    # send(record, callback) passes the callback in the position of the value.
+    # In send(record, callback), the callback is in the position of the value.
     has_positional_callback = callback is None and callable(value)
     if value is not None and not has_positional_callback:
         raise InvalidRecordError(
@@ -85,9 +85,9 @@ def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callb
 
 
 def _encode_headers(headers: Any) -> Any:
-    """Convert a mapping to tuples, and text values to UTF-8.
+    """Convert headers in a mapping to tuples, and text values to UTF-8.
 
-    Other objects are returned unchanged; validate_headers() rejects them if they are not headers.
+    Leave everything else unchanged. If it is invalid, validate_headers() rejects it later.
     """
     if isinstance(headers, Mapping):
         headers = headers.items()
@@ -103,7 +103,7 @@ def _encode_headers(headers: Any) -> Any:
 
 
 def validate_topic(topic: object) -> str:
-    """Return the topic name. Raise InvalidRecordError unless Kafka allows a topic of this name."""
+    """Return the topic name. Raise InvalidRecordError unless it is a name that Kafka allows."""
     if not isinstance(topic, str) or not is_topic_name(topic):
         raise InvalidRecordError(f"{topic!r} is not a valid topic name. A topic name consists of {TOPIC_NAME_RULE}.")
     return topic
@@ -119,7 +119,7 @@ def check_columns(columns: object) -> None:
 
 
 def validate_record(record: object) -> ProducerRecord:
-    """Return the record with a copy of its headers, because the caller may change its own list after the call.
+    """Return the record with a copy of its headers, because the caller may change the original after the call.
 
     Raise InvalidRecordError if the topic, partition, timestamp or headers are invalid. The serializers check the key
     and the value.
@@ -141,10 +141,10 @@ def validate_record(record: object) -> ProducerRecord:
 
 
 def compute_max_headers_bytes(headers: Headers | None) -> int:
-    """Return an upper bound of the encoded size of the headers in bytes, including their count."""
+    """Return an upper bound on the encoded size of the headers in bytes, including their count."""
     if not headers:
         return _MAX_VARINT_BYTES
-    # Each header consists of two lengths, a key and a value.
+    # A header is encoded as its key and its value, each with its length in front of it.
     return _MAX_VARINT_BYTES + sum(
         2 * _MAX_VARINT_BYTES + _MAX_UTF8_BYTES * len(key) + len(value or b"") for key, value in headers
     )
@@ -185,5 +185,5 @@ def _can_encode_as_utf8(text: str) -> bool:
 
 
 def _is_int(value: object) -> bool:
-    """Return whether a value is an int. A bool is an int in Python, but certainly a mistake here."""
+    """Return whether a value is an int. A bool is one in Python, but would be a mistake here."""
     return isinstance(value, int) and not isinstance(value, bool)

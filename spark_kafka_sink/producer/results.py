@@ -1,6 +1,6 @@
 """Results of send() and send_columns(), and offset ranges of written rows.
 
-The future of send() raises the error of its record. The future of send_columns() does not raise if rows fail, because
+The future of send() raises the error of its record. The future of send_columns() raises no error if rows fail, because
 other rows may have been written. Its result contains the failures, with the indices of the failed rows.
 """
 
@@ -21,7 +21,7 @@ _NO_OFFSET = np.iinfo(np.int64).max
 
 
 class RecordMetadata(NamedTuple):
-    """The topic, partition, offset and timestamp of a stored record. A number that is unknown is -1.
+    """The topic, partition, offset and timestamp of a stored record. Unknown numbers are -1.
 
     Example:
 
@@ -42,7 +42,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of the rows written to one partition. The range may also contain records of other producers.
+    """The offsets of rows that were written to one partition. Records of other producers may be in the same range.
 
     An offset is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
     """
@@ -53,7 +53,7 @@ class OffsetRange:
     digest: int | None = None
     """The sum of the hashes of the rows modulo 2^128 (records/record_hash.py), or None if it was not computed."""
     rows_without_offset: int = 0
-    """The number of rows whose offset the broker did not return. They may be outside the range."""
+    """The number of rows for which the broker did not return an offset. They may be outside of the range."""
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         """Merge two ranges of one partition. The digest is None unless both ranges have one."""
@@ -83,13 +83,13 @@ def merge_stored_ranges(stored_ranges: Sequence[StoredRanges]) -> dict[int, Offs
     partition_column = ranges[:, StoredRange._fields.index("partition")]
     ranges_by_partition = ranges[partition_column.argsort(kind="stable")]
     starts, stops, partitions, base_offsets, _log_append_times = ranges_by_partition.T
-    # The index of the first range of each partition. The prepended -1 differs from every partition, so that the very
-    # first range counts as the first of its partition, too.
+    # The index of the first range of each partition, which is where the partition changes: [0, 2] for the partitions
+    # [3, 3, 5]. The prepended -1 differs from every partition, so index 0 is always included.
     first_range_indices = np.flatnonzero(np.diff(partitions, prepend=-1))
     row_counts, is_offset_known = stops - starts, base_offsets >= 0
     last_offsets = base_offsets + row_counts - 1
     lowest_offsets = np.minimum.reduceat(np.where(is_offset_known, base_offsets, _NO_OFFSET), first_range_indices)
-    merged_columns = (  # one element per partition in each column, in the order in which they are unpacked below
+    merged_columns = (  # each has one element per partition; they are in the order in which they are unpacked below
         partitions[first_range_indices],
         np.where(lowest_offsets == _NO_OFFSET, -1, lowest_offsets),
         np.maximum.reduceat(np.where(is_offset_known, last_offsets, -1), first_range_indices),
@@ -126,20 +126,19 @@ class ColumnsResult:
     failures: tuple[FailedRows, ...]
     rows_written: int
     stored: Sequence[StoredRanges] = field(repr=False)
-    """The stored ranges of the call, one item per response."""
+    """The stored ranges of the call, one item per response. A range contains rows of a row group (calls.py)."""
     row_indices: Sequence[NDArray[np.int64]] = field(default=(), repr=False)
-    """One array per item of `stored`, for the item's row group (calls.py).
+    """For each item of `stored`, an array that contains the row index of each row in the item's row group.
 
-    The array maps each row of the group to the row's position in the columns that send_columns() got.
-
-    Empty unless send_columns() was called with `keep_row_indices`.
+    A row index is the position of a row in the columns that were passed to send_columns(). Empty unless send_columns()
+    was called with `keep_row_indices`.
     """
 
     @property
     def partitions(self) -> dict[int, OffsetRange]:
         """The offsets of the written rows, by partition.
 
-        They are computed at each access instead of in advance, because most callers never read them.
+        They are computed each time they are read, because most callers never read them.
         """
         return merge_stored_ranges(self.stored)
 
@@ -149,7 +148,7 @@ class ColumnsResult:
         return sum(len(failure.rows) for failure in self.failures)
 
     def raise_for_failures(self) -> None:
-        """Raise DeliveryError, with the first failure as its cause, if any row was not written."""
+        """Raise DeliveryError if any row was not written. Its cause is the error of the first failure."""
         if self.failures:
             first_failure = self.failures[0]
             raise DeliveryError(

@@ -1,11 +1,11 @@
 """Rows: the rows of one send call, stored as columns, and the checks that find rows that cannot be sent.
 
 send_columns() finds all rows that cannot be sent before it stages any row. Invalid and oversized rows are found before
-partitions are assigned, because hashing a huge key (100 MB takes about a second) would be wasted on a row that is
-rejected anyway.
+partitions are assigned, because the assignment hashes each key. Hashing a huge key takes long (about a second for
+100 MB), and would be wasted on a row that is rejected anyway.
 
-A row is identified by its row index, which is its position in the columns that the caller passed. A position, in
-contrast, refers to the arrays of one Rows object.
+Two kinds of indices occur in this module. A row index identifies a row: it is the row's position in the columns that
+the caller passed. A position is an index into the arrays of one Rows object, which may have fewer rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_LISTED_PARTITIONS = 5
 class Rows:
     """Rows of one send call, stored as columns, until they are grouped with the rows of other calls (grouping.py).
 
-    Rows are assigned once `assign` has set their partitions.
+    The rows count as assigned once `assign` has set their partitions.
     """
 
     call: SendCall
@@ -44,7 +44,7 @@ class Rows:
     columns: RecordColumns
     """The row data. Deleted when the rows are grouped, to free memory for the encoded records."""
     sizes: NDArray[np.int64]
-    """Upper bound of the encoded size of each row, in bytes (records/record_sizes.py)."""
+    """Upper bound on the encoded size of each row, in bytes (records/record_sizes.py)."""
     requested_partitions: NDArray[np.int32] | None
     """The partition that the caller requested for each row (partitioner.parse_requested_partitions).
 
@@ -53,19 +53,19 @@ class Rows:
     partitions: NDArray[np.int32] = field(init=False, repr=False)
     """The assigned partition of each row; set by `assign`."""
     row_counts: NDArray[np.int64] = field(init=False, repr=False)
-    """Number of rows by partition, up to the last partition that has rows; set by `assign`."""
+    """Number of rows of each partition, from partition 0 to the last one that has rows; set by `assign`."""
 
     def __len__(self) -> int:
         return len(self.row_indices)
 
     @property
     def futures_bytes(self) -> int:
-        """Bytes of buffer.memory reserved for the futures of these rows."""
+        """Number of bytes of buffer.memory that are reserved for the futures of these rows."""
         return self.call.future_bytes_per_row * len(self)
 
     @property
     def highest_requested_partition(self) -> int:
-        """The highest requested partition; -1 if no row requests a partition that a topic can have."""
+        """The highest partition that a row requests; -1 if no row requests a partition that a topic can have."""
         if self.requested_partitions is None:
             return -1
         return int(np.maximum.reduce(self.requested_partitions, initial=-1))
@@ -85,7 +85,7 @@ class Rows:
         return self
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return the rows at the positions [start, stop). The rows must be assigned, and stay so."""
+        """Return the rows at the positions [start, stop). The rows must already be assigned to partitions."""
         if stop - start == len(self):
             return self
         rows = Rows(
@@ -100,11 +100,11 @@ class Rows:
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
         """Split assigned rows into the rows of the selected partitions and all other rows.
 
-        `partition_mask`: for each partition, whether the partition is selected.
+        A part that has no rows is None.
 
-        Return None instead of a part that has no rows.
+        `partition_mask`: for each partition, whether the partition is selected.
         """
-        # The per-partition counts show whether any row is selected, without a scan of the rows.
+        # The counts show whether any row is selected, without a scan of all rows.
         if not self.row_counts[partition_mask[: len(self.row_counts)]].any():
             return None, self
         row_mask = partition_mask[self.partitions]
@@ -128,7 +128,7 @@ class Rows:
 
 
 def build_rows(call: SendCall, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
-    """Return all rows of a call, before they are checked and assigned.
+    """Build the Rows of a call. They are not checked yet, and not assigned to partitions.
 
     `partition`: the partition of all rows, or a column with the partition of each row.
 
@@ -147,7 +147,7 @@ def build_rows(call: SendCall, columns: RecordColumns, partition: int | ArrowCol
 def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
     """Return a failure for each reason why rows are invalid or too large.
 
-    A row for which there are several reasons appears only in the first of these failures.
+    If there are several reasons for a row, it appears only in the failure for the first of them.
     """
     max_record_bytes = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
     positions_by_reason = find_invalid_rows(rows.columns)
@@ -170,17 +170,17 @@ def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[F
 def find_missing_partition_rows(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
-    """Return one failure of all rows that request a missing partition, or an empty list if there are none.
+    """Return one failure with all rows that request a missing partition, or an empty list if there are none.
 
-    `partition`: the argument passed to send_columns(), for the partition numbers in the error message.
+    `partition`: the argument of send_columns(), from which the error message gets the partition numbers.
     """
     if rows.requested_partitions is None or partition is None:
         return []
     known_partitions = snapshot.topics[topic].partitions
-    # The lowest partition is below 0 if a row has INVALID_PARTITION, which is missing, or UNSPECIFIED_PARTITION, which
-    # is not. Only the search below distinguishes the two.
+    # Two markers are below 0: INVALID_PARTITION counts as missing, and UNSPECIFIED_PARTITION does not. Only the search
+    # below distinguishes them.
     lowest_partition = int(np.minimum.reduce(rows.requested_partitions, initial=0))
-    # `known_partitions` is sorted by index, so the last index shows whether a broker has omitted any partition.
+    # `known_partitions` is sorted by index, so its last index shows whether a broker has omitted any partition.
     are_partitions_contiguous = known_partitions[-1].index + 1 == len(known_partitions)
     if are_partitions_contiguous and lowest_partition >= 0 and rows.highest_requested_partition < len(known_partitions):
         return []  # the usual case, which needs no search
@@ -196,8 +196,8 @@ def find_missing_partition_rows(
 def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArray[np.int64]) -> str:
     """Return the partitions that these rows request, as text for an error message.
 
-    `partition`: the argument passed to send_columns(). `Rows.requested_partitions` would not do, because there a marker
-    takes the place of every invalid number.
+    `partition`: the argument of send_columns(). `Rows.requested_partitions` cannot be used here, because it contains a
+    marker instead of each invalid number.
     """
     if isinstance(partition, int):
         return str(partition)
@@ -208,7 +208,7 @@ def _list_requested_partitions(partition: int | ArrowColumn, row_indices: NDArra
 def ensure_partitions_requested(rows: Rows) -> None:
     """Raise ConfigurationError if a row requests no partition. Call this if the producer has a custom partitioner.
 
-    Such a partitioner takes single records, so it cannot assign rows in columns.
+    A custom partitioner takes a single record, so it cannot assign rows that are stored as columns.
     """
     partitions = rows.requested_partitions
     if partitions is None or np.minimum.reduce(partitions, initial=0) == UNSPECIFIED_PARTITION:
@@ -248,7 +248,7 @@ def build_missing_partition_error(topic: str, partitions: str, partition_count: 
 
 
 def _join_with_or(names: list[str]) -> str:
-    """Return the names as text, such as `2 or 3`. Of many names, list only the first: `2, 3, 4, 5, 6 or 13 others`."""
+    """Return the names as text, such as `2 or 3`. List only the first few of many: `2, 3, 4, 5, 6 or 13 others`."""
     if len(names) > _MAX_LISTED_PARTITIONS + 1:
         names = [*names[:_MAX_LISTED_PARTITIONS], f"{len(names) - _MAX_LISTED_PARTITIONS} others"]
     if len(names) == 1:

@@ -1,6 +1,6 @@
-"""SenderLoop: the interface that runs the sender, and through which calling threads wait for the sender.
+"""SenderLoop: the interface of an object that runs the sender, and through which calling threads wait for the sender.
 
-Producers use SenderThread (sending/sender_thread.py). Tests use implementations without a thread: their methods run the
+Producers use SenderThread (sending/sender_thread.py). Tests use implementations without a thread, whose methods run the
 sender in the calling thread until the awaited event occurs.
 """
 
@@ -17,19 +17,19 @@ class SenderLoop(Protocol):
     """Runs one sender and lets other threads wait for it."""
 
     def start(self, sender: Sender, name: str) -> None:
-        """Start to run the sender. `name` is the name of its thread."""
+        """Start running the sender. `name` is the name of its thread."""
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        """Wait for metadata that is newer than `last_version`. Raise MetadataTimeoutError after the timeout."""
+        """Wait for metadata that is newer than `last_version`. Raise MetadataTimeoutError after `timeout_ms`."""
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
         """Wait for an event that the sender sets. Return whether the event was set in time.
 
-        The caller must have woken the sender, which may otherwise sleep for a long time.
+        The caller must wake the sender first, which may otherwise sleep for a long time.
         """
 
     def join(self, timeout_ms: float | None) -> bool:
         """Wait until the sender has ended. Return whether the sender ended in time."""
 
     def is_current(self) -> bool:
-        """Return whether the current thread is running the sender, as it is in a callback."""
+        """Return whether this is the thread that runs the sender, as it is in a callback."""

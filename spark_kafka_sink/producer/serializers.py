@@ -1,12 +1,12 @@
-"""Serializers: they convert the key and the value of a ProducerRecord to bytes.
+"""Serializers convert the key and the value of a ProducerRecord to bytes.
 
-A serializer is any callable of (topic, object) that returns bytes, or None for null. Without a serializer, bytes are
-sent unchanged, a str as UTF-8 and None as null. Any other type raises an error in send(), because a guessed conversion
-could leave wrong bytes in the topic.
+A serializer is any callable that takes (topic, object) and returns bytes, or None for null. Without a serializer, bytes
+are sent unchanged, a str is sent as UTF-8 and None as null. For any other type, send() raises an error, because a
+guessed conversion could leave wrong bytes in the topic.
 
 A serializer that needs the record's headers is an object with a method `serialize(topic, headers, data)`, as in the
-Java client and in kafka-python. `headers` is a list of the record's headers. Headers that the serializer adds to the
-list, such as a schema id, are sent with the record. The key is serialized before the value.
+Java client and in kafka-python. `headers` is a list of the record's headers. If the serializer adds headers to the
+list, such as a schema id, they are sent with the record. The key is serialized before the value.
 
 The serializers for numbers and UUIDs produce the same bytes as the Java serializers named below, so that Java's
 deserializers can read them. Numbers are big-endian, and a UUID is written as text.
@@ -39,7 +39,7 @@ _SHORT_BYTES, _INTEGER_BYTES, _LONG_BYTES = 2, 4, 8
 _FLOAT_LAYOUT, _DOUBLE_LAYOUT = Struct(">f"), Struct(">d")
 
 Serializer = Callable[[str, object], "bytes | None"]
-"""A function of (topic, object) that returns the serialized bytes, or None for null."""
+"""A function that takes (topic, object) and returns the serialized bytes, or None for null."""
 
 
 class HeaderSerializer(Protocol):
@@ -62,7 +62,7 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
 
 
 def _build_missing_serializer_error(topic: str, value: object) -> InvalidRecordError:
-    """Build the error for a key or value that needs a serializer. The message names the topic."""
+    """Build the error for a key or value that needs a serializer."""
     return InvalidRecordError(
         f"{format_partition(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to "
         "KafkaProducer."
@@ -72,8 +72,8 @@ def _build_missing_serializer_error(topic: str, value: object) -> InvalidRecordE
 def serialize_json(topic: str, value: object) -> bytes | None:
     """Serialize an object to compact JSON in UTF-8.
 
-    None becomes a null value (a tombstone) instead of the JSON text `null`. Raise InvalidRecordError for objects that
-    JSON cannot represent, which include NaN and infinities.
+    None becomes a null value (a tombstone), not the JSON text `null`. Raise InvalidRecordError for objects that JSON
+    cannot represent, including NaN and infinities.
     """
     if value is None:
         return None
@@ -138,7 +138,7 @@ def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
 
 
 def _pack_float(topic: str, value: object, layout: Struct) -> bytes | None:
-    """Encode a floating-point number in the layout. None becomes null.
+    """Encode a floating-point number with the given layout. None becomes null.
 
     Raise InvalidRecordError if the value is not a number, or is too large for the layout.
     """
@@ -157,7 +157,8 @@ def _pack_float(topic: str, value: object, layout: Struct) -> bytes | None:
 class Serializers:
     """The key and value serializers of a producer.
 
-    If a serializer raises, or returns something other than bytes or None, the record fails with an InvalidRecordError.
+    If a serializer raises an exception, or returns anything other than bytes or None, the record fails with an
+    InvalidRecordError.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Serializers:
         """Raise InvalidRecordError if the key or the value needs a serializer and has none."""
         value, key = record.value, record.key
         if type(value) is bytes and (key is None or type(key) is bytes):
-            return  # fast path for the usual case
+            return  # a fast path for the usual case
         if self._value is serialize_plain and not (value is None or isinstance(value, _PLAIN_TYPES)):
             raise _build_missing_serializer_error(record.topic, value)
         if self._key is serialize_plain and not (key is None or isinstance(key, _PLAIN_TYPES)):
@@ -185,7 +186,7 @@ class Serializers:
         """
         topic, value, key, headers, _, _ = record
         if self._has_plain_serializers and type(value) is bytes and (key is None or type(key) is bytes):
-            return key, value, headers  # fast path for the usual case
+            return key, value, headers  # a fast path for the usual case
         if not self._has_header_serializer:
             unused_headers: list[tuple[str, bytes | None]] = []  # functions do not get the headers
             key = _call_serializer(self._key, "key", topic, unused_headers, record.key)
@@ -203,10 +204,10 @@ class Serializers:
 def _resolve_serializer(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     """Return the serializer, or serialize_plain for None.
 
-    `part`: what the serializer is used for, `key` or `value`.
+    `part`: the part of the record that is serialized, `key` or `value`.
 
-    Raise ConfigurationError if the serializer is neither callable nor has a `serialize` method, or if a callable does
-    not accept two arguments.
+    Raise ConfigurationError if the serializer is neither callable nor has a `serialize` method, or if it is callable
+    but does not accept two arguments.
     """
     if serializer is None:
         return serialize_plain
@@ -224,7 +225,7 @@ def _resolve_serializer(part: str, serializer: Serializer | HeaderSerializer | N
 def _check_accepts_topic_and_object(part: str, serializer: Serializer) -> None:
     """Raise ConfigurationError if the serializer cannot be called with (topic, object).
 
-    Functions of one argument, such as json.dumps and the serializers of kafka-python, cannot.
+    A typical mistake is a function with one argument, such as json.dumps or a serializer of kafka-python.
     """
     try:
         serializer_signature = signature(serializer)
@@ -250,10 +251,10 @@ def _call_serializer(
 ) -> bytes | None:
     """Return the serialized bytes of a key or value, or None for null.
 
-    `part`: the name of the part for error messages, `key` or `value`.
+    `part`: `key` or `value`, for error messages.
     `headers`: the record's headers, to which a HeaderSerializer may add its own.
 
-    Raise InvalidRecordError if the serializer raises, or returns anything other than bytes or None.
+    Raise InvalidRecordError if the serializer raises an exception, or returns anything other than bytes or None.
     """
     try:
         serialized = serializer(topic, value) if callable(serializer) else serializer.serialize(topic, headers, value)

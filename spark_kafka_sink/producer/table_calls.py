@@ -1,7 +1,7 @@
 """The methods of KafkaProducer that send tables: their arguments, and the transaction that they belong to.
 
-tables.py reads a table and sends its rows. table_plan.py maps its columns to record fields. Both are imported only when
-a table is sent, because Spark tasks send columns and should not pay for these imports.
+tables.py reads a table and sends its rows. table_plan.py maps its columns to record fields. These modules are imported
+only when a table is sent, because the imports would slow down Spark tasks, which send columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of th
     from spark_kafka_sink.records.columns import RecordColumns
 
 DEFAULT_MAX_FAILED_ROWS = 10_000
-"""Number of failed rows after which send_table() stops reading, unless the caller passes another limit."""
+"""Number of failed rows that send_table() tolerates, unless the caller passes another limit."""
 
 
 class TableCalls:
@@ -83,22 +83,21 @@ class TableCalls:
         """Send all rows of a table or a stream, and wait until each row is acknowledged or has failed.
 
         `table` is an object that exports Arrow columns, such as a table of pyarrow, polars, DuckDB, pandas or Daft.
-        `key`, `value`, `headers`, `partition` and `timestamp` are the names of columns. Each defaults to the column
-        with the argument's name. `partition` may also be a partition number. If `topic` is None, each row is sent to
+        `key`, `value`, `headers`, `partition` and `timestamp` are the names of columns. The default for each argument
+        is the column with its name. `partition` may also be a partition number. If `topic` is None, each row is sent to
         the topic in its column `topic`.
 
         `value_format` and `key_format` encode the columns that `value` or `key` names into the value or the key. If
         `value` names no columns, all other columns are encoded into the value. The format arguments (`value_schema`,
         `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
 
-        Reading stops after more than `max_failed_rows` rows have failed. An exception, including one that the stream
-        raises, has the attribute `table_result`: the result of the rows that were read before the exception. After a
-        KeyboardInterrupt, the result covers only the rows that were completed by then. The remaining sent rows may
-        complete later.
+        Reading stops once more than `max_failed_rows` rows have failed. If an exception is raised, even one from the
+        stream, its attribute `table_result` is the result of the rows that were read before. After a KeyboardInterrupt,
+        the result covers only the rows that were completed by then. Other rows that were sent may complete later.
         `progress` draws a progress bar if standard error is a terminal.
 
-        In a transaction, any exception that this method raises, even a KeyboardInterrupt, prevents the commit, because
-        rows of the table are missing. The transaction can only be aborted.
+        If this method raises any exception in a transaction, even a KeyboardInterrupt, the transaction can only be
+        aborted, because rows of the table are missing.
 
         Example:
 
@@ -118,7 +117,7 @@ class TableCalls:
                 try:
                     for completed_count in sender.send_batches(prepared.reader):
                         bar.advance(completed_count)
-                except BaseException as error:  # even a KeyboardInterrupt carries the result of the rows so far
+                except BaseException as error:  # even a KeyboardInterrupt gets the result of the rows so far
                     sender.attach_result(error)
                     raise
         return sender.result
@@ -138,8 +137,8 @@ class TableCalls:
     ) -> TableResult:
         """Send a table as send_table() does, without blocking the event loop.
 
-        A thread reads the table and sends its rows. Cancelling the task stops the reading and prevents the commit of
-        the open transaction. Outside of a transaction, rows that were already passed to the producer are still sent.
+        A thread reads the table and sends its rows. If the task is cancelled, reading stops, and an open transaction
+        cannot be committed. Outside of a transaction, rows that were already passed to the producer are still sent.
 
         Example:
 
@@ -155,36 +154,36 @@ class TableCalls:
         with transaction.prevent_commit_on_error():
             prepared = await to_thread(_prepare_table, transaction, topic, table, mapping, max_failed_rows, formats)
             completed_counts = prepared.sender.send_batches(prepared.reader)
-            # Each step sends one batch, in a thread. The iterator yields counts, so None can only be its end.
+            # Each step sends one batch, in a thread. The iterator yields only numbers, so None means that it has ended.
             while await to_thread(next, completed_counts, None) is not None:
                 pass
         return prepared.sender.result
 
 
 class _TableTransaction:
-    """Binds a send_table() call to the transaction that was open when the call began, if any.
+    """Keeps the rows of a send_table() call in the transaction that was open when the call began.
 
-    After send_table_async() is cancelled, its thread may still be reading rows when the program begins another
-    transaction. These rows must not be added to the new transaction.
+    When send_table_async() is cancelled and the program begins another transaction, the thread of the call may still be
+    reading rows. These rows must not be added to the new transaction.
 
-    The object takes the producer's place while the rows are sent: it is a ColumnsProducer, too.
+    While the rows are sent, this object is used instead of the producer: it is a ColumnsProducer, too.
     """
 
     def __init__(self, producer: TableCalls) -> None:
-        # A ColumnsProducer has these members. A transaction makes no difference to them.
+        # These members of a ColumnsProducer do not depend on the transaction.
         self.config = producer.config
         self.prefetch_topics = producer.prefetch_topics
         self.without_linger = producer.without_linger
         self._producer = producer
         self._transaction_number: int | None = None
-        # Ignore the error of a producer that cannot send. It is raised again when rows are sent, after any errors in
-        # the arguments.
+        # Ignore the error if the producer cannot send. It is raised again when rows are sent, so errors in the
+        # arguments come first.
         with suppress(KafkaSinkError):
             transaction_check = producer._ensure_can_send()
             self._transaction_number = None if transaction_check is None else transaction_check.transaction_number
 
     def columns_producer(self) -> ColumnsProducer:
-        """Return the producer to send the rows with: this object, or the real producer if no transaction was open."""
+        """Return the object that sends the rows: this one, or the producer itself if no transaction was open."""
         return self._producer if self._transaction_number is None else self
 
     def send_columns(
@@ -211,7 +210,7 @@ class _TableTransaction:
         )
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Prevent the commit of the transaction, if any, because `error` kept some rows from being sent.
+        """Prevent the commit of the transaction, if any, because `error` has kept some rows from being sent.
 
         Raise a KafkaSinkError if the producer cannot send now, for example because the transaction has ended.
         """
@@ -233,7 +232,7 @@ class _TableTransaction:
             raise
 
     def _ensure_can_send(self) -> OpenTransactionCheck | None:
-        """Raise a KafkaSinkError if rows can no longer be sent in this transaction. Return the check for one call."""
+        """Raise a KafkaSinkError if rows can no longer be sent in this transaction. Return the check for a call."""
         return self._producer._ensure_can_send(self._transaction_number)
 
 
@@ -272,7 +271,7 @@ def _prepare_table(
 
 
 def _build_interrupted_error(cause: BaseException) -> DeliveryError:
-    """Build the error for a table that was not sent completely because of an exception other than a KafkaSinkError."""
+    """Build the error for a table that was not sent completely, because of an exception that is no KafkaSinkError."""
     cause_text = sanitize(str(cause)).removesuffix(".")
     details = f": {cause_text}" if cause_text else ""
     error = DeliveryError(

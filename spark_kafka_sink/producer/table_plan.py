@@ -4,8 +4,8 @@
     send_table("orders", table, key="id", value="text")          columns with other names
     send_table("orders", table, key="id", value_format="json")   all other columns are encoded into the value
 
-The arguments of send_table() are a *mapping*: they name the column of each record field. A *format*, such as JSON,
-encodes several columns into one field. A column *position* is the index of a column in the table's schema.
+Some arguments of send_table() name the column of each record field; they are called the *mapping*. A *format*, such as
+JSON, encodes several columns into one field. A column *position* is the index of a column in the table's schema.
 
 Arrow types without a Spark equivalent are converted before a field is read or encoded (table_types.py). All functions
 that find faults return them as messages, one per problem, so that one ConfigurationError can list all of them.
@@ -42,9 +42,9 @@ from spark_kafka_sink.producer.table_types import (
 from spark_kafka_sink.records.columns import RecordColumns
 
 FIELD_NAMES = ("value", "key", "headers", "partition", "timestamp", "topic")
-"""The fields of a record. A column with the name of a field is its default source."""
+"""The fields of a record. By default, a field is read from the column with its name."""
 _REQUIRED_FIELDS = ("value", "topic")
-"""Record fields that need a column, unless a format encodes the value or the call passes a topic."""
+"""Record fields that need a column, unless a format encodes the value or the caller passes a topic."""
 _PANDAS_INDEX_PATTERN = re.compile(r"__index_level_\d+__")
 """Names that pandas gives to the columns of an unnamed index when it exports a DataFrame."""
 _OPTIONS = build_option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
@@ -69,7 +69,7 @@ _ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_ARGUMENTS_BY_OPTION.get(
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The column arguments passed to send_table(). None stands for the column with the field's name, if it exists."""
+    """The column arguments of a send_table() call. None stands for the column with the field's name, if it exists."""
 
     value: str | Sequence[str] | None = None
     key: str | Sequence[str] | None = None
@@ -84,11 +84,12 @@ class TablePlan(NamedTuple):
     conversion: BatchConversion
     """The first step, which converts the types of columns."""
     columns: ColumnPlan
-    """The second step, which reads or encodes the record fields. Its column positions refer to the converted batch."""
+    """The second step, which reads or encodes the record fields. Its column positions are those in the converted
+    batch."""
 
 
 class _FieldSources(NamedTuple):
-    """Where the record fields come from: from one column each, or from a format that encodes several columns."""
+    """The sources of the record fields: a column for each field, or a format that encodes several columns."""
 
     positions: dict[str, int]
     """The position of each column that is read as a record field, keyed by the name of the field."""
@@ -137,8 +138,8 @@ def plan_table(
     `topic`: the topic of all rows; None if a column contains the topic of each row.
     `table_options`: format and schema registry options, keyed by the name of the send_table() argument.
 
-    Raise ConfigurationError if the arguments do not fit the schema. Each check relies on the checks before it, so the
-    error lists the faults of the first check that finds any.
+    Raise ConfigurationError if the arguments do not fit the schema. Each check relies on the success of those before
+    it, so the error lists only the faults of the first check that finds any.
     """
     if topic is not None:
         validate_topic(topic)
@@ -149,7 +150,7 @@ def plan_table(
     schema_encoders = _build_encoders(sources.formats, schema)
     target_types = _find_target_types(schema, positions, schema_encoders)
     _ensure_no_faults(_find_type_faults(schema, positions, target_types))
-    # Query the schema registry only after all checks have passed, because a query may register a schema.
+    # Query the schema registry only after all checks have passed, because that may register a schema.
     encoders = _attach_schema_ids(schema_encoders, sources.formats, sources.registry, topic)
     conversion, timestamp_position = _build_conversion(schema, target_types, positions.get("timestamp"))
     columns = ColumnPlan(
@@ -174,7 +175,7 @@ def _ensure_no_faults(faults: Sequence[str]) -> None:
 def _find_field_sources(
     topic: str | None, schema: pa.Schema, mapping: ColumnMapping, table_options: Mapping[str, object]
 ) -> _FieldSources:
-    """Return the source of each record field. Raise ConfigurationError with all invalid options and missing columns."""
+    """Find the source of each record field. Raise ConfigurationError with all invalid options and missing columns."""
     explicit_options = {name: value for name, value in table_options.items() if value is not None}
     parsed_formats = _parse_formats(topic, mapping, explicit_options)
     encoded_fields = {part for part in RECORD_PARTS if f"{part}_format" in explicit_options}
@@ -196,9 +197,10 @@ def _build_encoders(formats: Sequence[FormatOptions], schema: pa.Schema) -> dict
 
 
 def _normalize_partition(mapping: ColumnMapping) -> ColumnMapping:
-    """Convert a partition number of another integer type, such as numpy's, to an int. Return other mappings unchanged.
+    """Return the mapping with its partition number, if it has one, converted to an int.
 
-    Later steps check for int, and a numpy integer is not an int. A bool is an int, but it is not a partition number.
+    Later steps check whether the partition is an int, which is False for numpy's integers, for example. A bool is left
+    alone: it is an int in Python, but not a partition number.
     """
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
         return replace(mapping, partition=operator.index(mapping.partition))
@@ -211,9 +213,9 @@ def _attach_schema_ids(
     registry: RegistryOptions | None,
     topic: str | None,
 ) -> dict[str, Any]:
-    """Return the encoders by record part, after querying the schema registry for the formats that use it.
+    """Query the schema registry for the formats that use it, and return the encoders by record part.
 
-    The encoders of these formats add the id of their schema to each record. All other encoders are unchanged.
+    The encoders of these formats then add the id of their schema to each record. All other encoders are unchanged.
     """
     encoders: dict[str, Any] = dict(schema_encoders)
     for format_options in formats:
@@ -228,9 +230,9 @@ def _build_conversion(
 ) -> tuple[BatchConversion, int | None]:
     """Return the conversion of a batch, and the position of the record timestamps in the converted batch.
 
-    The conversion keeps the positions of all columns. The record timestamps are appended as another column, because a
-    format may encode the same column as another type. If `timestamp_position` is None, no column is appended, and the
-    returned position is None, too.
+    All columns keep their positions. The record timestamps are appended as another column, because a format may encode
+    the original column as another type. If `timestamp_position` is None, there are no record timestamps: no column is
+    appended, and the returned position is None, too.
     """
     columns = [(position, target_types.get(position, field.type)) for position, field in enumerate(schema)]
     if timestamp_position is None:
@@ -240,9 +242,9 @@ def _build_conversion(
 
 
 def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
-    """Return a message for each argument that is not the name of a column.
+    """Return a message for each argument that cannot be the name of a column.
 
-    Such an argument must not be ignored, because every row would then be written without the field.
+    If such an argument were ignored, every row would be written without the field.
     """
     faults: list[str] = []
     for field_name in ("value", "key", "headers", "partition", "timestamp"):
@@ -268,7 +270,7 @@ def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for part in RECORD_PARTS:
-        # Without an argument, a key format encodes the column `key`, and a value format encodes all other columns.
+        # By default, a key format encodes the column `key`, and a value format encodes all other columns.
         default_columns = "key" if part == "key" else None
         columns = getattr(mapping, part) or default_columns
         if f"{part}Format" in options and columns is not None:
@@ -288,7 +290,7 @@ def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping
 def _describe_unknown_argument(name: str) -> str:
     """Return the message for an unknown argument, with a suggestion.
 
-    If the name is that of a Spark option, the message suggests the corresponding argument.
+    If the argument has the name of a Spark option, the message suggests the corresponding argument.
     """
     argument = _ARGUMENTS_BY_LOWER_CASE_OPTION.get(name.lower())
     if argument is None and _to_argument_name(name) in TABLE_ARGUMENTS:
@@ -310,10 +312,10 @@ def _find_column_positions(
 ) -> tuple[dict[str, int], list[str]]:
     """Return the position of each record field's column, and a message for each problem found.
 
-    `encoded_fields`: the record fields that a format encodes.
-
     A record field has no position if a format encodes it, if an argument sets it for all rows, or if it is optional and
     has no column.
+
+    `encoded_fields`: the record fields that a format encodes.
     """
     column_names = schema.names
     positions: dict[str, int] = {}
@@ -367,10 +369,10 @@ def _explain_missing_column(field_name: str, argument: str | None, column_names:
 def _with_default_columns(
     format_options: FormatOptions, schema: pa.Schema, positions: Mapping[str, int]
 ) -> FormatOptions:
-    """Return the options of a format with the columns that it encodes by default, unless they already name columns.
+    """Return the options of a format. If they name no columns, add the columns that it encodes by default.
 
-    By default, the value consists of all columns except pandas' index, the columns that other record fields are read
-    from (`positions`), and columns that have the name of another record field.
+    By default, the value consists of all columns, with three exceptions: pandas' index, the columns that other record
+    fields are read from (`positions`), and columns that have the name of another record field.
     """
     if format_options.columns:
         return format_options
@@ -391,7 +393,7 @@ def _find_target_types(
     These are the columns whose types RecordColumns or the encoders would not accept.
     """
     converted_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
-    # Of the keys and values, only dictionaries are converted. RecordColumns accepts or rejects all other types itself.
+    # Keys and values are converted only if they are dictionaries. RecordColumns accepts or rejects all other types.
     converted_positions |= {
         positions[part] for part in RECORD_PARTS if part in positions and _is_dictionary(schema, positions[part])
     }
@@ -420,7 +422,7 @@ def _find_type_faults(
     `target_types`: the types of converted columns, by column position.
     """
     faults: list[str] = []
-    # Try the conversion on an empty column. Convert one column at a time, so that each message can name its column.
+    # Try the conversion with an empty column. Convert one column at a time, so that each message can name its column.
     for position, arrow_field in enumerate(schema):
         record_fields = [name for name, field_position in field_positions.items() if field_position == position]
         if not record_fields and position not in target_types:
@@ -429,7 +431,7 @@ def _find_type_faults(
             empty_column = pa.nulls(0, arrow_field.type)
             column = convert_column(empty_column, target_types.get(position, arrow_field.type), arrow_field.name)
             converted_columns = dict.fromkeys(record_fields, column)
-            if "timestamp" in record_fields:  # record timestamps are converted on their own (see _build_conversion)
+            if "timestamp" in record_fields:  # record timestamps are converted separately (see _build_conversion)
                 timestamp_type = _to_timestamp_type(arrow_field.type)
                 converted_columns["timestamp"] = convert_column(empty_column, timestamp_type, arrow_field.name)
         except SchemaError as error:
@@ -449,7 +451,7 @@ def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: p
     `empty_column`: the column without rows, converted to the type that the record field is read from.
     """
     try:
-        # These calls have no other purpose than to raise SchemaError for an unsuitable type.
+        # The only purpose of these calls is to raise SchemaError for an unsuitable type.
         if record_field == "value":
             RecordColumns(empty_column)
         elif record_field == "partition":
@@ -470,7 +472,7 @@ def _find_column_fault(record_field: str, arrow_field: pa.Field, empty_column: p
 def _to_timestamp_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type to which a column of record timestamps is converted.
 
-    The unit does not change, so that only the rows whose timestamp is out of range fail.
+    The unit stays the same, so that only rows whose timestamp is out of range fail.
     """
     value_type = find_dictionary_value_type(data_type)
     return pa.int64() if pa.types.is_uint64(value_type) else value_type

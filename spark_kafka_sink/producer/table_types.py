@@ -1,4 +1,4 @@
-"""Converts the columns of a table from Arrow types that Spark lacks to the Spark types that hold the same values.
+"""Converts the columns of a table from Arrow types that Spark does not have to Spark types with the same values.
 
 Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds, also
 inside lists, maps and structs. The code after this step was written for Spark's types: the formats that encode columns
@@ -49,7 +49,7 @@ _VIEW_INTEGERS = _VIEW_BYTES // 4
 
 
 def to_spark_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the Spark type that holds the values of an Arrow type.
+    """Return the Spark type that can represent the values of an Arrow type.
 
     A type without a Spark equivalent is returned unchanged; the formats reject it.
     """
@@ -73,7 +73,7 @@ def to_spark_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def find_dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type of the decoded values of a dictionary, which may be nested. Return other types unchanged."""
+    """Return the type of a dictionary's decoded values, even if it is nested. Return other types unchanged."""
     return find_dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
 
 
@@ -88,12 +88,11 @@ def _to_spark_field(field: pa.Field) -> pa.Field:
 
 
 def convert_column(column: pa.Array, target_type: pa.DataType, name: str) -> pa.Array:
-    """Convert a column to its target type.
-
-    Nanoseconds are rounded down to microseconds, as in Spark. Raise SchemaError if Arrow cannot convert the type, and
-    InvalidRecordError if a value does not fit the target type.
+    """Convert a column to its target type. Nanoseconds are rounded down to microseconds, as in Spark.
 
     `name`: the name of the column, for the errors.
+
+    Raise SchemaError if Arrow cannot convert the type, and InvalidRecordError if a value does not fit the target type.
     """
     try:
         return _convert(column, target_type)
@@ -108,7 +107,7 @@ class BatchConversion:
     """Conversion of the columns of a record batch to the types that a ColumnPlan expects."""
 
     columns: Sequence[tuple[int, pa.DataType]]
-    """For each column of the converted batch, its position in the original batch and its new type."""
+    """For each column of the converted batch, its position in the original batch, and its new type."""
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the converted batch. Raise SchemaError or InvalidRecordError as convert_column() does."""
@@ -124,7 +123,7 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     source_type, types = column.type, pa.types
     if source_type == target_type:
         return column
-    # Decode dictionaries here, because Arrow's own cast supports neither nested dictionaries nor those of views.
+    # Decode dictionaries here, because Arrow's cast supports neither nested dictionaries nor dictionaries of views.
     if types.is_dictionary(source_type):
         return pc.take(_convert(column.dictionary, target_type), column.indices)
     if types.is_struct(source_type) and types.is_struct(target_type):
@@ -142,7 +141,8 @@ def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 def _convert_structs(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     """Convert the fields of structs."""
-    # flatten() turns the fields of a null struct into nulls. Their buffers may hold values that cannot be cast.
+    # Use flatten(), which turns the fields of a null struct into nulls. Their buffers may contain values that cannot be
+    # cast.
     fields = [_convert(field, target_type.field(index).type) for index, field in enumerate(column.flatten())]
     return pa.StructArray.from_arrays(fields, fields=list(target_type), mask=_build_null_mask_array(column))
 
@@ -151,7 +151,7 @@ def _convert_maps(column: pa.Array, target_type: pa.DataType) -> pa.Array:
     """Convert the keys and items of maps."""
     entries = _to_entry_lists(column)
     keys, items = entries.flatten().flatten()
-    # A null offset marks a null map. The last offset is the end of the last map, so it is never null.
+    # The offset of a null map must be null. The last offset is the end of the last map, so it is never null.
     is_null_offset = np.append(build_null_mask(column), False)
     offsets = numbers_to_arrow(integers_to_numpy(_flatten_offsets(entries)), is_null_offset)
     return pa.MapArray.from_arrays(
@@ -160,8 +160,8 @@ def _convert_maps(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 
 def _convert_lists(column: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Convert the elements of lists of any kind, and the lists to lists with 32-bit offsets."""
-    # flatten() omits the elements of null lists, so the offsets are recomputed.
+    """Convert lists of any kind to lists with 32-bit offsets, and convert their elements."""
+    # flatten() omits the elements of null lists, so new offsets are needed.
     elements = _convert(column.flatten(), target_type.value_type)
     return pa.ListArray.from_arrays(
         _flatten_offsets(column), elements, type=target_type, mask=_build_null_mask_array(column)
@@ -169,7 +169,7 @@ def _convert_lists(column: pa.Array, target_type: pa.DataType) -> pa.Array:
 
 
 def _round_down_to_microseconds(column: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Convert nanoseconds to microseconds, rounding down as Spark does. Arrow's own cast rounds toward 1970."""
+    """Convert nanoseconds to microseconds, rounding down as Spark does. Arrow's cast rounds toward 1970."""
     nanoseconds = integers_to_numpy(column.view(pa.int64()))
     return numbers_to_arrow(nanoseconds // _NS_PER_US, build_null_mask(column)).view(target_type)
 
@@ -177,7 +177,7 @@ def _round_down_to_microseconds(column: pa.Array, target_type: pa.DataType) -> p
 def _to_days(column: pa.Array) -> pa.Array:
     """Convert milliseconds to days. Raise ArrowInvalid if a day does not fit into 32 bits.
 
-    Arrow's own cast would overflow silently.
+    Arrow's cast would overflow silently.
     """
     days = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY
     null_mask = build_null_mask(column)
@@ -201,7 +201,9 @@ def _to_entry_lists(column: pa.Array) -> pa.Array:
 def _flatten_offsets(lists: pa.Array) -> pa.Array:
     """Return the offset of each list in lists.flatten(), followed by the end of the last list.
 
-    The lists' own offsets may differ, because flatten() omits the elements of null lists.
+    The offsets in `lists` itself may differ, because flatten() omits the elements of null lists.
+
+    Example: lists of 2 elements, null and 3 elements have the offsets [0, 2, 2, 5].
     """
     lengths = integers_to_numpy(pc.list_value_length(lists))
     return numbers_to_arrow(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
@@ -224,7 +226,7 @@ def _contains_dictionary(data_type: pa.DataType) -> bool:
 def _compute_decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
     """Return how many bytes each value of a column will have when its dictionaries are decoded; 0 for a null.
 
-    Arrow's offsets are not counted.
+    The offsets of Arrow arrays are not counted.
     """
     data_type, types = column.type, pa.types
     if types.is_dictionary(data_type):
@@ -246,7 +248,7 @@ def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
     """Return, for each row, the size in bytes of the dictionary entry that the row refers to; 0 for a null."""
     entry_sizes = _compute_decoded_value_sizes(column.dictionary)
     indices = integers_to_numpy(column.indices)
-    # Count an index outside the dictionary as null here. Only convert_column() raises an error for such an index.
+    # Treat an index outside of the dictionary as null here. convert_column() raises an error for it.
     is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~build_null_mask(column)
     null_index = len(entry_sizes)  # the index of the 0 that is appended as the size of null
     valid_indices = np.where(is_valid, indices.astype(np.int64), null_index)
@@ -255,6 +257,8 @@ def _compute_dictionary_value_sizes(column: pa.Array) -> NDArray[np.int64]:
 
 def _compute_list_sizes(lists: pa.Array) -> NDArray[np.int64]:
     """Return the total size in bytes of each list's elements; 0 for a null."""
+    # For example, element sizes [1, 2, 3, 4, 5] have the ends [0, 1, 3, 6, 10, 15]. Lists with the offsets [0, 2, 2, 5]
+    # begin and end at [0, 3, 3, 15], so their sizes are [3, 0, 12].
     element_ends = np.append(0, np.cumsum(_compute_decoded_value_sizes(lists.flatten())))
     sizes: NDArray[np.int64] = np.diff(element_ends[integers_to_numpy(_flatten_offsets(lists))])
     return sizes
@@ -265,5 +269,5 @@ def _compute_view_value_sizes(column: pa.Array) -> NDArray[np.int64]:
     view_integers = np.frombuffer(
         column.buffers()[1], np.int32, count=_VIEW_INTEGERS * len(column), offset=_VIEW_BYTES * column.offset
     )
-    lengths = view_integers[::_VIEW_INTEGERS]
+    lengths = view_integers[::_VIEW_INTEGERS]  # the first integer of each view
     return np.where(build_null_mask(column), 0, lengths).astype(np.int64)

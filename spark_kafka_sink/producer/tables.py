@@ -4,8 +4,8 @@
 
 Results are collected while the table is being read, so that they do not accumulate (columns_writer.py).
 
-Row indices exist at three levels: in the table, in a record batch, and in the rows of one send_columns() call, which
-are the rows of a batch that go to one topic. Failures are reported with row indices in the table.
+A send_columns() call gets the rows of one batch that go to one topic. So there are three kinds of row indices: in the
+table, in a batch, and in a call. Failures are reported with row indices in the table.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class TableResult:
     """Offsets of the written rows, by topic and partition."""
     failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
-    """Whether all rows were read. Reading stops when more than `max_failed_rows` rows fail or an exception occurs."""
+    """Whether all rows were read. Reading stops if more than `max_failed_rows` rows fail, or if an exception occurs."""
 
     @property
     def rows_processed(self) -> int:
         """Number of rows that were written or have failed.
 
-        Rows are sent in the order of the table. Rows with this row index or a higher one were therefore not sent,
-        unless a KeyboardInterrupt ended the call.
+        Rows are sent in the order of the table. So the rows from this index on were not sent, unless a
+        KeyboardInterrupt ended the call.
         """
         return self.rows_written + self.rows_failed
 
@@ -78,7 +78,7 @@ class TableResult:
         return f"TableResult({self.rows_written} rows written, {self.rows_failed} failed{end})"
 
     def raise_for_failures(self) -> None:
-        """Raise DeliveryError if a row was not written. The cause is the error of the first failed row, if any."""
+        """Raise DeliveryError if a row was not written. Its cause is the error of the first failed row, if any."""
         if not self.failures:
             if self.is_complete:
                 return
@@ -92,12 +92,12 @@ class TableResult:
 
 
 class _CallRowPositions(NamedTuple):
-    """The position in the table of the rows of one send_columns() call."""
+    """The positions in the table of the rows of one send_columns() call."""
 
     batch_start: int
-    """Index in the table of the batch's first row."""
+    """The index in the table of the first row of the batch."""
     batch_indices: NDArray[np.int64] | None
-    """Index in the batch of each row of the call; None if the call sends all rows of the batch."""
+    """For each row of the call, its index in the batch; None if the call sends all rows of the batch."""
 
     def to_table_indices(self, call_indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Convert row indices in the call to row indices in the table."""
@@ -105,7 +105,7 @@ class _CallRowPositions(NamedTuple):
 
 
 def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
-    """Open an object that exports Arrow data. Return a reader of its rows, and the number of rows if it is known.
+    """Open an object that exports Arrow data. Return a reader of its rows, and the number of rows; None if unknown.
 
     Raise InvalidRecordError if the object does not export a table with named columns.
     """
@@ -133,7 +133,7 @@ def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
 def _reject_polars_object_columns(table: Any) -> None:
     """Raise InvalidRecordError if a polars DataFrame has a column of the type Object.
 
-    Polars exports each value of such a column as 8 bytes, which are a memory address in this process.
+    Polars exports each value of such a column as 8 bytes, which are only a memory address in this process.
     """
     if _format_type(table) != "polars.DataFrame":
         return
@@ -152,7 +152,7 @@ def _find_row_count(table: Any) -> int | None:
         return row_count
     try:
         return len(table)
-    except Exception:  # len() of a foreign type may raise anything, and only the progress bar uses the result
+    except Exception:  # a foreign type's len() may raise anything, and only the progress bar needs the result
         return None
 
 
@@ -163,7 +163,7 @@ def _format_type(table: object) -> str:
 
 
 def _describe_conversion_remedy(table: object) -> str:
-    """Return how to convert an object to a table, for the end of an error message."""
+    """Return advice on how to convert an object to a table, for the end of an error message."""
     return {
         "polars.LazyFrame": "write table.collect()",
         "_duckdb.DuckDBPyConnection": "write connection.sql(...), or .to_arrow_reader() of what execute() returns",
@@ -186,10 +186,10 @@ class TableSender:
     ) -> None:
         """Create a sender for one table.
 
-        `plan`: how to turn the columns of the table into records.
+        `plan`: determines how the columns of the table become records.
         `max_failed_rows`: how many failed rows to tolerate. Sending stops once more rows have failed.
         `on_unsent_rows`: called with the error of rows that cannot be sent, so that the producer can prevent the commit
-        of their transaction. An exception that it raises ends the sending.
+        of their transaction. If it raises an exception, sending stops, and the exception propagates.
 
         Raise ConfigurationError if `max_failed_rows` is negative or not an integer.
         """
@@ -204,9 +204,9 @@ class TableSender:
         self._written_offsets = OffsetRangeCollector()
         self._rows_read = 0
         self._errors_by_unavailable_topic: dict[str, KafkaSinkError] = {}
-        """For each topic whose last send_columns() call failed, usually because its metadata is unknown, the error.
+        """The error of each topic's last send_columns() call, if that call failed, usually for lack of metadata.
 
-        Further rows for such a topic fail at once with this error, until the topic's metadata arrives. Otherwise, each
+        Until the topic's metadata arrives, further rows for the topic fail immediately with this error. Otherwise, each
         call would wait max.block.ms for the metadata.
         """
 
@@ -214,9 +214,9 @@ class TableSender:
         """Send the rows of a reader in batches of limited size. After each batch, yield how many rows were completed.
 
         A row is completed when it is written or has failed. The iterator ends when all rows are completed. If reading
-        or sending raises an exception, it is re-raised after all rows that were sent have completed, with the result
-        attached as `table_result`. If the caller stops iterating, no more rows are sent, and `result` does not cover
-        the rows that are still pending.
+        or sending raises an exception, wait until all rows that were sent are completed, attach the result to the
+        exception as `table_result`, and raise it again. If the caller stops iterating, no more rows are sent, and
+        `result` does not cover rows that are still pending.
         """
         try:
             for batch in _split_batches(reader):
@@ -236,7 +236,7 @@ class TableSender:
             raise
 
     def attach_result(self, error: BaseException) -> None:
-        """Set the attribute `table_result` of an error to the result of all rows that have completed so far."""
+        """Set the attribute `table_result` of an error to the result of all rows that are completed so far."""
         self.result.is_complete = False
         self.result.partitions = self._written_offsets.by_topic()
         error.table_result = self.result  # type: ignore[attr-defined]
@@ -248,13 +248,14 @@ class TableSender:
 
     @property
     def _has_too_many_failures(self) -> bool:
-        """Whether more rows have failed than the caller accepts, so that sending must stop."""
+        """Whether more rows have failed than the caller tolerates, so that sending must stop."""
         return self.result.rows_failed > self._max_failed_rows
 
     def _send_batch(self, batch: pa.RecordBatch, batch_start: int) -> None:
         """Send the rows of a batch, or fail those that cannot be sent.
 
-        If a value cannot be written, the batch is halved repeatedly until only the row with this value fails.
+        If a value cannot be converted or encoded, halve the batch repeatedly, so that only the row with this value
+        fails.
 
         `batch_start`: the index in the table of the batch's first row.
         """
@@ -280,7 +281,8 @@ class TableSender:
     def _send_all_topics(self, topic_rows: Sequence[TopicRows], batch_start: int) -> None:
         """Send the rows of a batch, topic by topic.
 
-        If an error ends the send_table() call, fail the rows that were not sent, and raise the error.
+        An error of `_send_topic_rows` ends the send_table() call. In that case, fail the rows that were not sent, and
+        raise the error.
         """
         unsent_rows = deque(topic_rows)
         try:
@@ -295,7 +297,7 @@ class TableSender:
     def _send_topic_rows(self, rows: TopicRows, batch_start: int) -> None:
         """Send the rows of one topic, or fail them if they cannot be sent.
 
-        Raise an error only if no further row of the table could be written. Such an error ends the send_table() call.
+        Raise an error only if it means that no other row of the table could be written either.
         """
         topic = rows.topic
         if topic is None:
@@ -309,17 +311,17 @@ class TableSender:
                 context_bytes = 0 if batch_indices is None else batch_indices.nbytes
                 self._writer.send(rows, _CallRowPositions(batch_start, batch_indices), context_bytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
-                raise  # these errors concern the producer or its transaction, so all other rows would fail, too
+                raise  # the producer or its transaction is the cause, so all other rows would fail, too
             except KafkaSinkError as error:
                 if self._fixed_topic is not None and self._is_first_call:
-                    raise  # the only topic of the table failed before a row was sent: its name is probably wrong
+                    raise  # the table's only topic has failed before any row was sent, so its name is probably wrong
                 self._errors_by_unavailable_topic[topic] = error
                 self._fail_rows(rows, batch_start, error)
 
     def _recheck_unavailable_topic(self, topic: str) -> bool:
         """Return whether a call for the topic has failed and the topic's partitions are still unknown.
 
-        This keeps requesting the metadata of such a topic. Once the partitions are known, the error is forgotten.
+        If so, request the topic's metadata again. Otherwise, forget the error of the earlier call, if any.
         """
         if topic not in self._errors_by_unavailable_topic:
             return False
@@ -331,15 +333,16 @@ class TableSender:
     def _fail_rows(self, rows: TopicRows, batch_start: int, error: KafkaSinkError) -> None:
         """Add rows as failed, because the producer has rejected a call with `error`.
 
-        The rejected call has already prevented the commit of the transaction. Compare `_add_unsent_rows`.
+        Unlike `_add_unsent_rows`, this does not call `on_unsent_rows`, because the rejected call has already prevented
+        the commit of the transaction.
         """
         self._add_failure(_build_failure(rows, batch_start, error))
 
     def _add_unsent_rows(self, failure: FailedRows) -> None:
         """Add rows that have failed because they could not be converted to records.
 
-        The producer has never seen these rows, so the commit of the transaction is prevented here. Raise the error of
-        `on_unsent_rows`, for example if the producer cannot send now.
+        The producer has never seen these rows, so `on_unsent_rows` must prevent the commit of their transaction. If it
+        raises an error, for example because the producer cannot send now, that error propagates.
         """
         if self._on_unsent_rows is not None:
             self._on_unsent_rows(failure.error)
@@ -372,7 +375,7 @@ def _check_max_failed_rows(max_failed_rows: object) -> None:
 
 
 def _build_failure(rows: TopicRows, batch_start: int, error: KafkaSinkError) -> FailedRows:
-    """Return a failure of all these rows of a batch, with their indices in the table.
+    """Build a failure that contains all of these rows of a batch, with their indices in the table.
 
     `batch_start`: the index in the table of the batch's first row.
     """
@@ -393,7 +396,7 @@ def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield a batch in parts that have at most MAX_BATCH_BYTES when their dictionaries are decoded, or a single row.
 
-    A dictionary stores each value once, but decoding copies the value to every row that refers to it.
+    A dictionary stores each value once. When it is decoded, the value is copied to every row that refers to it.
     """
     half_rows = batch.num_rows // 2
     decoded_bytes = sum(map(compute_decoded_nbytes, batch.columns))

@@ -3,10 +3,10 @@
 A send waits until the partitions of its topic are known. It requests metadata immediately, and again after each update
 that does not include the topic, until max.block.ms has passed.
 
-If the caller requests a partition that is unknown, the partition may have been added since the last metadata update.
-The send then requests metadata for one second, and at least once. But usually the partition number is a mistake. Later
-sends that request a missing partition therefore fail without waiting, until the topic's number of partitions changes.
-They still request metadata, so that an added partition becomes known soon.
+If the caller requests an unknown partition, it may have been added since the last metadata update. So the send keeps
+requesting metadata for one second, and at least once. But usually, the partition number is a mistake. Later sends that
+request a missing partition therefore fail without waiting, until the topic's number of partitions changes. They still
+request metadata, so that an added partition becomes known soon.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from spark_kafka_sink.protocol.topic_names import is_topic_name
 _PARTITION_PROPAGATION_MS = 1_000.0
 """Time after which every broker is assumed to know newly added partitions."""
 _TOPIC_USE_REFRESH_INTERVAL_MS = 1_000.0
-"""Time for which the use of a topic is not recorded again, because recording takes a lock.
+"""Minimum time between two recordings that a topic is in use. Recording takes a lock, so not every send does it.
 
-Sends that request a partition, and the first send after a metadata update, record it in any case. The interval must be
+A send that requests a partition, and the first send after a metadata update, do it in any case. The interval must be
 shorter than metadata.max.idle.ms (at least five seconds), after which the metadata of an unused topic is dropped.
 """
 
 
 class _TopicsInUse(NamedTuple):
-    """Topics whose partitions are known in `snapshot` and whose use was recorded recently."""
+    """Topics that have partitions in `snapshot`, and whose use was recorded recently."""
 
     snapshot: ClusterSnapshot
     refresh_due_ms: dict[str, float]
@@ -44,8 +44,9 @@ class _TopicsInUse(NamedTuple):
 class TopicMetadataWaiter:
     """Waits for the metadata of the topics that callers send to.
 
-    Thread-safe without a lock: `_topics_in_use` is replaced as a whole. If an entry of a dictionary is lost because
-    threads overwrite each other's changes, a later call only records a topic's use, or waits, once more.
+    Thread-safe without a lock: `_topics_in_use` is replaced as a whole. Threads may overwrite each other's changes of a
+    dictionary, and an entry may then be lost. That is harmless, because a later call only records a topic's use, or
+    waits, once more.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class TopicMetadataWaiter:
     def await_partitions(self, topic: str, now_ms: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, including `partition` unless it is None. Return the metadata.
 
-        `now_ms`: the time at which the call began, from which max.block.ms is counted.
+        `now_ms`: the time at which the call began; max.block.ms starts then.
 
         Raise MetadataTimeoutError if the topic is still unknown after max.block.ms. Raise InvalidRecordError if the
-        topic has no such partition, usually much earlier. Raise a permanent error that brokers report immediately.
+        topic has no such partition, usually much earlier. If brokers report a permanent error, raise it immediately.
         """
         topics_in_use = self._topics_in_use
         # Fast path for most calls: the metadata is unchanged, and the use of the topic was recorded recently.
@@ -93,7 +94,7 @@ class TopicMetadataWaiter:
         return snapshot
 
     def prefetch(self, topics: Iterable[str], now_ms: float) -> set[str]:
-        """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
+        """Request metadata for those topics whose partitions are unknown, and return these topics without waiting.
 
         One request covers all topics. A topic that does not exist is requested again as long as it is in use.
         """
@@ -104,7 +105,7 @@ class TopicMetadataWaiter:
         return unknown_topics
 
     def _wait_for_partitions(self, topic: str, call_started_ms: float, partition: int | None) -> ClusterSnapshot:
-        """Request metadata until it contains the topic and the partition, or raise as in `await_partitions`."""
+        """Request metadata until it contains the topic and the partition. Raise the errors of `await_partitions`."""
         if self._loop.is_current():
             raise self._build_callback_error(topic, partition)
         wait_started_ms = self._system.now()
@@ -114,15 +115,15 @@ class TopicMetadataWaiter:
                 # Look once more before giving up, because the topic may just have become known.
                 if not should_continue and self._find_snapshot(topic, partition) is None:
                     self._raise_unknown_topic_or_partition(topic, partition)
-                # Check the topic's error only after an update. An earlier error may be obsolete, for example because
-                # permission has been granted in the meantime.
+                # Check the topic's error only after an update. An error from an earlier one may be obsolete, for
+                # example because a permission has been granted in the meantime.
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
             self._metrics.record_wait("metadata-wait-time", self._system.now() - wait_started_ms)
 
     def _update_metadata_once(self, topic: str, call_started_ms: float) -> bool:
-        """Request the topic's metadata and wait for it. Return whether it makes sense to wait for another update."""
+        """Request the topic's metadata and wait for it. Return whether another update may help."""
         was_missing = self._was_partition_missing(topic)
         version = self._metadata.request_update_for_topic(topic)
         self._wake_sender()
@@ -143,17 +144,18 @@ class TopicMetadataWaiter:
         return True
 
     def _is_certainly_missing(self, topic: str, call_started_ms: float) -> bool:
-        """Return whether it is certain that an unknown requested partition does not exist.
+        """Return whether a requested partition that is unknown certainly does not exist.
 
-        This is certain once the topic is known, and a new partition would have had enough time to become known, too.
+        It certainly does not if the topic is known and the call has waited long enough for a new partition to become
+        known, too.
         """
         is_known = self._metadata.snapshot.partition_count(topic) is not None
         return is_known and self._system.now() - call_started_ms >= _PARTITION_PROPAGATION_MS
 
     def _find_snapshot(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
-        """Return the current snapshot, or None if it lacks the topic or the requested partition.
+        """Return the current snapshot, or None if it does not contain the topic or the requested partition.
 
-        The caller must keep the snapshot, because the next one may lack the topic.
+        The caller must keep the snapshot, because the next one may not contain the topic anymore.
         """
         snapshot = self._metadata.snapshot
         if partition is None:
@@ -163,12 +165,12 @@ class TopicMetadataWaiter:
         return snapshot if is_known else None
 
     def _was_partition_missing(self, topic: str) -> bool:
-        """Return whether a requested partition was missing when the topic had the same number of partitions."""
+        """Return whether a call has already missed a partition when the topic had as many partitions as now."""
         partition_count = self._metadata.snapshot.partition_count(topic)
         return partition_count is not None and self._partition_counts_at_last_miss.get(topic) == partition_count
 
     def _build_callback_error(self, topic: str, partition: int | None) -> KafkaSinkError:
-        """Build the error of a send in a callback, which cannot wait because it runs on the sender thread."""
+        """Build the error for a send in a callback, which cannot wait because it runs on the sender thread."""
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is None:
             return MetadataTimeoutError(
@@ -182,8 +184,8 @@ class TopicMetadataWaiter:
     def _raise_unknown_topic_or_partition(self, topic: str, partition: int | None) -> NoReturn:
         """Raise MetadataTimeoutError if the topic is unknown, and InvalidRecordError if only the partition is unknown.
 
-        In the second case, the topic's partition count is recorded, so that later calls for a missing partition fail at
-        once instead of waiting (see `_was_partition_missing`).
+        If only the partition is unknown, the topic's partition count is recorded, so that later calls for a missing
+        partition fail immediately instead of waiting (see `_was_partition_missing`).
         """
         partition_count = self._metadata.snapshot.partition_count(topic)
         if partition_count is not None:

@@ -1,9 +1,9 @@
-"""Counters that can be summed: Totals for a producer, and WriteTotals for a Spark task or a whole write.
+"""Counters that can be added up: Totals for a producer, and WriteTotals for a Spark task or a whole write.
 
-To add a counter, add a field here and count it in ProducerMetrics or in the Spark task. Everything else follows from
-the fields: sums and differences, the reports of tasks and writes, their JSON, and the exporters.
+To add a counter, add a field here, and count it in ProducerMetrics or in the Spark task. Everything else is derived
+from the fields: sums and differences, the reports of tasks and writes, their JSON, and the exporters.
 
-The names in reports are an interface: users and programs read them.
+Users and programs read the names in reports, so these names are an interface.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TotalsT = TypeVar("TotalsT")
 class Counter:
     """Metadata of a counter, for reports and exporters.
 
-    The unit of a counter is bytes or milliseconds if its name in reports ends in `bytes` or `_ms`. All other counters
+    If the name of a counter in reports ends in `bytes` or `_ms`, its unit is bytes or milliseconds. All other counters
     count items, such as records.
     """
 
@@ -53,7 +53,8 @@ class Totals:
     bytes: int = _define_counter("Size of the record batches as sent, headers included", report_name="wire_bytes")
     uncompressed_bytes: int = _define_counter("Size of the record batches before compression, headers included")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """Time from the arrival of the oldest row staged with a batch to the batch's acknowledgement, including retries."""
+    """How long each record took: from the arrival of the oldest row in its batch's stage to the acknowledgement of the
+    batch, including retries."""
     retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _define_counter("Records that failed", "record", is_reported=False)
     blocked_ms: float = _define_counter("Time that tasks waited for memory")
@@ -74,7 +75,7 @@ class WriteTotals:
 
     rows: int = _define_counter("Rows that brokers have acknowledged", "row")
     bytes: int = _define_counter("Size of the keys, values and headers of acknowledged rows")
-    """The sizes of the values that Spark passed to the sink."""
+    """Counted as the sizes of the values that Spark has passed to the sink."""
     dead_letters: int = _define_counter("Records that went to the dead-letter topic", "record")
     dead_letters_cut: int = _define_counter("Dead letters that were truncated to fit", "record")
     paced_ms: int = _define_counter("Time that tasks waited because of maxBytesPerSecond")
@@ -93,7 +94,7 @@ class WriteTotals:
 def _combine(
     totals_type: type[TotalsT], operation: Callable[[Any, Any], Any], left: TotalsT, right: TotalsT
 ) -> TotalsT:
-    """Return the totals that result from applying `operation` to each pair of corresponding fields."""
+    """Apply `operation` to each field of two totals, and return the totals that consist of the results."""
     names = [item.name for item in fields(totals_type)]  # type: ignore[arg-type]
     return totals_type(**{name: operation(getattr(left, name), getattr(right, name)) for name in names})
 
@@ -106,9 +107,9 @@ def _find_counters(totals_type: type[Any]) -> dict[str, Counter]:
 PRODUCER_FIELDS: Mapping[str, str] = {
     counter.report_name or name: name for name, counter in _find_counters(Totals).items() if counter.is_reported
 }
-"""Maps the names of a producer's counters in reports to fields of Totals."""
+"""The fields of Totals, keyed by their names in reports. Counters that are not reported are omitted."""
 WRITE_COUNTERS: Mapping[str, Counter] = {
     **_find_counters(WriteTotals),
     **{name: _find_counters(Totals)[attribute] for name, attribute in PRODUCER_FIELDS.items()},
 }
-"""All counters of a write, those of its producers included, keyed by their names in reports."""
+"""All counters of a write, including those of its producers, keyed by their names in reports."""

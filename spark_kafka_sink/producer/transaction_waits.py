@@ -1,8 +1,8 @@
-"""ProducerTransactions: the transactional methods of a producer, as calls that wait for the sender thread.
+"""ProducerTransactions: the transactional methods of a producer, which wait for the sender thread.
 
-A call begins an operation, such as a commit, which the sender thread carries out through the TransactionManager. The
-call waits at most max.block.ms for the operation. After that, the outcome of the operation is unknown. Repeating the
-call joins the pending operation instead of beginning another one.
+A call begins an operation, such as a commit. The sender thread carries it out with the TransactionManager, and the call
+waits for it, but at most for max.block.ms. After that, the outcome of the operation is unknown. If the call is
+repeated, it does not begin a new operation, but waits for the same one.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from spark_kafka_sink.requests.transactions import DescribeTransactions, collect
 _log = logging.getLogger(__name__)
 
 _MIN_REMAINING_SECONDS = 0.001
-"""The shortest time that close() leaves for the sender thread to shut down on its own, after waiting for a transaction.
+"""Minimum time that close() leaves for the sender thread to shut down on its own, after waiting for a transaction.
 
-If no time remained, close() would at once force the thread to stop.
+With no time left, close() would force the thread to stop immediately.
 """
 
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
@@ -49,7 +49,7 @@ Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 
 
 class WaitContext(NamedTuple):
-    """The dependencies of a blocking call that waits."""
+    """The objects that a blocking call needs for its wait."""
 
     loop: SenderLoop
     """The loop of the sender, which completes the operations."""
@@ -62,8 +62,8 @@ class WaitContext(NamedTuple):
 class ProducerTransactions:
     """The transactional calls of one producer. TransactionalProducer documents them.
 
-    Thread-safe: the state is in `manager`, which has a lock of its own. A call in a callback would wait for itself, so
-    calls that wait raise IllegalStateError there.
+    Thread-safe, because the state is in `manager`, which has its own lock. In a callback, a call that waits would wait
+    for itself, so it raises IllegalStateError.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ProducerTransactions:
         max_block_ms: float,
     ) -> None:
         self.manager = manager
-        """The state of the transactions. The sender and the checks of send() use it directly."""
+        """The state of the producer's transactions. The sender and the checks of send() use it directly."""
         self._call_executor = call_executor
         self._client = client
         self._accumulator = accumulator
@@ -123,8 +123,8 @@ class ProducerTransactions:
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """Return the brokers' descriptions by transactional id.
 
-        Raise ConfigurationError for an invalid id, and TransactionTimeoutError if the descriptions do not arrive within
-        max.block.ms.
+        Raise ConfigurationError if an id is invalid, and TransactionTimeoutError if the descriptions do not arrive
+        within max.block.ms.
         """
         self._ensure_not_in_callback()
         requested_ids = list(transactional_ids)
@@ -152,7 +152,8 @@ class ProducerTransactions:
         self._ensure_not_in_callback()
         # The transaction must not grow while its records are being flushed.
         self.manager.stop_accepting_records()
-        # No timeout is needed: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
+        # No timeout is needed, because each record is acknowledged or has failed after delivery.timeout.ms at the
+        # latest.
         self._accumulator.flush(lambda flush_event: self._loop.wait(flush_event, timeout_ms=None))
         operation = self.manager.find_last_offsets_operation()
         if operation is not None and not self._loop.wait(operation.done_event, self._max_block_ms):
@@ -161,7 +162,7 @@ class ProducerTransactions:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Begin a transaction, run the block and commit. If the block or the commit raises, abort the transaction."""
+        """Begin a transaction, run the block and commit. If the block or the commit fails, abort the transaction."""
         self.begin()
         try:
             yield
@@ -194,9 +195,9 @@ class ProducerTransactions:
         return max(_MIN_REMAINING_SECONDS, timeout_seconds - elapsed_seconds)
 
     def _abort_if_open(self) -> bool:
-        """Abort the transaction after an error. Return whether the transaction was open and has been aborted.
+        """Abort the transaction after an error. Return False if no transaction was open or if the abort has failed.
 
-        If the abort fails, its error is only logged, because the caller is about to raise the original error.
+        The error of a failed abort is only logged, because the caller is about to raise the original error.
         """
         if not self.manager.has_abortable_transaction:
             return False
@@ -208,12 +209,12 @@ class ProducerTransactions:
         return True
 
     def _run_operation(self, begin: Callable[[], Operation], metric_name: str) -> None:
-        """Begin an operation, or join the pending one, and wait for its end.
+        """Begin an operation, or join the pending one, and wait until it is done.
 
-        Raise the error of the operation if it fails, and TransactionTimeoutError after max.block.ms.
+        If the operation fails, raise its error. After max.block.ms, raise TransactionTimeoutError.
 
         `begin`: begins the operation, or returns the pending one.
-        `metric_name`: the metric that counts the time of the wait.
+        `metric_name`: the metric to which the time of the wait is added.
         """
         self._ensure_not_in_callback()
         started_ms = self._system.now()
@@ -236,7 +237,7 @@ class ProducerTransactions:
         )
 
     def _ensure_not_in_callback(self) -> None:
-        """Raise IllegalStateError in a callback, which runs on the thread that would have to end the wait."""
+        """Raise IllegalStateError in a callback, because it runs on the thread that would have to end the wait."""
         if self._loop.is_current():
             raise IllegalStateError(
                 "A transactional method cannot be called in a callback, because it would wait for itself."
@@ -244,9 +245,9 @@ class ProducerTransactions:
 
     def _await_operation(self, operation: Operation, timeout_ms: float) -> bool:
         """Wait until the operation has ended. Return whether it ended in time."""
-        # Without linger, the batches that a commit waits for are sent immediately. This also wakes the sender. Call
-        # nothing here that takes the accumulator's lock: close() may run in a signal handler, on a thread that holds
-        # this lock.
+        # Without linger, the batches that a commit waits for are sent immediately. `without_linger` also wakes the
+        # sender. Nothing here may take the accumulator's lock, because close() may run in a signal handler, on a thread
+        # that already holds it.
         with self._accumulator.without_linger():
             return self._loop.wait(operation.done_event, timeout_ms)
 
@@ -266,7 +267,7 @@ def create_transactions(
     call_executor: CallExecutor,
     wait_context: WaitContext,
 ) -> ProducerTransactions:
-    """Create the transactional calls of a producer, whose `config` must have a transactional.id."""
+    """Create the transactional calls of a producer. Its `config` must have a transactional.id."""
     assert config.transactional_id is not None
     manager = TransactionManager(config.transactional_id, config.transaction_timeout_ms)
     return ProducerTransactions(manager, client, accumulator, call_executor, wait_context, config.max_block_ms)

@@ -1,7 +1,7 @@
-"""The transactional methods of KafkaProducer, and the checks whether a call may send now.
+"""The transactional methods of KafkaProducer, and the checks that decide whether a call may send now.
 
-The methods only document the API. transaction_waits.py implements them, and is imported only by producers that have a
-transactional.id. The checks apply to all producers.
+The methods here only document the API. transaction_waits.py implements them, and is imported only by producers that
+have a transactional.id. The checks apply to all producers.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not import these
 
 @dataclass(frozen=True)
 class OpenTransactionCheck:
-    """Ties a send call to the transaction in which the call began.
+    """Checks that the transaction in which a send call began is still open.
 
-    While the call waits, its transaction may end and another one may begin, to which its records must not be added.
+    While the call waits for metadata or memory, its transaction may end and another one may begin. The records of the
+    call must not be added to that one.
     """
 
     manager: TransactionManager
     transaction_number: int
 
     def __call__(self) -> None:
-        """Raise if the transaction has ended or accepts no more records."""
+        """Raise an error if the transaction has ended or accepts no more records."""
         self.manager.require_transaction_number(self.transaction_number)
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Prevent the commit of the transaction, because `error` kept records out of it.
+        """Prevent the commit of the transaction, because `error` has kept records out of it.
 
         Do nothing if the transaction has ended, or if `error` is an IllegalStateError.
         """
@@ -55,7 +56,7 @@ class OpenTransactionCheck:
 class TransactionalProducer:
     """Base class of KafkaProducer: its transactional methods, and the checks of the producer's state.
 
-    KafkaProducer's constructor sets the attributes below. `_transactions` is None without a transactional.id.
+    The constructor of KafkaProducer sets the attributes. `_transactions` is None without a transactional.id.
     """
 
     config: ProducerConfig
@@ -76,8 +77,8 @@ class TransactionalProducer:
         Earlier producers with the same transactional id are fenced, and their open transaction is aborted. Call the
         method again after another process has ended a transaction of this producer.
 
-        `transactional_id`: replaces the configured transactional.id. A program that runs tasks one after another can
-        thus reuse one producer, with the id of each task.
+        `transactional_id`: replaces the configured transactional.id. With it, a program that runs tasks one after
+        another can use the same producer for each task's own id.
 
         Example:
 
@@ -89,7 +90,8 @@ class TransactionalProducer:
     def begin_transaction(self) -> None:
         """Begin a transaction.
 
-        Consumers with isolation.level=read_committed see all of its records once it is committed, and otherwise none.
+        Once it is committed, consumers with isolation.level=read_committed see all of its records. Before that, or if
+        it is aborted, they see none.
 
         Example:
 
@@ -103,8 +105,8 @@ class TransactionalProducer:
     def commit_transaction(self) -> None:
         """Send all records, wait for their acknowledgements and commit the transaction.
 
-        If a record failed, raise TransactionAbortableError, which names the failed records. The transaction must then
-        be aborted. After a TransactionTimeoutError, it is unknown whether the transaction was committed. Call the
+        If a record has failed, this raises TransactionAbortableError, which describes the failed records. Abort the
+        transaction in that case. After a TransactionTimeoutError, the transaction may or may not be committed. Call the
         method again to find out.
 
         Example:
@@ -123,8 +125,8 @@ class TransactionalProducer:
     def abort_transaction(self) -> None:
         """Abort the transaction, and drop those of its records that have not been sent yet.
 
-        A transaction can also be aborted after commit_transaction() has timed out, unless the request that commits it
-        (EndTxn) was already sent.
+        After commit_transaction() has timed out, the transaction can still be aborted if the request that commits it
+        (EndTxn) was not sent yet.
 
         Example:
 
@@ -137,7 +139,7 @@ class TransactionalProducer:
     def transaction(self) -> AbstractContextManager[None]:
         """Return a context manager that begins a transaction and commits it at the end of the block.
 
-        If the block raises, or a record fails, the transaction is aborted and the error is raised.
+        If the block raises an exception or a record fails, the transaction is aborted and the error is raised.
 
         Example:
 
@@ -150,8 +152,8 @@ class TransactionalProducer:
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Add offsets of a consumer group, {(topic, partition): offset}, to the transaction, to be committed with it.
 
-        Call this method at most once per transaction for each group and partition. Otherwise, if the response to the
-        first request is lost, brokers may execute the first request after the second one.
+        Call this method at most once per transaction for each group and partition. If you call it twice and the
+        response to the first request is lost, brokers may execute the first request after the second one.
 
         Example:
 
@@ -165,10 +167,11 @@ class TransactionalProducer:
         """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
         Return the identity of the transaction for take_over_transaction(). If nothing was sent in the transaction, end
-        the transaction and return None.
+        it and return None.
 
-        For the offsets of consumer groups, wait at most max.block.ms, then raise TransactionTimeoutError. The call may
-        be repeated. Brokers abort the transaction transaction.timeout.ms after it began.
+        The wait for offsets of consumer groups is limited to max.block.ms. After that, the call raises
+        TransactionTimeoutError, and may be repeated. Brokers abort the transaction transaction.timeout.ms after it
+        began.
 
         Example:
 
@@ -181,7 +184,7 @@ class TransactionalProducer:
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """Return the brokers' descriptions of transactional ids, which may belong to any producer.
 
-        Ids that no broker knows are omitted.
+        The result does not contain ids that no broker knows.
 
         Example:
 
@@ -225,7 +228,7 @@ class TransactionalProducer:
     def _record_rejected_rows(
         self, error: KafkaSinkError, transaction_check: OpenTransactionCheck | None, *, row_count: int
     ) -> None:
-        """Count rows that were not accepted because of `error`, and prevent the commit of their transaction, if any."""
+        """Count rows that were not accepted because of `error`. If they have a transaction, prevent its commit."""
         self._metrics.record_rejected_rows(row_count, self._system.now())
         if transaction_check is not None:
             transaction_check.prevent_commit(error)
@@ -238,7 +241,7 @@ class TransactionalProducer:
         Otherwise, a program that catches a KeyboardInterrupt could commit the transaction without knowing whether it
         contains the call's records.
 
-        `call_name`: the name of the method, such as `send()`, for the error message.
+        `call_name`: the method, such as `send()`, for the error message.
         """
         if transaction_check is None:
             return
@@ -254,7 +257,7 @@ class TransactionalProducer:
     def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
         """Raise a KafkaSinkError if the producer cannot send now, for example because no transaction is open.
 
-        Return the check that ties the call to its transaction; None if the producer is not transactional.
+        Return a check that the call's transaction is still open; None if the producer is not transactional.
 
         `transaction_number`: the number that the open transaction must have; None if any open transaction will do.
         """
@@ -277,14 +280,14 @@ class TransactionalProducer:
     def _ensure_usable(self) -> None:
         """Raise IllegalStateError in a forked child, and ProducerClosedError if the producer is closed or has failed.
 
-        Only a permanent failure counts, such as a fenced producer id.
+        A failure counts only if it is permanent, such as a fenced producer id.
         """
         self._ensure_same_process()
         if self._is_closed or self._sender.fatal_error is not None:
             raise self._build_closed_error()
 
     def _build_closed_error(self) -> ProducerClosedError:
-        """Build the error of a call to a closed or failed producer. Its cause is the permanent failure, if any."""
+        """Build the error for a call to a closed or failed producer. Its cause is the permanent failure, if any."""
         cause = self._sender.fatal_error
         message = "The producer was closed." if cause is None else f"The producer failed permanently: {cause}"
         error = ProducerClosedError(message)

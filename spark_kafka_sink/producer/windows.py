@@ -32,9 +32,9 @@ class _Sample:
 
 
 class WindowedStat:
-    """Count, sum and maximum over the last `window_count` windows of `window_ms` each.
+    """Count, sum and maximum of the values in the last `window_count` windows of `window_ms` each.
 
-    A window begins with the first value that is recorded after the end of the previous window.
+    A window begins with the first value that is recorded after the previous window has ended.
     """
 
     __slots__ = ("_samples", "_window_count", "_window_ms")
@@ -45,7 +45,7 @@ class WindowedStat:
         self._samples: deque[_Sample] = deque(maxlen=window_count)
 
     def record(self, value: float, now_ms: float, count: float = 1, maximum: float | None = None) -> None:
-        """Add one value, or the sum of `count` values and their maximum."""
+        """Add one value, or the sum of `count` values, with their maximum."""
         sample = self._samples[-1] if self._samples else None
         if sample is None or now_ms - sample.start_ms >= self._window_ms:
             sample = _Sample(now_ms)
@@ -70,8 +70,8 @@ class WindowedStat:
     def rate(self, now_ms: float) -> float:
         """Return the sum of the recent values, divided by the elapsed seconds; 0 if there are none.
 
-        The elapsed time counts as at least `window_count` - 1 windows, and as at least one window. Otherwise a single
-        record in the first millisecond would count as a rate of a thousand per second.
+        The elapsed time counts as at least `window_count` - 1 windows, and as at least one window. Otherwise, a single
+        record in the first millisecond would be a rate of a thousand per second.
         """
         samples = self._select_recent_samples(now_ms)
         if not samples:
@@ -102,17 +102,17 @@ class Meter:
         self.windowed_stat.record(value, now_ms, count)
 
     def record_increase(self, total: float, now_ms: float, count: float = 1) -> None:
-        """Record how much a running total, kept elsewhere, has grown since the previous call.
+        """Record by how much a total that is kept elsewhere has grown since the previous call.
 
-        `total`: the current value, which never decreases.
+        `total`: the current value of that total, which never decreases.
         `count`: the number of events that caused the increase.
         """
         if total != self.total:
             self.record(total - self.total, now_ms, count)
-            self.total = total  # the exact total, without the rounding errors of the differences
+            self.total = total  # `record` adds differences, whose rounding errors would accumulate
 
     def read_total(self, now_ms: float) -> float:
-        """Return the total. `now_ms` is unused, but part of the Gauge signature."""
+        """Return the total. `now_ms` is not used, but is part of the Gauge signature."""
         return self.total
 
     def gauges(self, name: str) -> dict[str, Gauge]:
@@ -121,14 +121,15 @@ class Meter:
 
 
 def compute_time_ratio(nanoseconds: Meter, now_ms: float) -> float:
-    """Return the recently recorded time as a fraction of the elapsed time. It exceeds 1 if several threads were timed.
+    """Return the recently recorded time as a fraction of the elapsed time. With several threads, it may exceed 1.
 
     `nanoseconds`: the meter that records the time.
     """
     return nanoseconds.windowed_stat.rate(now_ms) / _NANOSECONDS_PER_SECOND
 
 
-# The buckets are part of the reports of writes. Reports with other limits or widths could no longer be added.
+# Do not change these numbers. Reports of writes contain the buckets, and can only be added up if all have the same
+# buckets.
 MIN_LATENCY_MS = 1 / 16
 MAX_LATENCY_MS = float(1 << 24)
 _BUCKETS_PER_OCTAVE = 16
@@ -138,15 +139,15 @@ _BUCKETS_PER_OCTAVE = 16
 class LatencyHistogram:
     """A histogram of record latencies with logarithmic buckets.
 
-    The upper bound of a bucket is at most 1/16 above its lower bound, so percentiles are too high by at most 1/16.
-    Histograms of several tasks or micro-batches can be added. A latency below MIN_LATENCY_MS (1/16 ms) is counted in
+    The histograms of several tasks or micro-batches can be added up. The upper bound of a bucket is at most 1/16 above
+    its lower bound, so percentiles are too high by at most 1/16. A latency below MIN_LATENCY_MS (1/16 ms) is counted in
     the first bucket, and a latency above MAX_LATENCY_MS (4.6 hours) in the last, so there are at most 449 buckets.
     """
 
     __slots__ = ("counts",)
 
     def __init__(self, counts: dict[int, int] | None = None) -> None:
-        """Create a histogram. `counts` maps the number of each bucket to its number of records; empty by default."""
+        """Create a histogram. `counts` maps the number of each bucket to how many records it has; empty by default."""
         self.counts: dict[int, int] = {} if counts is None else counts
 
     def add(self, latency_ms: float, record_count: int) -> None:
@@ -182,7 +183,7 @@ class LatencyHistogram:
         return LatencyHistogram(dict(self.counts))
 
     def percentile(self, fraction: float) -> float:
-        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan without records."""
+        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan if there are none."""
         total_count = sum(self.counts.values())
         cumulative_count = 0
         for bucket, record_count in sorted(self.counts.items()):

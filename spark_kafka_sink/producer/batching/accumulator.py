@@ -6,15 +6,15 @@
     reenqueue, split_and_reenqueue     return batches to their queues
     remove_completed                   removes batches that were acknowledged or have failed
 
-The rows of a topic are staged in its stage, the topic's staging buffer. batch_filler.py groups staged rows by
-partition, encodes them and appends them to batches. It runs on the caller's thread when the topic's stage is full, so
-that encoding and sending overlap (Arrow and numpy release the GIL). It runs on the sender thread when linger.ms has
-passed, when memory is short, and while a flush or the close is in progress.
+Each topic has a stage: a buffer in which its rows wait before they are encoded (staging.py). batch_filler.py groups the
+staged rows by partition, encodes them and appends them to batches. When the stage is full, this happens on the caller's
+thread, so that encoding and sending overlap (Arrow and numpy release the GIL). When linger.ms has passed, memory is
+short, or a flush or the close is in progress, it happens on the sender thread.
 
-Memory. The memory reserved for staged rows is enough for their Arrow form and for their encoded form, but not for both
-at once. The encoded form is counted at its upper bound, and twice if compression is enabled, because the compressed
-records are allocated before the uncompressed ones are freed. So encoding and compression never wait for memory. If they
-did, a thread could wait for memory that is released only after its own rows have been sent.
+Memory. A call reserves memory for its rows before they are staged: enough for their Arrow form or for their encoded
+form, whichever is larger, but not for both. The encoded size is an upper bound. With compression, it counts twice,
+because the compressed records are allocated before the uncompressed ones are freed. So encoding and compression never
+wait for memory. If they did, a thread could wait for memory that is released only after its own rows have been sent.
 
 While a thread encodes a stage, the stage's rows exist in both forms, but only one form is counted against
 buffer.memory. The uncounted form takes
@@ -23,12 +23,12 @@ buffer.memory. The uncounted form takes
     more than half                  if new rows joined rows left over from a split of the stage
     at most all of buffer.memory    if the stages of several topics are encoded concurrently
 
-The encoded rows of one buffer share a lease (buffer_pool.py). When memory is short and only a small part of a buffer is
-still needed, the batches in it are copied out, so that the buffer can be freed.
+The batches whose records the encoder has written to one buffer share a lease on its memory (buffer_pool.py). When
+memory is short and only a small part of a buffer is still needed, that part is copied so that the buffer can be freed.
 
-The rows of a call that is larger than the pool are staged in chunks. max.block.ms applies to each chunk, so that a
-large call to slow brokers does not fail while it makes progress. Each record passed to send() also reserves memory for
-its future.
+The rows of a large call are staged in chunks, so a call may be larger than the pool. max.block.ms applies to each
+chunk: if the brokers are slow, the call does not fail as long as it makes progress. Each record passed to send() also
+reserves memory for its future.
 
 Locks. `_lock` guards the stages, the queues and all batches that are not in flight. It is held only briefly, and never
 while a thread encodes, compresses or waits. A topic's fill lock is acquired before `_lock`, never after it. The
@@ -78,7 +78,7 @@ _CHUNK_DIVISOR = 16
 
 
 class ReportAssignedRows(Protocol):
-    """A function that adds rows to the metrics when they are assigned to partitions."""
+    """A function that counts rows in the metrics when they are assigned to partitions."""
 
     def __call__(self, row_count: int, total_bytes: int, max_row_bytes: int, now_ms: float, /) -> None: ...
 
@@ -92,11 +92,11 @@ class _LingerSuspension:
 
 
 class AppendResult(NamedTuple):
-    """The number of a call's rows that were staged."""
+    """The number of a call's rows that were staged, and the error that stopped the others."""
 
     staged_row_count: int
     error: KafkaSinkError | None
-    """The error that kept the remaining rows from being staged; None if all rows were staged."""
+    """The reason why the remaining rows were not staged; None if all rows were staged."""
 
 
 class ReadyCheckResult(NamedTuple):
@@ -111,19 +111,19 @@ class ReadyCheckResult(NamedTuple):
 
 
 class _FillPlan(NamedTuple):
-    """What the sender thread does with staged rows before it looks for ready nodes."""
+    """The work on staged rows that the sender thread does before it looks for ready nodes."""
 
     is_stage_due_by_topic: dict[str, bool]
-    """The topics to fill batches for, and whether the topic's stage is due.
+    """The topics to fill batches for.
 
-    All rows of a due stage become batches. In any other stage, only the assignment of its single records to partitions
-    is due, which may complete batches.
+    If the value is True, the topic's stage is due: all of its rows become batches. If it is False, only the stage's
+    single records (those passed to send()) are due: they are assigned to partitions, which may complete batches.
     """
     next_due_ms: float
-    """Time at which, after this plan, staged rows next need work; inf if there is no such time."""
+    """Time at which staged rows next need work after this plan; inf if no rows will."""
     flushes: list[Flush]
-    """Flushes whose rows will all be in batches once the plan has been carried out. `assign_batches_to_flushes` then
-    decides which batches they wait for."""
+    """Flushes that do not know yet which batches to wait for. Once the plan has put all rows into batches,
+    `assign_batches_to_flushes` gives the flushes these batches."""
 
 
 class RecordAccumulator:
@@ -191,11 +191,11 @@ class RecordAccumulator:
     ) -> AppendResult:
         """Stage rows that have already been assigned to partitions.
 
-        Errors are returned instead of raised, because some of the rows may have been staged before.
+        An error is returned instead of raised, because some of the rows may already be staged when it occurs.
 
         `max_block_ms`: how long to wait for the memory of each chunk; defaults to max.block.ms.
         `check_open`: raises KafkaSinkError if rows may no longer be staged, for example because their transaction has
-        ended. It is called under the lock, after memory has been reserved.
+        ended. It is called with the lock held, after memory has been reserved.
         """
         for start, stop, nbytes in split_into_chunks(rows.sizes, _MAX_CHUNK_ROWS, self._max_chunk_bytes):
             chunk = rows.slice(start, stop)
@@ -220,10 +220,10 @@ class RecordAccumulator:
 
         The record is assigned to a partition later, based on `snapshot` or newer metadata.
 
-        `encoded_bytes`: upper bound of the record's encoded size.
+        `encoded_bytes`: upper bound on the record's encoded size.
         `get_max_block_ms`: returns how long to wait for memory; called only if the record has to wait.
-        `check_open`: raises KafkaSinkError if the record may no longer be staged. It is called under the lock, after
-        memory has been reserved. This method releases the memory and raises the error.
+        `check_open`: raises KafkaSinkError if the record may no longer be staged. It is called with the lock held,
+        after memory has been reserved. Before its error propagates, the memory is released.
 
         Raise BufferExhaustedError if the memory does not become available in time, RecordTooLargeError if the record
         does not fit into buffer.memory, and ProducerClosedError if the producer was closed.
@@ -242,8 +242,8 @@ class RecordAccumulator:
             future = stage.add_record(record, encoded_bytes, reserved_bytes, snapshot, callbacks)
             max_body_bytes = self._compressor.compute_max_batch_body_bytes(topic)
             is_full = stage.is_full(max_body_bytes)
-            # `schedule_record_assignment` also sets a due time. A full stage needs none, because its batches are filled
-            # right away, and a new stage wakes the sender in any case.
+            # `schedule_record_assignment` has a side effect: it may set a due time. A full stage needs none, because
+            # its batches are filled right away. A new stage needs none either, because it wakes the sender in any case.
             has_new_due_time = is_new_stage or (
                 not is_full and stage.schedule_record_assignment(max_body_bytes, self._config.linger_ms, self._clock)
             )
@@ -254,9 +254,9 @@ class RecordAccumulator:
     def find_partition_loads(
         self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
     ) -> PartitionLoads | None:
-        """Return the queue lengths of the candidate partitions whose leader accepts batches.
+        """Return the number of queued batches of each candidate partition whose leader accepts batches.
 
-        Return None if the topic is unknown, or if any candidate has never been written to.
+        Return None if the topic is unknown, or if there is a candidate for which no rows have ever been queued.
         """
         topic_info = snapshot.topics.get(topic)
         if topic_info is None or not topic_info.partitions:
@@ -274,10 +274,10 @@ class RecordAccumulator:
         rows: Rows,
         snapshot: ClusterSnapshot,
     ) -> NDArray[np.int32]:
-        """Return the partitions of single records, and count the records for the metrics.
+        """Assign single records to partitions, and return the partition of each.
 
-        The records are counted here, all at once, because counting a record in append_record would cost as much as
-        staging it.
+        Also count the records in the metrics. They are counted here, all at once, because counting each one in
+        append_record would cost as much as staging it.
         """
         self._report_assigned_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         find_partition_loads = partial(self.find_partition_loads, topic, snapshot)
@@ -295,7 +295,7 @@ class RecordAccumulator:
     ) -> None:
         """Reserve memory for rows and stage them. If their topic's stage is then full, fill batches on this thread.
 
-        `encoded_bytes`: upper bound of the rows' encoded size.
+        `encoded_bytes`: upper bound on the rows' encoded size.
         `max_block_ms`, `check_open`: as for append_columns.
 
         Raise KafkaSinkError if the rows cannot be staged.
@@ -321,8 +321,8 @@ class RecordAccumulator:
     def _ensure_open_or_release(self, reserved_bytes: int, check_open: Callable[[], None] | None) -> None:
         """Release the memory reserved for rows and raise KafkaSinkError if the rows may no longer be staged.
 
-        The caller must hold the lock until the rows are staged. Then `has_incomplete_rows` covers all rows that
-        `check_open` has admitted, so that no transaction ends before these rows are staged.
+        The caller must hold the lock from this call until the rows are staged. Otherwise, their transaction could end
+        in between, because `has_incomplete_rows` does not count rows that are not staged yet.
         """
         try:
             if self._is_closed:
@@ -334,7 +334,7 @@ class RecordAccumulator:
             raise
 
     def _fill_or_wake_sender(self, topic: str, *, is_full: bool, has_new_due_time: bool) -> None:
-        """Fill batches if a topic's stage is full. Wake the sender if it must look for ready nodes again.
+        """Fill batches if a topic's stage is full. Wake the sender if there is something new for it to look at.
 
         `has_new_due_time`: whether the stage has a due time that the sender does not know yet.
         """
@@ -345,10 +345,11 @@ class RecordAccumulator:
     def _compute_reserved_bytes(self, encoded_bytes: int, staged_bytes: int, overhead_bytes: int) -> int:
         """Return how many bytes to reserve for rows.
 
-        That is the overhead, plus the larger of the staged size and the size of all encoded copies that exist at once
-        (two if compression is enabled).
+        The result is the overhead plus the larger of two sizes: that of the staged rows, and that of all encoded copies
+        that exist at the same time (two with compression). Only the larger one is needed, because the rows are never
+        counted in both forms.
 
-        `encoded_bytes`: upper bound of the rows' encoded size.
+        `encoded_bytes`: upper bound on the rows' encoded size.
         `staged_bytes`: size of the rows while they are staged.
         `overhead_bytes`: size of the row indices and futures, which are kept until the rows' results are known.
 
@@ -359,7 +360,7 @@ class RecordAccumulator:
         if reserved_bytes <= self.pool.total_bytes:
             return reserved_bytes
         if encoded_bytes > self.pool.total_bytes:
-            # These rows are a single record, because a chunk of several rows has at most _max_chunk_bytes.
+            # This can only be a single record, because a chunk of several rows has at most _max_chunk_bytes.
             raise RecordTooLargeError(
                 f"A record of {encoded_bytes} bytes does not fit into buffer.memory ({self.pool.total_bytes} bytes)."
             )
@@ -368,7 +369,7 @@ class RecordAccumulator:
     def _wait_and_reserve(self, reserved_bytes: int, max_block_ms: float | None) -> None:
         """Reserve memory, waiting for it if necessary.
 
-        First free buffers of which only a small part is still needed.
+        Before waiting, free buffers of which only a small part is still needed.
 
         `max_block_ms`: how long to wait; None for max.block.ms.
 
@@ -381,7 +382,7 @@ class RecordAccumulator:
 
     def _wait_for_memory(self, wake_event: threading.Event, timeout_ms: float | None) -> bool:
         """Wait for an event that is set when memory has become free. Return whether it was set in time."""
-        # Wake the sender, because it sends batches without lingering while a thread waits for memory.
+        # While a thread waits for memory, the sender sends batches without lingering, so wake it to do that now.
         self._wake_sender()
         return self._wait_for_event(wake_event, timeout_ms)
 
@@ -403,14 +404,15 @@ class RecordAccumulator:
 
         The lock is released while batches are filled, because encoding and compression take a long time. Meanwhile,
         other threads may stage rows, fill batches from full stages and begin flushes. Each of these events wakes the
-        sender, so the next call handles them. A flush may also end because its caller has stopped waiting. Assigning
-        batches to such a flush is harmless.
+        sender, so the next call handles it. A planned flush may also end early, because its caller has stopped waiting.
+        Assigning batches to such a flush is harmless.
         """
         with self._lock:
             is_flushing_or_closed = self._is_closed or self._incomplete_batches.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
             is_linger_suspended = is_flushing_or_closed or is_memory_short or len(self._linger_suspensions) > 0
-            # Update the queues first, because how long rows linger depends on the leaders and on the ready batches.
+            # Update the queues before the plan is made, because the leaders and the ready batches determine how long
+            # rows linger.
             self._update_queues(snapshot, now_ms, is_linger_suspended=is_linger_suspended)
             # A flush or the close sends all batches anyway, so copying them out of sparse leases would be wasted.
             if is_memory_short and not is_flushing_or_closed:
@@ -434,15 +436,15 @@ class RecordAccumulator:
     def _plan_fill(self, now_ms: float, *, is_flushing_or_closed: bool, is_linger_suspended: bool) -> _FillPlan:
         """Decide which batches to fill. The caller must hold the lock.
 
-        This changes nothing, except that `_find_due_topics` marks the due stages that other threads are using.
+        The only change that this makes is to mark due stages that other threads are using (`_find_due_topics`).
         """
         is_stage_due_by_topic, next_due_ms = self._find_due_topics(
             now_ms, is_flushing_or_closed=is_flushing_or_closed, is_linger_suspended=is_linger_suspended
         )
         flushes = self._incomplete_batches.find_flushes_without_batches()
         if flushes:
-            # A flush must wait until every row is in a batch, even the rows of a stage from which another thread is
-            # filling batches. So treat all stages as due, because fill_batches waits for such a thread.
+            # A flush can get its batches only when every row is in a batch, even if another thread is still filling
+            # batches from a stage. So treat every stage as due: fill_batches waits for such a thread.
             is_stage_due = True
             is_stage_due_by_topic = dict.fromkeys(self._batch_filler.list_topics(), is_stage_due)
         return _FillPlan(is_stage_due_by_topic, next_due_ms, flushes)
@@ -457,21 +459,23 @@ class RecordAccumulator:
                 with self._lock:
                     self._queues.begin_fill_pause(topic, started_ms, self._clock())
             elif should_recheck:
-                # Check again soon: single records that were staged in the meantime may need to be assigned.
+                # Check again soon, because single records that were staged in the meantime may need to be assigned.
                 next_due_ms = min(next_due_ms, now_ms + ASSIGNMENT_DELAY_MS)
         return next_due_ms
 
     def _find_due_topics(
         self, now_ms: float, *, is_flushing_or_closed: bool, is_linger_suspended: bool
     ) -> tuple[dict[str, bool], float]:
-        """Find the topics whose staged rows need work now, and the time at which the remaining rows next need work.
+        """Return the topics whose staged rows need work now, and the time at which the remaining rows next need work.
 
-        Return a dict that maps each topic to whether its stage is due (see `_FillPlan`), and the time; inf if there is
-        none. If another thread is filling batches from a stage, skip the stage and set its `should_recheck`, so that
-        the other thread wakes the sender when it has finished.
+        A stage has two due times. At the first, all of its rows become batches. At the second, its single records are
+        assigned to partitions, which may complete batches.
 
-        A stage has two due times: at one, all of its rows become batches; at the other, its single records are assigned
-        to partitions, which may complete batches.
+        The dict maps a topic to True if the first time has been reached, and to False if only the second one has been.
+        The time is inf if no rows will need work.
+
+        If another thread is filling batches from a due stage, leave the topic out and set the stage's `should_recheck`.
+        The other thread then wakes the sender when it has finished.
         """
         is_stage_due_by_topic: dict[str, bool] = {}
         next_due_ms = INFINITE_MS
@@ -494,17 +498,20 @@ class RecordAccumulator:
         return is_stage_due_by_topic, next_due_ms
 
     def _compute_stage_due_ms(self, stage: Stage, now_ms: float, *, is_linger_suspended: bool) -> float:
-        """Return the time at which a stage's rows must become batches unless the stage is full earlier.
+        """Return the time at which a stage's rows become batches, even if the stage is not full by then.
 
-        While linger is suspended, rows are due immediately unless each of the topic's leaders already has enough
-        batches to fill a request. Otherwise they are due after linger.ms. A fill pause and the extra linger, which
-        partition_queues.py defines, postpone this time.
+        Normally, that is linger.ms after the oldest row arrived. Two delays may postpone it (partition_queues.py): a
+        fill pause, which may follow a fill, and the extra linger, which applies while each of the topic's leaders
+        already has enough batches to fill a request.
+
+        While linger is suspended, the rows are due immediately, unless the extra linger applies. In that case, both
+        delays apply, but linger.ms does not.
         """
         if is_linger_suspended and not self._queues.extra_linger_ms(stage.topic):
             return stage.oldest_row_arrival_ms
         due_ms = stage.oldest_row_arrival_ms + (0.0 if is_linger_suspended else self._config.linger_ms)
         due_ms = max(due_ms, self._queues.fill_pause_end_ms(stage.topic))
-        # Compute the extra linger only when the rows would otherwise be due, because it depends on what is queued then.
+        # Add the extra linger only once the rows would be due without it, because it depends on what is queued then.
         return due_ms if due_ms > now_ms else due_ms + self._queues.extra_linger_ms(stage.topic)
 
     def _build_ready_check_result(self, now_ms: float, next_due_ms: float) -> ReadyCheckResult:
@@ -539,7 +546,7 @@ class RecordAccumulator:
                     drained_by_node[node_id] = batches
         drained_batches = list(itertools.chain.from_iterable(drained_by_node.values()))
         for batch in drained_batches:
-            # Close batches that were open when they left their queues. This is done without the lock, because
+            # Close the batches that were still open when they left their queues. Do this without the lock, because
             # compression is slow.
             if batch.state is AWAITING_CLOSE:
                 self._compressor.close_batch(batch)
@@ -564,9 +571,9 @@ class RecordAccumulator:
                 self._queues.unmute(queue, now_ms)
 
     def reenqueue(self, batch: ProducerBatch, now_ms: float, error: Exception) -> None:
-        """Put a batch back into its queue, in sequence order, so that it is sent again after a backoff.
+        """Put a batch, whose request must have ended, back into its queue so that it is sent again after a backoff.
 
-        The batch's request must have ended.
+        The queue stays in sequence order.
 
         `error`: the reason for the retry.
         """
@@ -578,18 +585,18 @@ class RecordAccumulator:
     def split_and_reenqueue(self, batch: ProducerBatch, now_ms: float) -> list[ProducerBatch]:
         """Replace a batch that was rejected as too large with smaller batches in its queue, and return these batches.
 
-        The smaller batches complete the rows' futures.
+        The futures of the rows are completed with the results of the smaller batches.
         """
         self._compressor.reset_ratio(batch)
         # Imported here because batches are rarely split, and the import loads the decoder.
         from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 
-        # Halve a batch that is still too large after a split, because the broker's limit must be below batch.size.
+        # If a batch is too large even after a split, the broker's limit must be below batch.size, so halve the batch.
         max_bytes = batch.uncompressed_bytes // 2 if batch.is_split_batch else self._config.batch_size
         children = split_batch(batch, max_bytes)
         for child in children:
             self._compressor.close_batch(child)
-            # Otherwise, the memory of the split batch could not be freed before all of its children are done.
+            # Without a copy, the memory of the split batch could not be freed before all of its children are done.
             child.copy_to_own_memory()
         with self._lock:
             for child in children:
@@ -602,8 +609,8 @@ class RecordAccumulator:
     def take_expired_batches(self, now_ms: float) -> list[ProducerBatch]:
         """Return the batches whose delivery.timeout.ms has passed. Each batch is returned only once.
 
-        Queued batches are removed from their queues. Batches in flight remain in flight. The caller must fail the
-        batches and then call remove_completed.
+        Expired batches are removed from their queues, except those in flight, which remain in flight. The caller must
+        fail all of them and then call remove_completed.
         """
         if now_ms < self.next_expiry_ms():
             return []
@@ -636,14 +643,14 @@ class RecordAccumulator:
 
         The batches are DONE and have an error. The caller must fail their futures and then call remove_completed.
         """
-        # No lock is needed to read this: a thread that adds a failed batch wakes the sender afterwards.
+        # Reading this without the lock may miss a new failed batch, but the thread that adds it then wakes the sender.
         if not self._batch_filler.has_failed_batches:
             return []
         with self._lock:
             return self._batch_filler.take_failed_batches()
 
     def remove_completed(self, *batches: ProducerBatch) -> None:
-        """Remove DONE batches whose futures are completed, and complete the flushes that waited only for these batches.
+        """Forget DONE batches whose futures are completed, and complete the flushes that waited only for these batches.
 
         Call this once for each batch.
         """
@@ -654,7 +661,7 @@ class RecordAccumulator:
                     self._queues.unmute(self._queues.get(batch.topic_partition), self._clock())
 
     def record_node_availability(self, node_id: int, now_ms: float, *, is_accepting: bool) -> None:
-        """Record that there are batches for a node, and whether the node can accept them now.
+        """Record that batches are waiting for a node, and whether the node can accept them now.
 
         The partitioner avoids a node that has accepted none for partitioner.availability.timeout.ms.
         """
@@ -666,19 +673,20 @@ class RecordAccumulator:
     def flush(self, wait_for_event: Callable[[threading.Event], bool]) -> bool:
         """Send all rows without lingering, and wait until the rows appended so far are acknowledged or have failed.
 
+        Rows that are appended during the flush are not necessarily included.
+
         `wait_for_event`: waits for an event, and returns whether the event was set in time.
 
-        Return the result of `wait_for_event`. Rows that are appended during the flush are not necessarily included.
-
-        The event is set when the flush has no batch left to wait for: immediately, or when the sender removes the last
-        batch (`remove_completed`). When the sender ends, it sets the events of all flushes (`complete_flushes`).
+        Return the result of `wait_for_event`. The event is set when the flush has no batch left to wait for:
+        immediately, or when the sender removes the last batch (`remove_completed`). When the sender ends, it sets the
+        events of all flushes (`complete_flushes`).
         """
         flush = Flush()
         try:
             with self._lock:
                 self._incomplete_batches.begin_flush(flush)
-                # If rows are still staged, the sender decides which batches the flush waits for, once it has put
-                # those rows into batches (`fill_and_find_ready_nodes`).
+                # If rows are still staged, the sender decides which batches the flush waits for, once it has put those
+                # rows into batches (`fill_and_find_ready_nodes`).
                 if not self._batch_filler.has_rows:
                     self._incomplete_batches.assign_batches_to_flushes([flush])
             self._wake_sender()
@@ -688,7 +696,7 @@ class RecordAccumulator:
                 self._incomplete_batches.end_flush(flush)
 
     def has_incomplete_rows(self) -> bool:
-        """Return whether any rows are staged or in batches that were not removed by `remove_completed` yet."""
+        """Return whether any rows are staged, or are in batches that `remove_completed` has not removed yet."""
         with self._lock:
             return self._batch_filler.has_rows or len(self._incomplete_batches) > 0
 
@@ -718,9 +726,9 @@ class RecordAccumulator:
             self._incomplete_batches.assign_batches_to_flushes(self._incomplete_batches.find_flushes_without_batches())
 
     def abort_incomplete_batches(self, error: Exception, *, include_in_flight: bool = True) -> list[ProducerBatch]:
-        """Fail all staged and queued rows and, by default, those in flight. Return the failed batches.
+        """Fail all rows that are staged, queued or, by default, in flight. Return the failed batches.
 
-        Only the sender thread may call this, and it must then fail the futures and call remove_completed.
+        Only the sender thread may call this. It must then fail the futures and call remove_completed.
         """
         aborted_batches: list[ProducerBatch] = []
         for topic in self._batch_filler.list_topics():

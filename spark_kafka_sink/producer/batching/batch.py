@@ -1,17 +1,21 @@
 """ProducerBatch: records of one topic-partition that are sent and acknowledged together.
 
-A batch consists of a 61-byte header and slices of the buffers that the encoder has filled (encoded_buffer.py). A
-segment is the bytes of one slice, or of all records once the batch has memory of its own.
+A batch is a 61-byte header followed by encoded records. The encoder writes the records of many batches into shared
+buffers, and each batch refers to its slices of these buffers (encoded_buffer.py). Appending records only adds a
+reference to another slice. No bytes are copied until the batch is sent, and even then only the slices of a small batch
+are joined.
 
-Appending records only adds a reference to another slice. No bytes are copied until the batch is sent, and then only the
-slices of a small batch are joined. If compression is enabled, closing the batch replaces all slices with one compressed
-segment. The header is encoded as late as possible, because the base sequence is not known before the batch is drained.
-Once encoded, the header is byte-for-byte the same in every retry, unless the sequence is set again.
+A batch can also own its records. If compression is enabled, closing the batch replaces all of its slices with one
+compressed segment, and `copy_to_own_memory` moves a batch out of the shared buffers. A segment is a bytes-like object:
+the bytes of one slice, or all records of a batch that owns them.
+
+The header is encoded as late as possible, because the base sequence is not known until the batch leaves its queue. All
+retries then send the same header, byte for byte, unless the sequence is set again.
 
     state            meaning                                                    next states
     OPEN             accepts more records                                       PINNED, AWAITING_CLOSE, CLOSED, DONE
     PINNED           a thread encodes or compresses records without the lock    OPEN, CLOSED, DONE
-    AWAITING_CLOSE   was drained while it was open; the sender closes it        CLOSED, DONE
+    AWAITING_CLOSE   left its queue while it was open; the sender closes it     CLOSED, DONE
     CLOSED           accepts no more records, waits in its queue                IN_FLIGHT, DONE
     IN_FLIGHT        is part of a produce request                               CLOSED, DONE
     DONE             was acknowledged, has failed or was split;                 -
@@ -21,7 +25,7 @@ Once encoded, the header is byte-for-byte the same in every retry, unless the se
 even though a socket may still be reading its bytes. So the batch's memory is released only when the batch is DONE and
 its request has ended.
 
-Only the methods of this class change the fields of a batch. They may be called by
+Only the methods of this class change the fields of a batch. The state determines which thread may call them:
     the holder of the accumulator's lock    while the batch is in its queue, OPEN or CLOSED
     the thread that pinned the batch        while it is PINNED
     the sender thread                       after the batch has left its queue
@@ -48,8 +52,9 @@ from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_
 Segment = bytes | bytearray | memoryview
 """Encoded bytes that a request refers to instead of copying them."""
 _MAX_JOINED_BYTES = 16 << 10
-"""Maximum size of a batch's body whose slices are joined for a request. Copying a small batch is cheaper than iterating
-over its slices, and the garbage collector tracks memoryviews but not bytes objects."""
+"""If the records of a batch have at most this many bytes, they are sent as one segment, into which the slices are
+copied. Copying so few bytes is cheaper than iterating over the slices, and the garbage collector tracks memoryviews but
+not bytes objects."""
 
 
 class BatchState(Enum):
@@ -63,7 +68,7 @@ class BatchState(Enum):
     DONE = "done"
 
     next_states: tuple[BatchState, ...]
-    """This state's row of TRANSITIONS, stored here because reading an attribute is faster than looking up a key."""
+    """The states that may follow, as in TRANSITIONS. Reading an attribute is faster than looking up a key there."""
 
 
 # Globals, because a global is read ten times as fast as an enum member.
@@ -81,7 +86,7 @@ for _state, _targets in TRANSITIONS.items():
 
 
 class OwnedRecords(NamedTuple):
-    """Records of a batch that are not slices of an EncodedBuffer."""
+    """Records that a batch holds itself, for example after compression, instead of as slices of an EncodedBuffer."""
 
     segments: tuple[Segment, ...] = ()
     """The bytes of the records; compressed if the batch is compressed."""
@@ -97,8 +102,8 @@ _NO_OWNED_RECORDS = OwnedRecords()
 class ProducerBatch:
     """A batch of records of one topic-partition.
 
-    Its records are the owned records, followed by slices of buffers: for each i, slice _slice_indices[i] of
-    _encoded_buffers[i].
+    Its records are first those in `_owned_records`, and then, for each i, slice `_slice_indices[i]` of
+    `_encoded_buffers[i]`.
     """
 
     __slots__ = (
@@ -135,7 +140,7 @@ class ProducerBatch:
     def __init__(self, topic_partition: TopicPartition, oldest_row_arrival_ms: float, deadline_ms: float) -> None:
         """Create an open batch without records.
 
-        `oldest_row_arrival_ms`: arrival time of the stage's oldest row, from which linger.ms is counted.
+        `oldest_row_arrival_ms`: when the oldest row in the topic's staging buffer arrived; linger.ms starts then.
         `deadline_ms`: the time at which delivery.timeout.ms expires.
 
         Numbers not yet known are -1, as in the record format and in produce responses.
@@ -181,7 +186,10 @@ class ProducerBatch:
 
     @classmethod
     def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
-        """Create a failed batch without bytes, through which the futures of rows that are in no batch get an error."""
+        """Create a failed batch, without encoded records, for rows that never got into a batch.
+
+        The sender reports it like any other failed batch, so that the futures of the rows receive the error.
+        """
         batch = cls(topic_partition, oldest_row_arrival_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch._owned_records = OwnedRecords(rows=(rows,))
@@ -189,10 +197,12 @@ class ProducerBatch:
         return batch
 
     def append(self, encoded_buffer: EncodedBuffer, slice_index: int) -> None:
-        """Append the records of a slice. Their offset deltas must continue those of the batch.
+        """Append the records in one slice of an encoded buffer.
 
-        The caller must have added the batch to the holders of the buffer's lease. Raise IllegalStateError unless the
-        batch is OPEN or PINNED.
+        Their offset deltas must follow those of the records already in the batch. The caller must have added the batch
+        to the holders of the buffer's lease.
+
+        Raise IllegalStateError unless the batch is OPEN or PINNED.
         """
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be appended to {self!r}.")
@@ -207,7 +217,7 @@ class ProducerBatch:
 
     @property
     def segments(self) -> list[Segment]:
-        """The batch's bytes without the header. They are compressed if the batch is compressed."""
+        """The encoded records, without the header; compressed if the batch is compressed."""
         return [
             *self._owned_records.segments,
             *map(EncodedBuffer.get_segment, self._encoded_buffers, self._slice_indices),
@@ -220,7 +230,7 @@ class ProducerBatch:
 
     @staticmethod
     def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowGroup, list[StoredRange]]:
-        """Return, for each row group, the row ranges that the acknowledged batches stored on the brokers."""
+        """Return the rows of these acknowledged batches, which brokers have stored, as ranges by row group."""
         stored_ranges: defaultdict[RowGroup, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, base_offset = batch.topic_partition.partition, batch.base_offset
@@ -228,8 +238,9 @@ class ProducerBatch:
             for row_group, start, stop, first_offset_delta in batch._owned_records.rows:
                 offset = batch.compute_record_offset(first_offset_delta)
                 stored_ranges[row_group].append(make_stored_range((start, stop, partition, offset, log_append_time)))
-            # A batch that is not compressed may have many slices, so this loop avoids a BatchRows object and a call to
-            # compute_record_offset per slice. An offset of -1 is unknown: the broker returned no base offset.
+            # This loop does the same for slices, of which an uncompressed batch may have many. To be fast, it creates
+            # no BatchRows and does not call compute_record_offset. If the broker returned no base offset, all offsets
+            # are unknown (-1).
             for encoded_buffer, slice_index in zip(batch._encoded_buffers, batch._slice_indices, strict=True):
                 start, stop = encoded_buffer.row_starts[slice_index], encoded_buffer.row_stops[slice_index]
                 offset = base_offset + encoded_buffer.first_offset_deltas[slice_index] if base_offset >= 0 else -1
@@ -251,7 +262,7 @@ class ProducerBatch:
         return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
-        """Reserve the batch for the calling thread, so that the thread can use it without the lock. OPEN -> PINNED."""
+        """Reserve the batch for the calling thread, which can then change it without the lock. OPEN -> PINNED."""
         self._transition_to(PINNED)
 
     def unpin(self) -> None:
@@ -259,9 +270,9 @@ class ProducerBatch:
         self._transition_to(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """Let the batch accept no more records, and compress its records unless the codec is NONE.
+        """Close the batch to further records, and compress its records unless the codec is NONE.
 
-        PINNED, AWAITING_CLOSE or OPEN -> CLOSED. If compression raises an error, the batch has not changed.
+        PINNED, AWAITING_CLOSE or OPEN -> CLOSED. If compression raises an error, the batch stays as it was.
 
         `level`: the compression level; None for the codec's default.
         """
@@ -273,37 +284,37 @@ class ProducerBatch:
         self._transition_to(CLOSED)
 
     def copy_to_own_memory(self) -> None:
-        """Copy the records out of the buffers that the batch shares with others, so that the buffers can be freed."""
+        """Copy the records out of the buffers that the batch shares with other batches, so that these can be freed."""
         self._move_to_own_segment(memoryview(b"".join(self.segments)))
 
     def _move_to_own_segment(self, segment: memoryview) -> None:
-        """Replace all segments with one that is not shared with other batches, and give it its own lease.
+        """Replace all segments with `segment`, which no other batch shares, and give it a memory lease of its own.
 
-        The memory that the new segment needs is transferred from the shared leases, which then lose this holder. These
-        leases normally reserve enough: the encoded size of the records or, with compression, twice that size. If they
-        reserve less, the new lease gets all reserved bytes.
+        The new lease takes the bytes that it needs from the shared leases, and the batch then stops holding those. The
+        shared leases normally reserve enough: the encoded size of the records or, with compression, twice that size. If
+        they reserve less, the new lease takes everything.
         """
         shared_leases, rows = self.leases, self.rows
         needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
         own_lease = shared_leases[0].create_empty()
         own_lease.add_holder(self, needed_bytes)
         owned_records = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
-        # From here on, `segments`, `rows` and `leases` return only what the batch owns.
+        # From here on, the properties `segments`, `rows` and `leases` return only what the batch owns.
         self._owned_records, self._encoded_buffers, self._slice_indices = owned_records, (), ()
-        # Take from the largest lease first, because it usually has all the bytes that are needed.
+        # Start with the largest lease, which usually has all the bytes that are needed.
         for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
             shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
-        # Remove the holder last: once a lease has no holders, its bytes return to the pool and cannot be transferred.
+        # Stop holding the leases last: once a lease has no holders, its bytes are back in the pool and cannot be moved.
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)
 
     def create_child(self, encoded_slices: EncodedSlices, slice_index: int, first_record_index: int) -> ProducerBatch:
-        """Create a smaller batch from some of this batch's records, for a batch that is being split.
+        """Create a smaller batch with some of the records of this batch, which is being split.
 
-        The records have been encoded again as slice `slice_index` of `encoded_slices`. They keep their sequences. The
-        child has the same age and deadline as this batch, and holds the same leases.
+        The records have been encoded again, as slice `slice_index` of `encoded_slices`. They keep their sequence
+        numbers. The child has the same age and deadline as this batch, and holds the same leases.
 
-        `first_record_index`: the index in this batch of the child's first record.
+        `first_record_index`: the index that the child's first record has in this batch.
         """
         child = ProducerBatch(self.topic_partition, self.oldest_row_arrival_ms, self.deadline_ms)
         child.record_count = encoded_slices.record_counts[slice_index]
@@ -333,7 +344,7 @@ class ProducerBatch:
 
     @property
     def has_been_sent(self) -> bool:
-        """Whether the batch was sent, so that a broker may have received it.
+        """Whether the batch was sent at least once, so that a broker may have received it.
 
         If a broker may also have stored it, its sequence must not be set again (rule 3 of sending/idempotence.py).
         """
@@ -351,7 +362,7 @@ class ProducerBatch:
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, is_transactional: bool = False
     ) -> None:
-        """Set the producer identity and the base sequence, by which brokers detect duplicates.
+        """Set the producer identity and the base sequence, with which brokers detect duplicates.
 
         The caller must not change the sequence of a batch that a broker may have stored (see `has_been_sent`).
         """
@@ -362,9 +373,11 @@ class ProducerBatch:
         self._header = b""
 
     def build_wire_segments(self) -> list[Segment]:
-        """Return the header and the records as request segments. Raise IllegalStateError unless the batch is closed.
+        """Return the segments that a request sends: the header, then the records.
 
-        The header is encoded again only after `set_producer_state` was called.
+        The header is encoded on the first call, and again only after `set_producer_state` was called.
+
+        Raise IllegalStateError if the batch is not closed yet.
         """
         if self.state in (OPEN, PINNED, AWAITING_CLOSE):
             raise IllegalStateError(f"{self!r} is not closed.")
@@ -412,7 +425,7 @@ class ProducerBatch:
         self.has_request_in_flight = True
 
     def mark_request_ended(self) -> None:
-        """Record that the request has ended with a response or a lost connection, so no socket reads the batch now."""
+        """Record that the request has ended, by a response or a lost connection, so no socket reads the batch now."""
         self.has_request_in_flight = False
         if self.state is DONE:
             self._release_leases_unless_in_flight()
@@ -426,7 +439,7 @@ class ProducerBatch:
         self.error = error
 
     def skip_backoff(self) -> None:
-        """Let the next attempt start without waiting, because the partition has a new leader (KIP-951)."""
+        """Let the next attempt start without a backoff, because the partition has a new leader (KIP-951)."""
         self._failed_attempts_at_last_skip = self.failed_attempts
 
     @property
@@ -453,7 +466,7 @@ class ProducerBatch:
         self._release_leases_unless_in_flight()
 
     def mark_split(self) -> None:
-        """Record that the batch was replaced with smaller batches. The smaller batches hold its leases, too."""
+        """Record that smaller batches have replaced this batch, and stop holding its leases."""
         self._transition_to(DONE)
         self._release_leases_unless_in_flight()
 

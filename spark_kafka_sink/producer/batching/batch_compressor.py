@@ -1,7 +1,7 @@
 """BatchCompressor: closes and compresses batches, and estimates how many bytes of records a batch can hold.
 
-The estimate is based on the compression ratios of a topic's earlier batches. The ratio of a batch is its compressed
-size divided by its uncompressed size.
+The estimate for a topic is based on the compression ratios of its earlier batches. A compression ratio is the
+compressed size divided by the uncompressed size.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
 _RATIO_ESTIMATION_FACTOR = 1.05
-"""The compressed size of a batch is estimated slightly too high by this factor, as in the Java client."""
+"""The estimated compressed size of a batch is multiplied by this safety factor, as in the Java client."""
 
 
 class BatchCompressor:
     """Compresses batches with the codec of the configuration, which may be Codec.NONE.
 
-    Any thread may call the methods.
+    Any thread may call its methods.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -31,14 +31,14 @@ class BatchCompressor:
         self._codec = config.codec
         self.is_enabled = config.codec is not Codec.NONE
         self.max_encoded_copy_count = 2 if self.is_enabled else 1
-        """Maximum number of copies of encoded rows at any time. Compression creates a second, compressed copy."""
+        """Maximum number of encoded copies of a row that exist at the same time. Compression adds a second one."""
         self._ratios = CompressionRatios()
 
     def compute_max_batch_bytes(self, topic: str) -> int:
         """Return the maximum size of a topic's batches before compression.
 
-        If compression is enabled, a batch of this size is expected to compress to batch.size bytes. The result is then
-        limited to max.request.size, or to batch.size if that is larger.
+        With compression, this is the size that is expected to compress to batch.size bytes, but at most
+        max.request.size, or batch.size if that is larger.
         """
         if not self.is_enabled:
             return self._config.batch_size
@@ -47,9 +47,9 @@ class BatchCompressor:
         return min(int(self._config.batch_size / estimated_ratio), max_bytes)
 
     def compute_max_batch_body_bytes(self, topic: str) -> int:
-        """Return the maximum size of a topic's batches without their header, before compression.
+        """Return the maximum size of the records in a topic's batches, before compression and without the header.
 
-        A partition with this many staged bytes has a full batch.
+        Once a partition has this many staged bytes, they fill a batch.
         """
         return self.compute_max_batch_bytes(topic) - HEADER_BYTES
 
@@ -70,9 +70,9 @@ class BatchCompressor:
         self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
 
     def reset_ratio(self, batch: ProducerBatch) -> None:
-        """Reset the topic's compression ratio after the broker rejected a batch as too large.
+        """Reset the topic's compression ratio, because the broker rejected one of its batches as too large.
 
-        The ratio becomes 1, or this batch's ratio if compression made the batch larger.
+        The ratio becomes 1, or the ratio of this batch if compression has made the batch larger.
         """
         if self.is_enabled:
             observed_ratio = batch.body_bytes / batch.uncompressed_bytes

@@ -7,20 +7,21 @@
     5. Append the records to the batches.                               under the lock
     6. Compress the full batches, which remain pinned until then.       without the lock
 
-"The lock" is the accumulator's lock. While a thread works on a batch without the lock, the batch is pinned, so that the
-sender can neither close nor send it. Otherwise the sender could send the batch between steps 3 and 5, and the records
-encoded for its end would have no batch to go to.
+"The lock" is the accumulator's lock. While a thread works on a batch without the lock, the batch is pinned, which keeps
+the sender from closing or sending it. Otherwise the sender could send the batch between steps 3 and 5, and the records
+that were encoded for its end would have no batch to go to.
 
 Any thread may fill batches, but only one thread at a time per topic, so that the rows stay in order. That thread holds
 the topic's fill lock.
 
-An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
-(`take_failed_batches`), which the sender reports like all other failed batches. Any other BaseException, typically a
-KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`, so no thread fills batches for its
-topic anymore, and the sender fails its rows with all other incomplete batches (`fail_staged_rows`).
+An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without encoded records
+(`take_failed_batches`), which the sender reports like all other failed batches.
 
-Therefore, rows move from one container to the next in a single statement, so that an interrupt can neither lose them
-nor fail them twice. Each of these statements has a comment that says so. Do not divide them.
+Any other BaseException, typically a KeyboardInterrupt, ends the producer. The stage then remains in `_stages_in_use`,
+so no thread fills batches for its topic anymore, and the sender fails its rows along with all other incomplete batches
+(`fail_staged_rows`). An interrupt can occur between any two statements. Rows therefore move from one container to the
+next in a single statement, so that they are neither lost nor failed twice. Each of these statements has a comment that
+says so. Do not split them.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ from spark_kafka_sink.records.batch_slicing import BatchSlices, find_timestamp_r
 from spark_kafka_sink.records.encoder import EncodedSlices, encode_records
 
 _STAGE_DIVISOR = 2
-"""A stage is full when its encoded rows fill buffer.memory divided by this number, even if no batch is full. With a
-thousand partitions, this is the limit that stages reach. With a divisor of 3, a row would cost 10% more, and with 4,
-20% more."""
+"""A stage is full when its encoded rows take up buffer.memory divided by this number, even if no batch is full. With a
+thousand partitions, this is the limit that stages reach. A divisor of 3 would make each row 10% more expensive, and a
+divisor of 4, 20%."""
 _COMPRESSED_STAGE_DIVISOR = 3
-"""The divisor if compression is enabled: memory for the encoded form is then reserved twice."""
+"""The divisor with compression. It is larger because twice as much memory is reserved for the encoded rows."""
 _MAX_RESERVED_SHARE = 0.75
-"""A stage is also full when this share of buffer.memory is reserved for it. A 100-byte record passed to send() reserves
-300 bytes. Columns reach the limit set by _STAGE_DIVISOR first unless their rows are tiny."""
+"""A stage is also full when this share of buffer.memory is reserved for it. Small records passed to send() reach this
+limit first: a record whose encoded size is 100 bytes reserves 356 bytes (see FUTURE_BYTES). Columns reach the limit set
+by _STAGE_DIVISOR first, unless their rows are tiny."""
 
 
 class AssignTopicPartitions(Protocol):
@@ -72,10 +74,7 @@ class AssignTopicPartitions(Protocol):
 
 
 class BatchFiller:
-    """Owns the stages of all topics, and turns staged rows into queued batches on any thread.
-
-    A stage is the staging buffer of one topic.
-    """
+    """Owns the stages (the topics' staging buffers), and turns their rows into queued batches on any thread."""
 
     def __init__(  # noqa: PLR0913 - one keyword-only parameter for each component that the accumulator shares
         self,
@@ -102,7 +101,7 @@ class BatchFiller:
         self._fill_locks: dict[str, threading.Lock] = {}  # by topic
         # The accumulator's lock guards all fields below.
         self.stages: dict[str, Stage] = {}  # by topic; callers add rows to them
-        self._stages_in_use: dict[str, Stage] = {}  # by topic; a thread fills batches from each
+        self._stages_in_use: dict[str, Stage] = {}  # by topic; stages from which threads are filling batches
         self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # leases of the encoder's buffers
         self._failed_batches: list[ProducerBatch] = []  # not yet returned by take_failed_batches
 
@@ -129,7 +128,7 @@ class BatchFiller:
 
     @property
     def has_rows(self) -> bool:
-        """Whether any rows are not in batches yet."""
+        """Whether there are rows that are not in batches yet."""
         return bool(self.stages or self._stages_in_use)
 
     @property
@@ -143,7 +142,7 @@ class BatchFiller:
         return failed_batches
 
     def free_sparse_leases(self) -> None:
-        """Copy queued batches out of buffers of which only a small part is still needed, so that these can be freed."""
+        """Free buffers of which only a small part is still needed, by copying the queued batches out of them."""
         for lease in [lease for lease in self._shared_leases if lease.is_sparse]:
             for batch in lease.holders:
                 if isinstance(batch, ProducerBatch) and self._queues.is_queued_and_unpinned(batch):
@@ -166,9 +165,9 @@ class BatchFiller:
         """Fill batches with a topic's staged rows, after waiting for any other thread that does so.
 
         `full_batches_only`: do nothing unless the stage is full or its single records may fill a batch. If only some
-        partitions have full batches, leave the rows of the others staged (see staging.py).
+        partitions have full batches, leave the rows of the other partitions staged (see staging.py).
 
-        Return whether the sender must look for ready nodes again. That is so if rows have left the stage, or if rows
+        Return whether the sender must look for ready nodes again: because rows have left the stage, or because rows
         that were put back into it may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
@@ -178,9 +177,9 @@ class BatchFiller:
     def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """Remove a topic's rows that are in no batch yet, and return them as failed batches.
 
-        The caller must hold the topic's fill lock, so no other thread is filling batches for the topic. Therefore, an
-        interrupted thread has left any stage that is still in `_stages_in_use`. It is unknown how much memory is still
-        reserved for such a stage, so none is released. The interrupt ends the producer anyway.
+        The caller must hold the topic's fill lock, so no other thread is filling batches for the topic. If there is a
+        stage in `_stages_in_use` anyway, an interrupted thread has left it there. We cannot tell how much memory is
+        still reserved for that stage, so none is released. The interrupt ends the producer anyway.
         """
         with self._lock:
             stage = self.stages.pop(topic, None)
@@ -189,7 +188,7 @@ class BatchFiller:
             if stage is not None:
                 failed_batches += stage.build_failed_batches(error)
                 self._pool.release(stage.reserved_bytes)
-            # The two are the same stage if `_take_stage` was interrupted before it removed the stage from `stages`.
+            # If `_take_stage` was interrupted before it removed the stage from `stages`, both are the same stage.
             if interrupted_stage is not None and interrupted_stage is not stage:
                 failed_batches += interrupted_stage.build_failed_batches(error)
             for batch in failed_batches:
@@ -202,10 +201,10 @@ class BatchFiller:
         """Take a topic's stage for exclusive use by this thread. Rows that arrive later are added to a new stage.
 
         Return None if there is nothing to do: the topic has no staged rows, or an interrupted thread has left a stage
-        in `_stages_in_use`. With `full_batches_only`, also return None unless the stage is full or its single records
-        are scheduled to be assigned to partitions.
+        in `_stages_in_use`. With `full_batches_only`, also return None if the stage is not full, unless its single
+        records are scheduled to be assigned to partitions.
 
-        When the caller has filled the batches, or has failed the rows, it must call `_finish_stage`. If an interrupt
+        Once the caller has filled the batches, or has failed the rows, it must call `_finish_stage`. If an interrupt
         prevents that, the stage stays in `_stages_in_use` until `fail_staged_rows` removes it.
         """
         with self._lock:
@@ -226,7 +225,8 @@ class BatchFiller:
     def _fill_batches_from_stage(self, stage: Stage, *, full_batches_only: bool) -> bool:
         """Fill batches from a stage that this thread has taken.
 
-        Return whether the sender must look for ready nodes again (see `fill_batches`), or report failed batches.
+        Return whether there is work for the sender: to look for ready nodes again (see `fill_batches`), or to report
+        failed batches.
         """
         try:
             row_groups = self._split_into_row_groups(stage, full_batches_only=full_batches_only)
@@ -246,10 +246,10 @@ class BatchFiller:
     def _split_into_row_groups(self, stage: Stage, *, full_batches_only: bool) -> list[list[Rows]]:
         """Assign all rows to partitions, and split them into row groups, whose rows are encoded together.
 
-        `full_batches_only`: after the assignment, put the rows that do not fill batches back into the topic's stage.
+        Each row group is a list of the stage's entries. The memory that is reserved for the rows of all groups moves to
+        a new lease, the stage's `reservation_lease`.
 
-        Each row group is a list of entries of the stage. A lease takes over the memory that is reserved for the rows of
-        all groups, and becomes the first of the stage's leases.
+        `full_batches_only`: after the assignment, put the rows that do not fill batches back into the topic's stage.
         """
         assign_partitions = partial(self._assign_partitions, stage.topic)
         stage.assign_partitions(partial(convert_and_assign_records, assign_partitions=assign_partitions))
@@ -263,9 +263,9 @@ class BatchFiller:
     def _return_sparse_partitions(self, stage: Stage) -> None:
         """Put the rows of partitions without a full batch back into the topic's stage, ahead of newly staged rows.
 
-        If the stage turns out not to be full, now that its single records are assigned to partitions, put all rows
-        back. If all rows should become batches, including those of such partitions, put none back. See
-        `Stage.find_ready_partitions`.
+        There are two exceptions, which `Stage.find_ready_partitions` decides. If the stage turns out not to be full,
+        now that its single records are assigned to partitions, put all rows back. If all rows should become batches,
+        even those of sparse partitions, put none back.
         """
         max_body_bytes = self._compressor.compute_max_batch_body_bytes(stage.topic)
         ready_partition_mask = stage.find_ready_partitions(max_body_bytes)
@@ -275,8 +275,9 @@ class BatchFiller:
         with self._lock:
             if stage.topic in self.stages:
                 remaining_stage.extend(self.stages[stage.topic])
-            # Together with rows that other threads have staged in the meantime, the stage may be full. Those threads
-            # have not counted the returned rows, so the sender must fill the batches when it next checks the stage.
+            # The returned rows and the rows that other threads have staged in the meantime may together fill the stage.
+            # The other threads did not see the returned rows, so leave it to the sender to fill the batches at its next
+            # check.
             if remaining_stage.is_full(max_body_bytes):
                 remaining_stage.record_assignment_due_ms = self._clock()
                 stage.should_recheck = True
@@ -289,8 +290,9 @@ class BatchFiller:
     def _pin_and_encode(self, stage: Stage, group_entries: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
         """Encode the rows of a row group, and pin the open batches of its partitions.
 
-        Return the encoded records with the open or new batches to append them to, and the queues of all partitions in
-        the group. `_append_to_batches` unpins or closes the batches. If the encoding fails, `_fail_stage` unpins them.
+        Return the encoded records, with the open or new batch to which each slice of them belongs, and the queues of
+        all partitions in the group. Afterwards, `_append_to_batches` unpins or closes the batches. If the encoding
+        fails, `_fail_stage` unpins them.
         """
         grouped_rows = group_by_partition(group_entries)
         with self._lock:
@@ -318,17 +320,17 @@ class BatchFiller:
     ) -> list[ProducerBatch]:
         """Return the batch for each slice: the open batch of its partition, or a new batch that is in no queue yet.
 
-        `slices`: the rows for each batch.
+        `slices`: the rows that go to each batch.
         `open_batches`, `queues`: one item per partition of the row group.
         """
         deadline_ms = stage.oldest_row_arrival_ms + self._config.delivery_timeout_ms
-        last_batches = list(open_batches)  # by partition index
+        last_batches = list(open_batches)  # the last batch of each partition so far
         slice_batches: list[ProducerBatch] = []
         for partition_index, first_offset_delta in zip(
             slices.partition_indices, slices.first_offset_deltas, strict=True
         ):
             batch = last_batches[partition_index]
-            # A slice with the offset delta 0 begins a new batch.
+            # A slice whose first record has the offset delta 0 begins a new batch.
             if batch is None or first_offset_delta == 0:
                 batch = ProducerBatch(queues[partition_index].topic_partition, stage.oldest_row_arrival_ms, deadline_ms)
                 last_batches[partition_index] = batch
@@ -338,11 +340,11 @@ class BatchFiller:
     def _build_encoded_buffers(
         self, stage: Stage, slices: BatchSlices, encoded_slices_by_buffer: Sequence[EncodedSlices], row_group: RowGroup
     ) -> list[EncodedBuffer]:
-        """Give each encoded buffer a lease of its own, so that the buffers can be freed independently.
+        """Give each encoded buffer a memory lease of its own, so that the buffers can be freed independently.
 
         Each lease takes over the buffer's share of the memory that is reserved for the stage.
 
-        `slices`: the slices of all buffers.
+        `slices`: the slices of all buffers, in order.
         """
         encoded_buffers: list[EncodedBuffer] = []
         stage_lease = stage.reservation_lease
@@ -353,7 +355,7 @@ class BatchFiller:
             slice_start = slice_stop
             row_starts, row_stops = buffer_slices.starts, buffer_slices.stops
             lease = stage_lease.create_empty()
-            # The stage keeps the memory reserved until _finish_stage, even before any batch holds the lease.
+            # The stage holds the lease until _finish_stage, so the memory stays reserved before any batch holds it.
             lease.add_holder(stage, nbytes=0)
             stage.leases.append(lease)
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
@@ -370,8 +372,8 @@ class BatchFiller:
     ) -> None:
         """Append the encoded records of a row group to their batches, and the new batches to their queues.
 
-        Make each batch a holder of the leases of the buffers that contain its records. Close the full batches, and
-        unpin all others.
+        Each batch becomes a holder of the leases of the buffers that contain its records. Full batches are closed, and
+        all other batches are unpinned.
         """
         full_batches: list[ProducerBatch] = []
         with self._lock:
@@ -383,8 +385,8 @@ class BatchFiller:
                 for slice_index, (batch, queue) in enumerate(zip(batches, batch_queues, strict=True)):
                     is_new_batch = encoded_buffer.first_offset_deltas[slice_index] == 0
                     if is_new_batch:
-                        # If the last batch is still pinned, it is full, because a new batch follows it. Any other batch
-                        # has been closed already.
+                        # If the previous batch is pinned, it is full, because a new batch follows it. In any other
+                        # state, it is already closed.
                         if queue.batches and queue.batches[-1].state is PINNED:
                             full_batches.append(queue.batches[-1])
                         batch.pin()
@@ -394,7 +396,8 @@ class BatchFiller:
             full_batches += self._unpin_last_batches(queues, self._compressor.compute_max_batch_bytes(stage.topic))
             if not full_batches:
                 self._schedule_queues(queues)
-        # Compress without the lock, because that is slow. Schedule the queues afterwards: a pinned head is not due.
+        # Compress without the lock, because that is slow. Schedule the queues only afterwards, because a queue is not
+        # due while its oldest batch is pinned.
         for batch in full_batches:
             self._compressor.close_batch(batch)
         if full_batches:
@@ -413,14 +416,14 @@ class BatchFiller:
         return full_batches
 
     def _schedule_queues(self, queues: Sequence[PartitionQueue]) -> None:
-        """Schedule queues to which batches were appended. Skip ready queues, because they stay ready."""
+        """Schedule queues to which records were appended, except those that are ready, because they stay ready."""
         now_ms = self._clock()
         for queue in queues:
             if not queue.is_ready:
                 self._queues.schedule(queue, now_ms)
 
     def _fail_stage(self, stage: Stage, error: Exception) -> None:
-        """Fail the rows of the stage that are in no batch, and unpin the batches that they were encoded for."""
+        """Fail the rows of the stage that are in no batch yet, and unpin the batches to which they would have gone."""
         with self._lock:
             queues = self._queues.find_topic_queues(stage.topic)
             for queue in queues:
@@ -438,7 +441,7 @@ class BatchFiller:
     def _finish_stage(self, stage: Stage) -> None:
         """End this thread's use of the stage, and release the stage's memory that no batch uses.
 
-        All rows of the stage must be in batches, or must have failed.
+        Each row of the stage must be in a batch or must have failed.
         """
         for lease in stage.leases:
             lease.remove_holder(stage)

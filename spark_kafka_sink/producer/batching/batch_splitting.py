@@ -1,7 +1,8 @@
-"""Splits a batch that the broker rejected as too large.
+"""Splits a batch that the broker rejected as too large into smaller batches.
 
-The records are decoded to columns and encoded again. The smaller batches have the age, deadline, producer identity and
-memory of the split batch. Their sequences begin with its base sequence and continue, so each record keeps its sequence.
+The records are decoded to columns and encoded again. The smaller batches take over the age, the deadline, the producer
+identity and the memory of the original batch. The first one starts at the original's base sequence, and each of the
+others continues where the previous one ends, so every record keeps its sequence number.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.record_sizes import compute_record_size_bounds
 
 MAX_DECODED_BYTES = 1 << 40
-"""Effectively no limit. The decoder's limit protects against untrusted input, but this producer encoded the batches."""
+"""Effectively no limit. The decoder has one to protect against untrusted input, but this producer encoded the input."""
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
     """Split a batch's records into new, open batches of at most `max_batch_bytes` before compression.
 
     If all records fit into one such batch, split them into two halves. A record that is larger than the limit gets a
-    batch of its own. The result is a single batch only if there is a single record.
+    batch of its own. The result is a single batch only if the original has a single record.
     """
     header, *body = batch.build_wire_segments()
     records = decode_records(
@@ -45,7 +46,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
         sizes, build_single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range
     )
     fits_in_one_batch = len(slices.starts) == 1
-    if fits_in_one_batch and columns.num_rows > 1:  # the broker's limit is lower, so make the batch smaller anyway
+    if fits_in_one_batch and columns.num_rows > 1:  # the broker's limit must be lower, so split the batch anyway
         slices = build_consecutive_slices([_find_second_half_start(sizes), columns.num_rows])
     children: list[ProducerBatch] = []
     for encoded_slices in encode_records(columns, slices, batch.max_timestamp):
@@ -56,6 +57,7 @@ def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatc
 
 
 def _find_second_half_start(sizes: NDArray[np.int64]) -> int:
-    """Return the index of the first row of the second half, measured by size. The first half has at least one row."""
+    """Return the row at which the second half begins, measured by size. The first half has at least one row."""
+    # Sizes [10, 10, 30]: half is 25 bytes, and the cumulative sizes are [10, 20, 50], so the second half begins at 2.
     half_bytes = sizes.sum() // 2
     return max(1, int(np.searchsorted(np.cumsum(sizes), half_bytes, "right")))

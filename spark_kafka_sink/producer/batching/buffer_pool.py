@@ -1,9 +1,10 @@
-"""BufferPool: a producer's memory, limited to buffer.memory and reserved in the order of the calls.
+"""BufferPool: counts the memory that a producer uses, and keeps it within buffer.memory.
 
 The pool counts bytes but does not own the memory. All memory of a record, from append to acknowledgement, is reserved
-here before it is allocated: the staged Arrow rows, their encoded form and, with compression, the compressed form. A
-call that needs more than the free memory waits in a queue. While calls are waiting, freed memory goes only to the call
-that has waited longest, so that small reservations cannot starve an earlier large one.
+here before it is allocated: the staged Arrow rows, their encoded form and, with compression, the compressed form.
+
+A call that needs more than the free memory waits in a queue. While calls are waiting, freed memory goes only to the
+call that has waited longest, so that small reservations cannot starve an earlier large one.
 
 A MemoryLease is a reservation that several batches share. The encoder writes the records of many batches into one
 buffer, and the lease owns that buffer until none of these batches needs it. Only then does the lease return its bytes
@@ -12,7 +13,7 @@ reading its request, even if the batch has expired: in CVE-2026-35554, memory wa
 sent from it.
 
 A single small batch with an unresponsive leader would keep a whole buffer alive. `is_sparse` identifies such leases.
-When memory is short, their remaining batches are copied so that the buffer can be freed (batch_filler.py).
+When memory is short, the batches that still hold them are copied so that the buffer can be freed (batch_filler.py).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_DIVISOR = 8
-"""A lease is sparse if its holders need at most one eighth of its bytes. If memory is short, the records of its holders
-are copied, and the copies take at most this much extra memory meanwhile. With a quarter instead of an eighth, copying
-took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost nothing was ever copied.
+"""A lease is sparse if its holders need at most one eighth of its bytes. When memory is short, their records are
+copied. Until the buffer is freed, these copies take additional memory, but at most an eighth of the buffer's size. With
+a quarter instead of an eighth, copying took 4% of the CPU time at ten thousand partitions. With a sixteenth, almost
+nothing was ever copied.
 """
 
 
@@ -46,12 +48,12 @@ def _wait_for_event(event: threading.Event, timeout_ms: float | None) -> bool:
 
 
 class BufferPool:
-    """A producer's limited memory. All methods are thread-safe; `_lock` guards all fields."""
+    """The memory of one producer, limited to buffer.memory. All methods are thread-safe; `_lock` guards all fields."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
-        """Create a pool whose bytes are all free.
+        """Create a pool in which all bytes are free.
 
-        `clock`: returns monotonic milliseconds, for `total_wait_ms`.
+        `clock`: returns monotonic milliseconds, with which `total_wait_ms` is measured.
         """
         self.total_bytes = total_bytes
         self.total_wait_ms = 0.0  # total time for which calls have waited for memory
@@ -72,7 +74,7 @@ class BufferPool:
 
     @property
     def waiter_count(self) -> int:
-        """Number of calls that are waiting for memory. If it is not 0, the sender must not wait for linger.ms."""
+        """Number of calls that are waiting for memory. Unless it is 0, the sender must send without lingering."""
         return len(self._waiters)
 
     def try_reserve(self, nbytes: int) -> bool:
@@ -91,7 +93,7 @@ class BufferPool:
     def reserve(self, nbytes: int, max_block_ms: float, wait_for_event: WaitForEvent = _wait_for_event) -> None:
         """Reserve `nbytes`, waiting up to `max_block_ms` until they are free.
 
-        Raise BufferExhaustedError if they are not free in time, ProducerClosedError if the pool is closed, and
+        Raise BufferExhaustedError if they do not become free in time, ProducerClosedError if the pool is closed, and
         RecordTooLargeError if the whole pool is smaller than `nbytes`.
 
         `wait_for_event`: waits for the event that wakes this call; tests and the accumulator replace the default.
@@ -113,7 +115,7 @@ class BufferPool:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-                    self._serve_waiters()  # the calls behind this call may need less memory
+                    self._serve_waiters()  # the calls behind this one may need less memory
                 self.total_wait_ms += self._clock() - started_ms
         if self._is_closed:
             if waiter.is_served:  # the bytes were reserved shortly before the pool was closed
@@ -129,7 +131,7 @@ class BufferPool:
             )
 
     def release(self, nbytes: int) -> None:
-        """Return `nbytes` to the pool, and give them to waiting calls.
+        """Return `nbytes` to the pool, where waiting calls may get them immediately.
 
         Raise IllegalStateError if fewer bytes are reserved.
         """
@@ -147,7 +149,7 @@ class BufferPool:
                 waiter.wake_event.set()
 
     def _serve_waiters(self) -> None:
-        """Reserve memory for the waiting calls in their order, and wake them. The caller must hold the lock."""
+        """Reserve memory for waiting calls, longest wait first, and wake them. The caller must hold the lock."""
         while self._waiters and self._free_bytes >= self._waiters[0].nbytes:
             waiter = self._waiters.popleft()
             self._free_bytes -= waiter.nbytes
@@ -167,9 +169,10 @@ class _Waiter:
 
 
 class MemoryLease:
-    """Reserved bytes that several holders share. They return to the pool when the last one is removed. Thread-safe.
+    """Reserved bytes that several holders share, and that return to the pool when the last holder is removed.
 
-    A holder is a batch, or a stage (a topic's staging buffer) from which batches are being filled.
+    A holder is a batch, or a stage (a topic's staging buffer) from which batches are being filled. The methods are
+    thread-safe, but `transfer` does not lock its target.
     """
 
     __slots__ = ("__weakref__", "_holders", "_lock", "_needed_bytes", "_pool", "_reserved_bytes", "buffer")
@@ -177,10 +180,10 @@ class MemoryLease:
     def __init__(self, pool: BufferPool, nbytes: int) -> None:
         """Take over `nbytes` that are already reserved in `pool`. The new lease has no holders."""
         self._pool = pool
-        self.buffer: memoryview | None = None  # the holders' shared buffer; None before it is set and after its release
+        self.buffer: memoryview | None = None  # shared by the holders; None before it is set and after its release
         self._lock = threading.Lock()  # guards the fields below
         self._reserved_bytes = nbytes
-        self._needed_bytes = 0  # total over all holders
+        self._needed_bytes = 0  # number of bytes that all holders together need
         self._holders: dict[object, int] = {}  # number of bytes that each holder needs
 
     @property
@@ -206,13 +209,13 @@ class MemoryLease:
             self._needed_bytes += nbytes
 
     def add_holders(self, holders: Sequence[object], sizes: Sequence[int]) -> None:
-        """Add several holders. Holder i needs sizes[i] of the reserved bytes."""
+        """Add several holders. holders[i] needs sizes[i] of the reserved bytes."""
         with self._lock:
             self._holders.update(zip(holders, sizes, strict=True))
             self._needed_bytes += sum(sizes)
 
     def remove_holder(self, holder: object) -> None:
-        """Remove a holder, and return all bytes to the pool if it was the last one. Idempotent."""
+        """Remove a holder. If it was the last one, return all bytes to the pool. Idempotent."""
         with self._lock:
             self._needed_bytes -= self._holders.pop(holder, 0)
             if self._holders:
@@ -228,7 +231,7 @@ class MemoryLease:
     def transfer(self, nbytes: int, target: MemoryLease) -> None:
         """Move `nbytes`, or all reserved bytes if there are fewer, to another lease on the same pool.
 
-        `target`: the other lease. It is not locked, so no other thread may use it yet.
+        `target`: the other lease. This method does not lock it, so no other thread may use it yet.
         """
         with self._lock:
             moved_bytes = max(0, min(nbytes, self._reserved_bytes))

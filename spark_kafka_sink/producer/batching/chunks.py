@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.batching.staging import MAX_GROUPED_BYTES
 
 
 class Chunk(NamedTuple):
-    """Rows [start, stop) of a call that are staged together. `nbytes` is an upper bound of their encoded size."""
+    """Rows [start, stop) of a call that are staged together. `nbytes` is an upper bound on their encoded size."""
 
     start: int
     stop: int
@@ -20,10 +20,11 @@ class Chunk(NamedTuple):
 
 
 def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[Chunk]:
-    """Split a call's rows into chunks, which are staged one at a time.
+    """Split a call's rows into chunks of at most `max_rows` rows and `max_bytes` bytes.
 
-    `sizes`: upper bound of each row's encoded size.
-    `max_rows`, `max_bytes`: limits of a chunk. A row of more than `max_bytes` gets a chunk of its own.
+    A row of more than `max_bytes` gets a chunk of its own.
+
+    `sizes`: upper bound on each row's encoded size.
     """
     row_count = len(sizes)
     total_bytes = int(np.add.reduce(sizes))
@@ -31,6 +32,8 @@ def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -
     if total_bytes <= max_bytes and row_count <= max_rows:
         yield Chunk(0, row_count, total_bytes)
         return
+    # The stop of a chunk is found by a search in the cumulative sizes. For example, sizes [4, 4, 4] with a limit of 8
+    # bytes have the cumulative sizes [4, 8, 12], so the first chunk stops at row 2 and the next one at row 3.
     cumulative_bytes = np.cumsum(sizes)
     start = bytes_before_start = 0
     while start < row_count:

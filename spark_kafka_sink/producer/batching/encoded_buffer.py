@@ -1,8 +1,8 @@
 """EncodedBuffer: a buffer of encoded records, divided into slices that each go into one batch.
 
-A slice is not an object. It is an index into several parallel lists, each of which has one item per slice of the
-buffer. With ten thousand partitions, a batch receives a few hundred bytes at a time and ends up with a handful of
-slices, and the garbage collector would have to visit an object for each of them.
+A slice is not an object but an index into several lists, each of which has one item per slice of the buffer. With ten
+thousand partitions, a batch receives a few hundred bytes at a time and ends up with a handful of slices. If each slice
+were an object, the garbage collector would have to visit all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from spark_kafka_sink.records.encoder import EncodedSlices
 class EncodedBuffer:
     """A buffer of encoded records, divided into slices that each go into one batch.
 
-    The lease owns the buffer's memory, and frees it once no batch needs any of its slices.
+    The lease owns the buffer's memory, and frees it once no batch needs any of its slices. All attributes except
+    `lease` and `row_group` are parallel lists with one item per slice.
     """
 
     __slots__ = (
@@ -45,16 +46,15 @@ class EncodedBuffer:
     ) -> None:
         """Give the lease ownership of a buffer, and record for each slice which rows it encodes.
 
-        `encoded_slices`: the buffer, and the bytes of each slice in it.
+        `encoded_slices`: the buffer, and which bytes of it belong to each slice.
         `lease`: the memory reserved for the buffer, and for the row indices and futures of its rows.
         `row_group`: the rows that were encoded, and the call that each of them came from.
         `row_starts`, `row_stops`: slice i encodes the rows [row_starts[i], row_stops[i]) of the row group.
-        `first_offset_deltas`: for each slice, the index of its first record in the batch that the slice goes to.
+        `first_offset_deltas`: for each slice, the index that its first record has in its batch.
         """
         self.lease = lease
         lease.buffer = encoded_slices.data
         self.row_group = row_group
-        # All attributes below are parallel lists, with one item per slice.
         self.row_starts = row_starts
         self.row_stops = row_stops
         self.first_offset_deltas = first_offset_deltas
@@ -64,7 +64,7 @@ class EncodedBuffer:
         self.base_timestamps = encoded_slices.base_timestamps
         self.max_timestamps = encoded_slices.max_timestamps
         self.needed_bytes = row_group.compute_needed_bytes(row_starts, row_stops, encoded_slices.sizes)
-        """For each slice, how many of the lease's bytes its records, row indices and futures need."""
+        """For each slice, the number of the lease's bytes that its records, row indices and futures need."""
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -1,10 +1,10 @@
 """Groups staged rows by partition before they are encoded.
 
 A stable sort of the partition numbers brings each partition's rows together and keeps them in order. Nothing else
-reorders rows. The columns themselves are not rearranged: the encoder reads their rows in the sorted order. Single
-records from send() are converted to columns first.
+reorders rows. The columns themselves stay as they are: the encoder reads their rows in the sorted order. Single records
+from send() are converted to columns first.
 
-An entry is a part of a stage (staging.py): either the rows of one call, or consecutive single records.
+The rows come in entries, the parts of a stage (staging.py): the rows of one call, or consecutive single records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]
 """The Arrow type of the headers column into which the headers of single records are converted."""
 
 _PROBED_ROWS = 64
-"""Number of leading rows in which `_is_ascending` looks for unsorted partitions before it checks all rows."""
+"""Number of rows at the beginning that `_is_ascending` checks before it checks all rows."""
 
 
 class AssignPartitions(Protocol):
@@ -48,6 +48,12 @@ class GroupedRows(NamedTuple):
 
     The rows have two orders: the staged order, in which they arrived, and the grouped order, in which they are encoded.
     In grouped order, the rows [partition_starts[i], partition_starts[i + 1]) belong to partitions[i].
+
+    Example: five rows of the partitions [7, 3, 7, 7, 3], in staged order, have
+
+        row_order           [1, 4, 0, 2, 3]
+        partitions          [3, 7]
+        partition_starts    [0, 2, 5]
     """
 
     columns: RecordColumns
@@ -55,16 +61,16 @@ class GroupedRows(NamedTuple):
     row_order: NDArray[np.int32] | None
     """For each row in grouped order, its index in `columns`; None if both orders are the same."""
     sizes: NDArray[np.int64]
-    """For each row in grouped order, the upper bound of its encoded size."""
+    """For each row in grouped order, an upper bound on its encoded size."""
     partitions: list[int]
     """The partitions that have rows, in ascending order."""
     partition_starts: list[int]
-    """The index in grouped order of each partition's first row, followed by the number of all rows."""
+    """For each partition, the index of its first row in grouped order. The last item is the total number of rows."""
     row_group: RowGroup
     """For each row in grouped order, the call that it came from and its index in that call."""
 
     def build_partition_slices(self, open_batches: Sequence[ProducerBatch | None]) -> PartitionSlices:
-        """Return each partition's row range, with the size of the open batch to which its rows can be appended.
+        """Return the row range of each partition, and the size of the open batch to which these rows can be appended.
 
         `open_batches`: the open batch of each partition; None if the partition has none.
         """
@@ -77,10 +83,10 @@ class GroupedRows(NamedTuple):
 
 
 def split_into_row_groups(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Split a stage's entries into lists of consecutive entries whose rows are encoded together (row groups).
+    """Split a stage's entries into row groups: lists of consecutive entries whose rows are encoded together.
 
-    Within a group, all entries with headers have the same Arrow type of headers. A group has at most MAX_GROUPED_BYTES
-    unless it consists of a single entry.
+    Within a group, the header columns all have the same Arrow type. A group has at most MAX_GROUPED_BYTES, unless it
+    consists of a single entry.
     """
     group: list[Rows] = []
     group_headers_type: Any = None
@@ -101,9 +107,9 @@ def split_into_row_groups(entries: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
-    """Sort the rows of some entries by partition, and keep each partition's rows in order.
+    """Sort the rows of some entries by partition, keeping each partition's rows in order.
 
-    The columns of the entries are deleted, so that the encoded records can reuse their memory.
+    The columns of the entries are deleted, so that their memory is available for the encoded records.
     """
     columns = RecordColumns.concat([rows.columns for rows in entries])
     for rows in entries:
@@ -125,7 +131,7 @@ def group_by_partition(entries: Sequence[Rows]) -> GroupedRows:
 def _find_row_order(partitions: NDArray[np.int32], partition_count: int) -> NDArray[np.intp] | None:
     """Return the row indices that sort the rows by partition, or None if the rows are already sorted.
 
-    `partition_count`: a number above all partitions.
+    `partition_count`: a number that is greater than all partition numbers.
     """
     if _is_ascending(partitions):
         return None
@@ -133,29 +139,30 @@ def _find_row_order(partitions: NDArray[np.int32], partition_count: int) -> NDAr
 
 
 def _reorder(row_values: NDArray[Any], row_order: NDArray[np.intp] | None) -> NDArray[Any]:
-    """Convert values from staged to grouped order (see GroupedRows). There is one value per row."""
+    """Rearrange an array with one value per row from staged to grouped order (see GroupedRows)."""
     return row_values if row_order is None else row_values.take(row_order)
 
 
 def _build_row_group(entries: Sequence[Rows], row_order: NDArray[np.intp] | None) -> RowGroup:
-    """Return the call of each row of the entries, and the row's index in that call, in grouped order."""
+    """Return, in grouped order, the call of each row of the entries and the row's index in that call."""
     row_indices = _reorder(_concatenate([rows.row_indices for rows in entries]), row_order)
     calls = list(dict.fromkeys([rows.call for rows in entries]))  # several entries may have the same call
     if len(calls) == 1:
         return RowGroup(row_indices, calls)
     index_by_call = {call: index for index, call in enumerate(calls)}
+    # Two entries with 2 and 3 rows, from the calls 0 and 1 -> [0, 0, 1, 1, 1].
     entry_call_indices = np.array([index_by_call[rows.call] for rows in entries], np.int32)
     call_indices = entry_call_indices.repeat([len(rows) for rows in entries])
     return RowGroup(row_indices, calls, _reorder(call_indices, row_order))
 
 
 def convert_and_assign_records(staged_records: StagedRecords, assign_partitions: AssignPartitions) -> Rows:
-    """Convert single records to rows in columns, and assign these to partitions.
+    """Convert single records to columns, and assign them to partitions.
 
-    Also store the timestamps and lengths of the records in their call, from which their results are built.
+    Also store the timestamps and lengths of the records in their call, which needs them to build their results.
 
-    The sizes of the rows are tighter upper bounds than those of the staged records, which assume the longest encoding
-    of every varint.
+    The sizes of the resulting rows are tighter upper bounds than those of the staged records, which assume that every
+    varint has its maximum length.
     """
     values, keys, headers, requested_partitions, timestamps = zip(*staged_records.records, strict=True)
     record_count = len(values)
@@ -205,7 +212,7 @@ def _build_headers_column(headers: Sequence[Headers | None]) -> pa.Array:
     values = bytes_to_arrow([value for _, value in all_headers], pa.binary())
     header_structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
     header_counts = [len(record_headers or ()) for record_headers in headers]
-    offsets = np.cumsum([0, *header_counts], dtype=np.int32)
+    offsets = np.cumsum([0, *header_counts], dtype=np.int32)  # for example, counts [2, 0, 3] -> offsets [0, 2, 2, 5]
     return pa.ListArray.from_arrays(numbers_to_arrow(offsets), header_structs, type=HEADERS_TYPE)
 
 
@@ -216,7 +223,7 @@ def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 def _is_ascending(partitions: NDArray[np.int32]) -> bool:
     """Return whether the partitions never decrease from one row to the next.
 
-    The first _PROBED_ROWS rows are checked first, because they usually show that the rows are not sorted.
+    Unsorted rows usually show up among the first _PROBED_ROWS rows, so these are checked first.
     """
     return not _has_descent(partitions[:_PROBED_ROWS]) and not _has_descent(partitions)
 

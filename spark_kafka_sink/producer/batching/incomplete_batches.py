@@ -31,8 +31,9 @@ class IncompleteBatches:
         self._deadline_ms_by_batch: dict[ProducerBatch, float] = {}  # inf once take_expired has returned the batch
         self._flushes: set[Flush] = set()  # the flushes in progress
         self.next_deadline_ms = INFINITE_MS
-        """A time before which no deadline passes. It may be the deadline of a batch that has since completed: finding
-        the exact minimum requires a scan of all batches, which is deferred until this time is reached."""
+        """A time before which no deadline passes. It may be too early, because it may be the deadline of a batch that
+        has since completed. Finding the exact minimum takes a scan of all batches, so it is deferred until this
+        time."""
 
     def __len__(self) -> int:
         return len(self._deadline_ms_by_batch)
@@ -53,8 +54,8 @@ class IncompleteBatches:
     def remove(self, *batches: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
         """Remove completed batches, and complete the flushes that have no batch left to wait for.
 
-        `successors`: the batches that replace a batch that was split. The flushes that waited for the split batch then
-        wait for its successors.
+        `successors`: the smaller batches that replace a batch that was split. Flushes that waited for the split batch
+        wait for them instead.
         """
         for batch in batches:
             self._deadline_ms_by_batch.pop(batch, None)
@@ -70,8 +71,8 @@ class IncompleteBatches:
     def take_expired(self, now_ms: float) -> list[ProducerBatch]:
         """Return the batches whose deadline has passed, ordered by deadline. Each batch is returned only once.
 
-        A pinned batch is left for a later call, because another thread is using it without the lock. A batch that is
-        already DONE is skipped.
+        A pinned batch is left for a later call, because another thread is using it without the lock. Batches that are
+        already DONE are not returned.
         """
         expired_batches = [
             batch
@@ -95,11 +96,11 @@ class IncompleteBatches:
         self._flushes.discard(flush)
 
     def find_flushes_without_batches(self) -> list[Flush]:
-        """Return the flushes that do not know their batches yet, because rows were still staged when they began."""
+        """Return the flushes that do not have their batches yet, because rows were still staged when they began."""
         return [flush for flush in self._flushes if flush.batches is None]
 
     def assign_batches_to_flushes(self, flushes: Iterable[Flush]) -> None:
-        """Let flushes wait for all batches that are incomplete now. If there are none, complete the flushes."""
+        """Make flushes wait for all batches that are incomplete now. If there are none, complete the flushes."""
         for flush in flushes:
             flush.batches = set(self._deadline_ms_by_batch)
             if not flush.batches:

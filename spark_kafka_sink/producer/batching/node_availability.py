@@ -1,8 +1,8 @@
-"""NodeAvailability: finds nodes that accept no requests, so that the partitioner avoids their partitions (KIP-794).
+"""NodeAvailability: finds nodes that have stopped accepting requests, so the partitioner can avoid them (KIP-794).
 
-A node is unavailable if there were batches for it for longer than partitioner.availability.timeout.ms and it accepted
-none of them. As in the Java client (NodeLatencyStats), two times are recorded for each node: when there last were
-batches for it, and when it last could accept them.
+A node is unavailable if batches have waited for it for longer than partitioner.availability.timeout.ms and it has
+accepted none of them. As in the Java client (NodeLatencyStats), two times are recorded for each node: when batches were
+last waiting for it, and when it was last able to accept them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ class _NodeTimes(NamedTuple):
     """The times, in milliseconds, that determine whether a node is available."""
 
     ready_ms: float
-    """When there last were batches for the node."""
+    """When batches were last waiting for the node."""
     accepting_ms: float
-    """When the node last could accept batches; the time of its first batches if it never could."""
+    """When the node was last able to accept batches. If it never was: when the first batches were waiting for it."""
 
 
 class NodeAvailability:
-    """Which nodes accept batches. The caller must hold the accumulator's lock."""
+    """Record of which nodes accept batches. The caller must hold the accumulator's lock."""
 
     def __init__(self, availability_timeout_ms: float) -> None:
         self._availability_timeout_ms = availability_timeout_ms
         self._times_by_node: dict[int, _NodeTimes] = {}
 
     def record_ready_batches(self, node_id: int, now_ms: float, *, is_accepting: bool) -> None:
-        """Record that there are batches for a node, and whether the node can accept them now."""
+        """Record that batches are waiting for a node, and whether the node can accept them now."""
         times = self._times_by_node.get(node_id)
-        # A node's timeout starts when there are batches for it for the first time.
+        # The timeout of a node starts when batches are waiting for it for the first time.
         accepting_ms = now_ms if is_accepting or times is None else times.accepting_ms
         self._times_by_node[node_id] = _NodeTimes(ready_ms=now_ms, accepting_ms=accepting_ms)
 
@@ -56,7 +56,7 @@ class NodeAvailability:
         return PartitionLoads(partitions, lengths, candidate_count=len(queue_lengths))
 
     def _is_unavailable(self, node_id: int) -> bool:
-        """Return whether a node has gone longer than the timeout without accepting a batch.
+        """Return whether batches have waited for a node for longer than the timeout, and it could accept none of them.
 
         A timeout of 0 disables the check.
         """

@@ -1,26 +1,29 @@
 """PartitionQueues: one batch queue per topic-partition, and an index of the queues that are ready to be drained.
 
 With a thousand partitions, most have nothing to send at any given moment, so the sender does not visit all queues. A
-queue is scheduled only after an event that concerns it (a batch was added, completed or retried; the leader changed;
-linger was suspended), or when its timer expires. Scheduling looks at the queue's head, its oldest batch, and adds the
+queue is scheduled only when its timer expires, or after an event that concerns it: a batch was added, completed or
+retried; the leader changed; linger was suspended. Scheduling looks at the queue's head (its oldest batch) and adds the
 queue to one of two indexes, or to neither:
 
     timers       the head lingers or backs off until a known time
     ready        the head can be sent now; ready queues are grouped by leader, so that draining a node needs no search
-    neither      the queue is empty or muted, or another thread has pinned its head, so that it can encode records for
-                 it or compress it without the lock (batch_filler.py)
+    neither      the queue is empty or muted, or its head is pinned: another thread is encoding records for it or
+                 compressing it without the lock (batch_filler.py)
 
-A node's ready queues are drained in turn. A drained queue moves to the end. If a queue's head does not fit into the
-request, the queue stays at the front.
+The ready queues of a node take turns. A queue from which a batch was drained moves to the end. If a queue's head does
+not fit into the request, the queue stays at the front.
 
-The idempotence check (`AdmitBatch`) may hold a head back temporarily. Only the head's queue is then muted, and the
-node's other queues are still drained. The queue is unmuted when one of its batches is completed or retried, or when a
-caller of `unmute` knows that the head may be sent now. (The Java client stops draining the node and begins with the
-same partition in the next round, so the node's other partitions wait and the sender spins.)
+The idempotence check (`AdmitBatch`) may decide that a head must not be sent yet. Only that queue is then muted, and the
+node's other queues are still drained. The queue is unmuted when one of its batches is completed or retried, or by a
+call of `unmute`, whose caller knows that the head may be sent now. (The Java client stops draining the node and begins
+with the same partition in the next round, so the node's other partitions wait and the sender spins.)
 
-A fill turns the staged rows of a topic into batches (batch_filler.py). Two delays make batches larger, which lowers the
-cost per row. After the sender has filled batches with rows that have lingered, the topic's next rows stay staged for a
-fill pause. Rows that could not be sent yet anyway stay staged for an extra linger.
+A fill turns the staged rows of a topic into batches (batch_filler.py). Two delays make the batches larger, which lowers
+the cost per row:
+
+    fill pause      after the sender has filled batches with rows that have lingered, the topic's next rows stay staged
+                    for a while
+    extra linger    rows that could not be sent yet anyway stay staged longer
 
 The accumulator's lock guards everything in this module. Times are in milliseconds on the producer's monotonic clock.
 """
@@ -43,13 +46,13 @@ INFINITE_MS = float("inf")
 """The due time of something that only an event can make due."""
 _NO_TOPICS: frozenset[str] = frozenset()
 _MAX_EXTRA_LINGER_MS = 100.0
-"""The extra linger (see `extra_linger_ms`), and the maximum duration of a fill pause. With a thousand partitions, the
-extra linger halves the cost per row. It is limited because rows can neither expire nor release the memory reserved for
-encoding them until they are in batches: without the limit, unresponsive leaders would keep the rows staged forever."""
+"""Duration of the extra linger (see `extra_linger_ms`), and the maximum duration of a fill pause. With a thousand
+partitions, the extra linger halves the cost per row. It must be limited: until rows are in batches, they neither expire
+nor release the memory reserved for encoding them, so unresponsive leaders would keep them staged forever."""
 _FILL_PAUSE_FACTOR = 2
 """Duration of a fill pause, relative to the fill before it. With a factor of 2, the sender spends at most a third of
-its time filling batches with rows that have lingered. With many partitions, a fill is slow, but then each batch also
-collects more rows in the longer pause that follows."""
+its time filling batches with rows that have lingered. With many partitions, a fill is slow, but the longer pause after
+it also lets each batch collect more rows."""
 _MIN_FILL_PAUSE_MS = 5.0
 """Minimum duration of a fill pause. Shorter pauses are skipped, because a wait may end up to a millisecond late."""
 
@@ -57,9 +60,9 @@ _MIN_FILL_PAUSE_MS = 5.0
 class AdmitBatch(Protocol):
     """The idempotence check: a function that decides whether a queue's oldest batch may be sent to the leader now.
 
-    If the result is True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. If the
-    result is False, the queue is muted. The accumulator's lock is held during the call, so the function must not call
-    the accumulator.
+    When it returns True, the batch has a sequence (unless idempotence is disabled) and counts as in flight. When it
+    returns False, the queue is muted. The accumulator's lock is held during the call, so the function must not call the
+    accumulator.
     """
 
     def __call__(self, batch: ProducerBatch, leader_id: int, now_ms: float, /) -> bool: ...
@@ -74,14 +77,14 @@ class PartitionQueue:
         self.topic_partition = topic_partition
         self.batches: list[ProducerBatch] = []  # with thousands of queues, deques would take megabytes
         self.is_ready = False
-        self.due_ms = INFINITE_MS  # time of the current timer; any other timers of this queue are stale
+        self.due_ms = INFINITE_MS  # time of the current timer; the heap may contain stale timers with other times
         self.leader_id: int | None = None  # None if the leader is unknown or not among the known nodes
         self.leader_epoch: int | None = None
 
     def pin_open_batch(self) -> ProducerBatch | None:
         """Pin and return the last batch, to which this thread will append records. Return None if it is not open.
 
-        A ready queue stays ready, because the sender skips a pinned batch.
+        A ready queue stays ready, because the sender skips pinned batches.
         """
         last_batch = self.batches[-1] if self.batches else None
         if last_batch is None or last_batch.state is not OPEN:
@@ -92,7 +95,7 @@ class PartitionQueue:
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
         """Put a batch back into the queue, before all batches that have a later sequence or no sequence.
 
-        A batch without a sequence becomes the first batch again, which it was before it was drained.
+        A batch that has no sequence itself goes to the front, where it was before it was drained.
         """
         if not batch.has_sequence:
             self.batches.insert(0, batch)
@@ -168,8 +171,8 @@ class PartitionQueues:
     def set_snapshot(self, snapshot: ClusterSnapshot, now_ms: float) -> None:
         """Update the leaders of the queues whose topic has changed, or of all queues if the nodes have changed.
 
-        A metadata response about a few new topics must not touch other topics' queues: if many topics become known one
-        after another, visiting all queues for each response would take quadratic time.
+        A metadata response about a few new topics does not touch the queues of other topics. Otherwise, if many topics
+        became known one after another, visiting all queues each time would take quadratic time.
         """
         if snapshot is self._snapshot:
             return
@@ -189,13 +192,14 @@ class PartitionQueues:
             self._remove_from_ready(queue)
             self._set_leader(queue)
             if previous_leader != (queue.leader_id, queue.leader_epoch):
-                # KIP-951: the new leader may accept batches that the previous leader rejected, so retry them at once.
+                # KIP-951: the new leader may accept batches that the previous leader rejected, so retry them without a
+                # backoff.
                 for batch in queue.batches:
                     batch.skip_backoff()
             self.schedule(queue, now_ms)
 
     def set_linger_suspended(self, is_suspended: bool, now_ms: float) -> None:
-        """Set whether open batches are ready without lingering.
+        """Set whether linger is suspended, so that open batches are ready immediately.
 
         Linger is suspended while memory is short, during a flush or close, and inside `without_linger` blocks.
         """
@@ -204,23 +208,24 @@ class PartitionQueues:
             for queue in self._queues.values():
                 if queue.batches and not queue.is_ready:
                     self.schedule(queue, now_ms)
-        # When a suspension ends, ready queues stay ready: `drain_node` checks again whether their heads are due.
+        # When a suspension ends, ready queues stay ready, because `drain_node` checks again whether their heads are
+        # due.
 
     def schedule(self, queue: PartitionQueue, now_ms: float) -> None:
         """Make a queue ready, or set its timer, or do neither, depending on its head.
 
-        Call this after every event that concerns the queue.
+        Call this after every event that may change when the head can be sent.
         """
         due_ms = self._compute_head_due_ms(queue)
         if due_ms <= now_ms:
-            queue.due_ms = INFINITE_MS  # a ready queue needs no timer; a previous one is stale from now on
+            queue.due_ms = INFINITE_MS  # a ready queue needs no timer; this makes any previous one stale
             if not queue.is_ready:
                 queue.is_ready = True
                 self._ready_queues[queue.leader_id][queue] = None
             return
         self._remove_from_ready(queue)
         if due_ms != queue.due_ms:
-            queue.due_ms = due_ms  # a previous timer stays in the heap, but is stale from now on
+            queue.due_ms = due_ms  # any previous timer stays in the heap, but this makes it stale
             if due_ms < INFINITE_MS:
                 heapq.heappush(self._timers, (due_ms, next(self._tie_breakers), queue))
 
@@ -232,7 +237,7 @@ class PartitionQueues:
                 self.schedule(queue, now_ms)
 
     def find_next_due_ms(self) -> float:
-        """Return the time of the next timer, or inf if there is none. Remove the stale timers before it."""
+        """Return the time of the next timer, or inf if there is none. Discard the stale timers before it."""
         while self._timers:
             due_ms, _, queue = self._timers[0]
             if due_ms == queue.due_ms:
@@ -246,19 +251,19 @@ class PartitionQueues:
         return bool(self._muted_queues)
 
     def unmute(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Let `drain_node` submit the queue's head to `AdmitBatch` again. Do nothing if the queue is not muted."""
+        """Let `drain_node` try again to send the queue's head. Do nothing if the queue is not muted."""
         if queue in self._muted_queues:
-            # Unmute the queue before scheduling it, because a muted queue is never due.
+            # Unmute the queue first, because a muted queue is never due.
             self._muted_queues.discard(queue)
             self.schedule(queue, now_ms)
 
     def reenqueue(self, batches: list[ProducerBatch], now_ms: float) -> None:
         """Put batches of one topic-partition back into their queue, for a retry or after a split. Unmute the queue.
 
-        `batches`: the batches, in sequence order.
+        `batches`: the batches in sequence order.
         """
         queue = self.get(batches[0].topic_partition)
-        # Insert the last batch first, because batches without a sequence are inserted at the front.
+        # Start with the last batch, because batches without a sequence are inserted at the front.
         for batch in reversed(batches):
             # KIP-951: do not wait for the backoff if the leader has changed since the batch was drained.
             if batch.leader_epoch != queue.leader_epoch:
@@ -275,7 +280,7 @@ class PartitionQueues:
             self.schedule(queue, now_ms)
 
     def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch is in its queue and not pinned, so that the holder of the lock may change the batch.
+        """Return whether a batch is in its queue and not pinned, so that whoever holds the lock may change it.
 
         A batch that has left its queue belongs to the sender, which may send or fail it at any moment without the lock.
         """
@@ -296,9 +301,9 @@ class PartitionQueues:
         """Return how long a topic's rows stay staged after linger.ms: 0 or _MAX_EXTRA_LINGER_MS.
 
         The extra linger applies while each of the topic's leaders already has enough ready batches to fill a request.
-        More rows could not be sent yet anyway, so they stay staged, just as they would stay in open batches in the Java
-        client. Only the head of each queue counts, so that one partition's long queue does not delay other partitions'
-        rows.
+        More rows could not be sent yet anyway, so they stay staged. In the Java client, they would stay in open
+        batches. Only the head of each queue counts, so that a long queue of one partition does not delay the rows of
+        others.
         """
         leaders = self._topic_leaders.get(topic)
         if leaders is None:
@@ -306,9 +311,9 @@ class PartitionQueues:
         return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
     def begin_fill_pause(self, topic: str, fill_started_ms: float, fill_ended_ms: float) -> None:
-        """Let a topic's next rows stay staged for a time that is proportional to the duration of the last fill.
+        """Keep a topic's next rows staged for a time that is proportional to the duration of the last fill.
 
-        A pause that would be shorter than _MIN_FILL_PAUSE_MS is skipped. An earlier pause then ends as well.
+        If the pause would be shorter than _MIN_FILL_PAUSE_MS, there is none, and any earlier pause ends.
         """
         pause_ms = min(_FILL_PAUSE_FACTOR * (fill_ended_ms - fill_started_ms), _MAX_EXTRA_LINGER_MS)
         self._fill_pause_ends_ms[topic] = fill_ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
@@ -316,7 +321,8 @@ class PartitionQueues:
     def fill_pause_end_ms(self, topic: str) -> float:
         """Return the time at which a topic's fill pause ends, or 0 if there is none.
 
-        During the pause, the sender fills no batches with rows that have lingered, unless linger is suspended.
+        During the pause, the sender fills no batches with rows that have lingered. There are two exceptions: a flush or
+        the close is in progress, or linger is suspended while no extra linger applies.
         """
         return self._fill_pause_ends_ms.get(topic, 0.0)
 
@@ -327,7 +333,7 @@ class PartitionQueues:
 
         The total size of the batches is at most `max_bytes`, unless the first batch alone is larger.
 
-        `admit`: returns whether a batch may be sent now. If the result is False, the batch's queue is muted.
+        `admit`: returns whether a batch may be sent now. If not, the batch's queue is muted.
         """
         drained_batches: list[ProducerBatch] = []
         drained_bytes = 0
@@ -338,10 +344,10 @@ class PartitionQueues:
             batch_bytes = batch.body_bytes + HEADER_BYTES  # batch.size_bytes, without a call
             if drained_batches and drained_bytes + batch_bytes > max_bytes:
                 break
-            # If its next batch is ready, the queue is added again below, behind the node's other queues.
+            # The queue is added again below if its next batch is ready. It is then behind the node's other queues.
             del ready_queues[queue]
             queue.is_ready = False
-            # Skip the computation for most batches: a closed batch is due unless it is backing off.
+            # Most batches need no computation, because a closed batch is due unless it is backing off.
             may_not_be_due = batch.state is OPEN or batch.state is PINNED or batch.failed_attempts > 0
             if may_not_be_due and self._compute_head_due_ms(queue) > now_ms:
                 self.schedule(queue, now_ms)
@@ -367,7 +373,7 @@ class PartitionQueues:
     def _compute_head_due_ms(self, queue: PartitionQueue) -> float:
         """Return the time from which a queue's oldest batch may be sent.
 
-        The result is -inf if the batch may be sent now, and inf if the batch must wait for an event instead of a time.
+        The result is -inf if the batch may be sent now, and inf if it must wait for an event rather than a time.
         """
         batches = queue.batches
         if not batches or (self._muted_queues and queue in self._muted_queues):
@@ -382,7 +388,7 @@ class PartitionQueues:
         return head.oldest_row_arrival_ms + self._linger_ms
 
     def _set_leader(self, queue: PartitionQueue) -> None:
-        """Set the leader of a queue from the current metadata, or to None if the leader is unknown."""
+        """Set a queue's leader to the one in the current metadata, or to None if it is unknown."""
         partition_info = self._snapshot.partition(*queue.topic_partition)
         if partition_info is None:
             queue.leader_id = queue.leader_epoch = None

@@ -1,24 +1,24 @@
-"""RowGroup: rows that are encoded together. For each row, it knows the row's call and the row's index in that call.
+"""RowGroup: rows that were encoded together, each with the call that it came from and its index in that call.
 
-The call (SendCall) and the index identify the future to complete once the row is acknowledged or has failed.
+When a batch is acknowledged or fails, the producer must tell the callers what happened to each of their rows. For that,
+it needs each row's call (SendCall) and the row's index in that call: together, they identify the future to complete.
 
-Rows of many calls are grouped together and then split into batches. A batch refers to a row group and to a range of the
-group's rows. A range is split by call only once its batch is acknowledged or has failed. If many batches are
-acknowledged together, all their ranges of one row group are split as one array.
+The rows of many calls are encoded together and then split into batches, so a batch may contain rows of many calls. With
+ten thousand partitions, a call with ten thousand rows has a single row in each batch. An object for each call in each
+batch would be too expensive. So a batch remembers only a range of rows of a row group. A range is split by call once
+its batch is acknowledged or has failed. If many batches are acknowledged together, all of their ranges of one row group
+are split at once, as one array.
 
-With a thousand partitions, a call with ten thousand rows has ten rows in each batch. With ten thousand partitions, it
-has one row in each. Creating an object for each call's rows in each batch would therefore be too expensive.
-
-Vocabulary of this module:
+The terms of this module:
 
     row group         rows that were encoded together, sorted by partition
-    range             rows [start, stop) of a row group
-    run               longest range of consecutive rows of one call; each row group numbers its runs from 0
-    run index         number of a run in its row group; arrays are named run_indices
-    stored range      range that a broker has stored at consecutive offsets (StoredRange)
-    row index         index of a row in its call; arrays are named row_indices
-    call index        index of a call in the calls of a row group; arrays are named call_indices
-    offset delta      index of a record in its batch, as in the record format
+    range             the rows [start, stop) of a row group
+    stored range      a range that a broker has stored at consecutive offsets (StoredRange)
+    run               consecutive rows of one call, as many as possible; the runs of a group are numbered from 0
+    run index         the number of a run in its row group
+    row index         the index of a row in its call
+    call index        the index of a call in the row group's list of calls
+    offset delta      the index of a record in its batch, as in the record format
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import SendCall, StoredRange, StoredRanges
 
 _MIN_RANGES_TO_VECTORIZE = 4
-"""Minimum number of stored ranges that are split as one array. Fewer ranges are split faster one by one."""
+"""Minimum number of stored ranges for which it is faster to split them as one array than in a loop."""
 _STORED_RANGE_FIELD_COUNT = len(StoredRange._fields)
 _group_numbers = count()  # the numbers of row groups, in the order of their creation
 
 
 class StoredRows(NamedTuple):
-    """Rows of one call that brokers have stored. The fields after `call` are arguments of SendCall.complete_rows."""
+    """Rows of one call that brokers have stored. The other fields are the arguments of `call.complete_rows()`."""
 
     call: SendCall
     row_indices: NDArray[np.int64]
@@ -56,14 +56,19 @@ class CallRows(NamedTuple):
     row_indices: NDArray[np.int64]
     """The index of each row in the call."""
     first_offset_delta: int
-    """The index in the batch of the first of these records."""
+    """The index of the first of these records in the batch."""
 
 
 class RowGroup:
     """Rows that are encoded together, in the order in which they are encoded. Immutable.
 
-    For each row, the group knows the call that passed it to the producer, and the row's index in that call. A run is
-    a range of consecutive rows of one call that is as long as possible.
+    For each row, the group knows the call that passed it to the producer, and the row's index in that call. The calls
+    are stored by run: a run consists of as many consecutive rows of one call as possible.
+
+    Example: a group with the rows [0, 4) and [6, 9) of call 0, and the rows [4, 6) of call 1, has three runs:
+
+        run starts             0    4    6    (and the end, 9)
+        call indices by run    0    1    0
     """
 
     __slots__ = ("_call_indices_by_run", "_calls", "_reserves_futures", "_run_starts", "group_number", "row_indices")
@@ -84,8 +89,8 @@ class RowGroup:
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Row groups are numbered in the order of their creation, and their results are reported in this order. A group
-        merged from several others gets the number of the newest one."""
+        """Row groups are numbered as they are created, and results are reported in the order of these numbers. A group
+        that is merged from others gets the number of the newest one."""
         self._calls = calls
         self._reserves_futures = any(call.future_bytes_per_row for call in calls)
         if call_indices is None:
@@ -110,7 +115,9 @@ class RowGroup:
     def compute_needed_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """Return how many bytes of buffer.memory each range of rows [starts[i], stops[i]) needs.
 
-        `sizes`: the encoded size of each range. The size of its row indices and futures is added.
+        That is its encoded size, plus the size of its row indices and futures.
+
+        `sizes`: the encoded size of each range.
         """
         ranges = zip(starts, stops, sizes, strict=True)
         if self._reserves_futures:
@@ -121,11 +128,11 @@ class RowGroup:
     def split_by_call(self, start: int, stop: int) -> list[tuple[SendCall, int, int]]:
         """Split rows [start, stop) by call. Return (call, start, stop) for the rows of each run among them.
 
-        The result contains plain tuples because this is called for each batch of single records. Creating other objects
-        would cost more than finding the runs.
+        The result contains plain tuples, because this is called for each batch of single records, and creating other
+        objects would take longer than finding the runs.
         """
         calls = self._calls
-        # Reading single items is faster from a memoryview (`data`) than from a numpy array.
+        # Single items are read faster from a memoryview (`data`) than from a numpy array.
         call_indices_by_run, run_starts = self._call_indices_by_run.data, self._run_starts.data
         run_index = bisect_right(run_starts, start) - 1
         run_stop = run_starts[run_index + 1]
@@ -140,11 +147,11 @@ class RowGroup:
     def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
         """Split ranges of this row group, which brokers have stored, by call.
 
-        Yield the calls in the order in which they were appended, each with its rows in order within a partition.
+        Yield the calls in the order in which they were appended. Within a partition, the rows of a call stay in order.
         """
         if len(stored_ranges) >= _MIN_RANGES_TO_VECTORIZE:
             return self._split_as_array(stored_ranges)
-        if len(self._calls) == 1:  # the common case, without anything to split
+        if len(self._calls) == 1:  # the common case, in which there is nothing to split
             return iter([StoredRows(self._calls[0], self.row_indices, stored_ranges, _count_rows(stored_ranges))])
         return self._split_one_by_one(stored_ranges)
 
@@ -162,9 +169,9 @@ class RowGroup:
                 yield StoredRows(call, self.row_indices, call_ranges, _count_rows(call_ranges))
 
     def _split_as_array(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Split all ranges at once, for `split_stored_ranges`. This is faster when there are many ranges.
+        """Split all ranges at once, for `split_stored_ranges`. This is faster if there are many ranges.
 
-        The ranges are one array, with a row per range and a column per field of StoredRange (start, stop, ...).
+        The ranges become one array with a line per range and a column per field of StoredRange (start, stop, ...).
 
         Example: in a row group with the rows [0, 4) and [6, 9) of call 0 and the rows [4, 6) of call 1, the ranges
         [2, 5) and [5, 8) become
@@ -178,12 +185,13 @@ class RowGroup:
         )
         call_indices, run_ranges = self._split_at_call_boundaries(range_fields.reshape(-1, _STORED_RANGE_FIELD_COUNT))
         starts, stops = run_ranges.T[:2]  # the first two fields of StoredRange
-        # bincount() adds up the weights, here the lengths of the ranges, of each call. It returns floats.
+        # bincount() returns the sum of the weights, here the lengths of the ranges, for each call. The sums are floats.
         row_counts_by_call = np.bincount(call_indices, weights=stops - starts).astype(np.int64).tolist()
-        # Sort the ranges by call. The sort must be stable, to keep the order of the ranges within a call. The ranges of
-        # each call are then consecutive, and a view of the array.
+        # Sort the ranges by call, so that the ranges of a call are a slice of the array. The sort must be stable,
+        # because the ranges of a call must stay in order.
         sorted_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
         call_start = 0
+        # Calls with [2, 0, 3] ranges stop at [2, 2, 5] in the sorted array.
         for call_index, call_stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
             if call_start < call_stop:
                 call_ranges = sorted_ranges[call_start:call_stop]
@@ -195,9 +203,9 @@ class RowGroup:
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split each range at the boundaries between runs, so that every resulting range lies within one run.
 
-        `stored_ranges`: one row per range, and one column per field of StoredRange.
+        `stored_ranges`: an array with one line per range and one column per field of StoredRange.
 
-        Return the index in `calls` of each resulting range's call, and the resulting ranges in the same form.
+        Return the call index of each resulting range, and the resulting ranges as an array of the same form.
 
         Example: with the runs [0, 4), [4, 6) and [6, 9), the range of the rows [2, 8) with the base offset 100 becomes
 
@@ -205,17 +213,22 @@ class RowGroup:
             offset    100       102       104
         """
         starts, stops = stored_ranges.T[:2]
+        # The first search finds the run that contains a start, the second one the first run that starts at or after a
+        # stop.
         first_run_indices = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_run_indices
-        # Repeat each range once for each run that it overlaps. Copy i belongs to run `first_run_index + (i -
-        # first_copy_index)`, where `first_copy_index` is the index of the range's first copy.
+        # Copy each range once for each run that it overlaps, and number the copies of all ranges from 0. The first copy
+        # belongs to the range's first run, the second copy to the second run, and so on. So copy i belongs to run
+        # `first_run_index + (i - first_copy_index)`, where `first_copy_index` is the number of the range's first copy.
+        # Two ranges that overlap the runs 0 to 1 and 1 to 3: first run indices [0, 1], run counts [2, 3] -> first copy
+        # indices [0, 2], run indices [0, 1, 1, 2, 3].
         run_ranges = stored_ranges.repeat(run_counts, axis=0)
         first_copy_indices = run_counts.cumsum() - run_counts
         run_indices = np.arange(len(run_ranges)) + (first_run_indices - first_copy_indices).repeat(run_counts)
-        # Shrink each copy to the rows of its run, in place: the columns below are views of `run_ranges`.
+        # Shrink each copy to the rows of its run. The columns below are views, so this changes `run_ranges` in place.
         starts_view, stops_view, _partitions, base_offsets_view, _log_append_times = run_ranges.T
         new_starts = np.maximum(starts_view, self._run_starts[run_indices])
-        # A base offset grows by as much as the start of its range. An unknown base offset remains -1.
+        # The base offset of a range grows with the start of the range. An unknown base offset remains -1.
         base_offsets_view += (new_starts - starts_view) * (base_offsets_view >= 0)
         starts_view[:] = new_starts
         np.minimum(stops_view, self._run_starts[run_indices + 1], out=stops_view)
@@ -223,7 +236,8 @@ class RowGroup:
 
 
 def _find_run_starts(call_indices: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the index of the first row of each run: row 0, and each row whose call is not that of the row before."""
+    """Return the row at which each run starts: row 0, and each row whose call differs from that of the previous row."""
+    # Call indices [0, 0, 1, 1, 0] -> run starts [0, 2, 4].
     return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(call_indices[1:] != call_indices[:-1]) + 1])
 
 
@@ -234,7 +248,7 @@ def _count_rows(stored_ranges: Sequence[StoredRange]) -> int:
 class BatchRows(NamedTuple):
     """Rows [start, stop) of a row group, encoded as consecutive records of a batch.
 
-    `first_offset_delta` is the index in the batch of the first of these records.
+    `first_offset_delta` is the index of the first of these records in the batch.
     """
 
     row_group: RowGroup
@@ -258,7 +272,7 @@ class BatchRows(NamedTuple):
 
 
 def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Create a row group with rows of one call, and return all of its rows.
+    """Return rows of one call as the BatchRows of a new row group.
 
     `row_indices`: the index of each row in the call.
     """
@@ -270,13 +284,16 @@ def build_batch_rows(call: SendCall, row_indices: NDArray[np.int64], first_offse
 def select_rows(batch_rows: Iterable[BatchRows], record_start: int, record_stop: int) -> tuple[BatchRows, ...]:
     """Select the rows of a batch's records [record_start, record_stop).
 
+    The result has the offset deltas of a new batch that contains only the selected records.
+
     `batch_rows`: all rows of the batch.
 
-    The offset deltas in the result are those in a new batch that contains only the selected records.
+    Example: if the batch has the rows [10, 14) of a row group, its records [1, 3) are the rows [11, 13), and their
+    first offset delta is 0.
     """
     selected_rows: list[BatchRows] = []
     for row_group, range_start, range_stop, first_offset_delta in batch_rows:
-        # For all rows of the range, this is the index in the row group minus the index of the record in the batch.
+        # Add this to the index of a record in the batch to get the index of its row in the row group.
         row_minus_record = range_start - first_offset_delta
         start = max(range_start, record_start + row_minus_record)
         stop = min(range_stop, record_stop + row_minus_record)

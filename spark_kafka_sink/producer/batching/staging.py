@@ -1,8 +1,8 @@
 """Staging buffers, which hold a topic's rows in arrival order until there are enough to group by partition.
 
-Ten thousand rows over a thousand partitions are only ten rows per partition, and adding ten rows to a batch costs as
-much as adding a thousand. So rows are not grouped by partition when they arrive. They are staged as Arrow columns,
-along with an array of their partition numbers, until their stage is due. A stage becomes due for one of three reasons:
+If ten thousand rows go to a thousand partitions, each partition gets only ten of them, and adding ten rows to a batch
+costs as much as adding a thousand. So rows are not grouped by partition when they arrive. They are staged as Arrow
+columns, along with an array of their partition numbers, until their stage is due, for one of three reasons:
 
     full          one partition has enough rows for a batch, or all rows together have 4 MiB (and 64 KiB for each
                   partition with rows), or the rows or the memory reserved for them reach a share of buffer.memory. The
@@ -12,20 +12,21 @@ along with an array of their partition numbers, until their stage is due. A stag
 
 With skewed keys, one of a thousand partitions may have a full batch while most have only a few rows. In that case, only
 the rows of full partitions become batches (`split`), and the rows of the other, sparse partitions stay staged.
-Splitting copies the remaining rows. So once the rows fill half of the stage's share of buffer.memory, the stage is no
-longer split: the full partitions wait, too, until the stage is full and all of its rows become batches.
+Splitting a stage copies the rows that stay. So once the rows fill half of the stage's share of buffer.memory, the stage
+is no longer split. The full partitions then wait, too, until the stage is full and all of its rows become batches.
 
-Single records from send() are staged as tuples in a list, which is the cheapest way to accept them. When they add up to
-one batch, or when their stage is due, they are converted to columns and assigned to partitions all at once
-(`assign_partitions`). Usually no partition is full at that point, so all records stay staged, and the caller's thread
-assigns the next records when these add up to four batches. Fewer records can also fill a batch if all of them go to the
-partition that already has the most bytes. So once that is possible, the sender thread assigns the records after
-ASSIGNMENT_DELAY_MS, which ensures that a full batch is sent even if no more records arrive.
+Single records from send() are staged as tuples in a list, which is the cheapest way to accept them. They are converted
+to columns and assigned to partitions all at once (`assign_partitions`), for the first time when they add up to one
+batch. Usually no partition is full at that point, so all records stay staged. From then on, the caller's thread assigns
+the next records whenever they add up to four batches.
 
-A stage exists from its first row until all of its rows are in batches. Its rows are first held in `entries`, where an
-entry is either the Rows of one call or StagedRecords. Encoded rows move to `pending_appends`, from which they are
-appended to batches. The encoder writes them to buffers that are divided into slices, one for each batch
-(encoded_buffer.py).
+Fewer records can also fill a batch: if all of them go to the partition that already has the most bytes. Once that is
+possible, the sender thread assigns them after ASSIGNMENT_DELAY_MS, so that a full batch is sent even if no more records
+arrive. The records are also assigned when their stage is due.
+
+A stage exists from its first row until all of its rows are in batches. Its rows are first in `entries`, where an entry
+is either the Rows of one call or StagedRecords. Once encoded, they move to `pending_appends`, from which they are
+appended to batches. Encoded rows are in buffers that are divided into slices, one for each batch (encoded_buffer.py).
 """
 
 from __future__ import annotations
@@ -50,36 +51,39 @@ from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 
 _MAX_ROW_SIZE_EXCESS_BYTES = 8
-"""Maximum number of bytes by which an item of `Rows.sizes`, an upper bound, exceeds the row's encoded size
-(records/batch_slicing.py)."""
+"""Each item of `Rows.sizes` is an upper bound on the row's encoded size. It exceeds the exact size by at most this many
+bytes (records/batch_slicing.py)."""
 MAX_GROUPED_BYTES = MAX_JOINED_BYTES // 2
-"""Maximum total size of rows that are grouped together. It is limited because their bytes become one array with 32-bit
-offsets. The other half of MAX_JOINED_BYTES is headroom for rows that other threads add concurrently."""
+"""Maximum total size of rows that are grouped together. There is a limit because the bytes of these rows become one
+array with 32-bit offsets, which can have at most MAX_JOINED_BYTES. The other half is headroom for rows that other
+threads add concurrently."""
 _FULL_STAGE_BYTES = 4 << 20
-"""A stage is full if it has at least this many bytes, and at least _FULL_STAGE_BYTES_PER_PARTITION times the number of
-partitions with rows. A larger number would not reduce the cost per row."""
+"""A stage is full if it has at least this many bytes, and also at least _FULL_STAGE_BYTES_PER_PARTITION for each
+partition with rows. A larger number would not reduce the cost per row."""
 _FULL_STAGE_BYTES_PER_PARTITION = 64 << 10
-"""See _FULL_STAGE_BYTES. This limit is needed because a partition costs as much as a few hundred rows."""
+"""See _FULL_STAGE_BYTES. Filling a batch of a partition has a fixed cost, equal to that of a few hundred rows, so each
+partition should have enough rows to be worth it."""
 _MAX_SPLITS = 64
-"""Maximum number of times that rows may remain staged after a split. Then all of them become batches. Each split visits
-all entries of the stage, and with a long linger.ms the number of entries would keep growing."""
+"""Maximum number of times that rows may stay staged when a stage is split. At the next fill, all of them become
+batches. There is a limit because each split visits all entries of the stage, and with a long linger.ms there would be
+more and more entries."""
 _MAX_UNASSIGNED_BATCHES = 4
-"""Single records are assigned to partitions once they would fill this number of batches. The first records of a stage
-are assigned once they would fill one batch. Assigning a few records costs as much as staging a hundred."""
+"""Single records are assigned to partitions once they would fill this many batches, but the first records of a stage
+once they would fill one batch. Assigning even a few records costs as much as staging a hundred."""
 ASSIGNMENT_DELAY_MS = 5.0
-"""Delay after which the sender thread assigns single records that may fill a batch. A caller that sends without pauses
-fills four batches sooner, and then its own thread assigns the records."""
+"""Delay after which the sender thread assigns single records that may fill a batch. If the caller sends without pauses,
+it reaches four batches before that, and assigns the records on its own thread."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
 """A serialized record from send(): value, key, headers, requested partition, and timestamp in milliseconds.
 
-It is a plain tuple, because creating any other object for each record would make send() slower.
+It is a plain tuple, because any other kind of object would make send() slower.
 """
 
 
 class StagedRecords:
-    """Consecutive single records of one topic, which are not assigned to partitions yet.
+    """Consecutive records of one topic, passed to send() one at a time and not assigned to partitions yet.
 
     Guarded by the accumulator's lock until the records are assigned to partitions.
     """
@@ -87,9 +91,9 @@ class StagedRecords:
     __slots__ = ("call", "records", "snapshot")
 
     def __init__(self, topic: str, snapshot: ClusterSnapshot) -> None:
-        self.call = RecordFutures(topic)  # the call to which all of these records belong
+        self.call = RecordFutures(topic)  # all of these records belong to one call
         self.records: list[SingleRecord] = []
-        self.snapshot = snapshot  # metadata as of the last `add`, used to assign all records to partitions
+        self.snapshot = snapshot  # the metadata when the last record was added; partitions are assigned with it
 
     @property
     def row_indices(self) -> NDArray[np.int64]:
@@ -112,13 +116,14 @@ class StagedRecords:
 
 
 StageEntry = StagedRecords | Rows
-"""Consecutive rows of one call. Rows are assigned to partitions, StagedRecords are not yet."""
+"""Consecutive rows of one call. `Rows` in a stage already have partitions, and `StagedRecords` do not yet."""
 
 
 class BatchAppends(NamedTuple):
     """Encoded records that are about to be appended to batches.
 
-    The slices are counted across all buffers: slice i is appended to batches[i], which belongs to queues[i].
+    The slices are numbered consecutively across all buffers. Slice i is appended to batches[i], which belongs to the
+    queue queues[i].
     """
 
     encoded_buffers: Sequence[EncodedBuffer] = ()
@@ -135,7 +140,7 @@ class BatchAppends(NamedTuple):
 
 
 class _SparseRemainder(NamedTuple):
-    """The argument and the result of a `_has_sparse_remainder` call."""
+    """The argument and the result of a `_has_sparse_remainder` call, kept so that it need not be repeated."""
 
     max_body_bytes: int
     is_sparse: bool
@@ -172,9 +177,9 @@ class Stage:
     def __init__(self, topic: str, oldest_row_arrival_ms: float, max_bytes: int, max_reserved_bytes: int) -> None:
         """Create a stage without rows.
 
-        `oldest_row_arrival_ms`: arrival time of the first row, from which linger.ms is counted.
-        `max_bytes`: number of bytes that the encoded rows may fill, a share of buffer.memory.
-        `max_reserved_bytes`: number of bytes that may be reserved for the rows, a larger share of buffer.memory.
+        `oldest_row_arrival_ms`: when the first row arrived; linger.ms starts then.
+        `max_bytes`: the size of the encoded rows at which the stage is full, a share of buffer.memory.
+        `max_reserved_bytes`: the memory reserved for the rows at which the stage is full, a larger share.
         """
         self.topic = topic
         self.oldest_row_arrival_ms = oldest_row_arrival_ms
@@ -183,38 +188,38 @@ class Stage:
         self.entries: list[StageEntry] = []
         """The rows that are not encoded yet, oldest first."""
         self.pending_appends = BatchAppends()
-        """The latest rows that were moved from `entries`, encoded."""
+        """The rows that were last moved from `entries`, in encoded form."""
         self._split_count = 0
-        """Number of times that a stage was split and these rows remained staged."""
-        # Sizes. The first three are totals over `entries`. `_update_partition_totals` updates the last three, which
-        # depend on _bytes_by_partition.
+        """Number of times that these rows stayed staged when a stage was split."""
+        # Sizes. The first three are totals over `entries`. The last three depend on _bytes_by_partition, and
+        # `_update_partition_totals` updates them.
         self.reserved_bytes = 0
         """Number of bytes that are reserved in the buffer pool."""
         self.assigned_bytes = 0
-        """Upper bound of the encoded size of all Rows, which are assigned to partitions."""
+        """Upper bound on the encoded size of all Rows (the entries that are assigned to partitions)."""
         self.unassigned_bytes = 0
-        """Upper bound of the encoded size of all StagedRecords, which are not."""
+        """Upper bound on the encoded size of all StagedRecords (the entries that are not)."""
         self._bytes_by_partition = np.zeros(0, np.int64)
-        """Lower bound of the encoded size of each partition's Rows, by partition number."""
+        """Lower bound on the encoded size of each partition's Rows, by partition number."""
         self.largest_partition_bytes = 0
         """The maximum of _bytes_by_partition."""
         self._nonempty_partition_count = 0
         """Number of partitions that have Rows."""
         self._cached_sparse_remainder: _SparseRemainder | None = None
         """The last `_has_sparse_remainder` call; None if _bytes_by_partition has changed since then."""
-        # The schedule of the sender thread.
+        # The sender thread's schedule for this stage.
         self.record_assignment_due_ms = math.inf
-        """Time at which the sender assigns the single records to partitions, unless linger.ms ends first; inf if no
-        assignment is scheduled."""
+        """When the sender assigns the single records to partitions, unless linger.ms ends first; inf if no assignment
+        is scheduled."""
         self._is_record_assignment_decided = False
-        """Whether `schedule_record_assignment` has decided whether to set `record_assignment_due_ms`. It decides only
-        once for each stage."""
+        """Whether `schedule_record_assignment` has already decided this stage's `record_assignment_due_ms`, which it
+        does only once."""
         self.should_recheck = False
-        """Set when the sender must check this topic again: another thread was filling batches from the stage when the
-        sender found it due, or rows that were returned to the stage are due earlier than the sender knows."""
+        """Whether the sender must check this topic again: because it found the stage due while another thread was
+        filling batches from it, or because rows that were put back are due earlier than the sender knows."""
         self.leases: list[MemoryLease] = []
-        """Leases that own the reserved memory while batches are being filled from the stage: `reservation_lease`,
-        then one for each encoded buffer."""
+        """The leases that own the reserved memory while batches are being filled from the stage: first the
+        `reservation_lease`, then one for each encoded buffer."""
 
     def __repr__(self) -> str:
         size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
@@ -222,12 +227,12 @@ class Stage:
 
     @property
     def assigned_entries(self) -> list[Rows]:
-        """The entries that are already assigned to partitions. After `assign_partitions`, these are all entries."""
+        """The entries that are already assigned to partitions. After `assign_partitions`, all entries are."""
         return [entry for entry in self.entries if isinstance(entry, Rows)]
 
     @property
     def reservation_lease(self) -> MemoryLease:
-        """The lease that takes over the memory of all rows, and then gives each encoded buffer's lease its share."""
+        """The lease that takes over the memory of all rows. Each encoded buffer's lease then gets its share of it."""
         return self.leases[0]
 
     def add(self, rows: Rows, reserved_bytes: int) -> None:
@@ -246,7 +251,7 @@ class Stage:
     ) -> SendFuture:
         """Append a single record for which the caller has reserved `reserved_bytes`, and return its future.
 
-        `encoded_bytes`: upper bound of the record's encoded size.
+        `encoded_bytes`: upper bound on the record's encoded size.
         `snapshot`: the current metadata.
         """
         last_entry = self.entries[-1] if self.entries else None
@@ -261,7 +266,7 @@ class Stage:
     def assign_partitions(self, convert_records: Callable[[StagedRecords], Rows]) -> None:
         """Replace all single records with rows that are assigned to partitions.
 
-        `convert_records`: converts staged records to such rows.
+        `convert_records`: converts staged records to rows and assigns them.
         """
         if not self.unassigned_bytes:
             return
@@ -286,8 +291,7 @@ class Stage:
     def _update_partition_totals(self) -> None:
         """Recompute the cached values that depend on _bytes_by_partition.
 
-        They are cached because is_full reads them for every single record, and adding a single record does not change
-        them.
+        They are cached because is_full reads them each time a single record is added, which does not change them.
         """
         self.largest_partition_bytes = int(self._bytes_by_partition.max(initial=0))
         self._nonempty_partition_count = int(np.count_nonzero(self._bytes_by_partition))
@@ -307,28 +311,28 @@ class Stage:
         total_bytes = self.assigned_bytes + self.unassigned_bytes
         max_unassigned_batches = _MAX_UNASSIGNED_BATCHES if self.assigned_bytes else 1
         max_unassigned_bytes = max_unassigned_batches * max_body_bytes
-        # The stage is full if it has used up its share of memory, or if its single records are worth assigning.
+        # The stage is full if it has used up its share of memory, or if there are enough single records to assign.
         if self._has_reached_memory_limit or self.unassigned_bytes >= max_unassigned_bytes:
             return True
-        # If one partition has enough rows for a batch, the batch is released, unless that would copy many other rows.
+        # A partition that has enough rows for a batch makes the stage full, unless the split would copy many rows.
         if self.largest_partition_bytes >= max_body_bytes:
             return self._should_release_full_batch(max_body_bytes)
-        # Otherwise, the stage is full if there are enough rows in all, and per partition, to be worth grouping.
+        # Otherwise, the stage is full if it has enough rows to be worth grouping, both in total and per partition.
         return (
             total_bytes >= _FULL_STAGE_BYTES
             and total_bytes >= _FULL_STAGE_BYTES_PER_PARTITION * self._nonempty_partition_count
         )
 
     def schedule_record_assignment(self, max_body_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
-        """Schedule the assignment of the single records to partitions if the records may fill a batch.
+        """Schedule the assignment of the single records to partitions if they may fill a batch.
 
-        The records may fill a batch if all of them together would complete the largest partition's batch. If linger.ms
-        ends earlier, schedule nothing, because the records are then assigned anyway.
+        They may if all of them together would complete the batch of the largest partition. If linger.ms ends before the
+        assignment would be due, schedule nothing, because the records are assigned then anyway.
 
         `max_body_bytes`: the maximum size of a batch without its header.
-        `linger_ms`: the producer's linger.ms, for which the records wait at most.
+        `linger_ms`: the producer's linger.ms.
 
-        Return whether this call has set `record_assignment_due_ms`. The sender must then be woken.
+        Return whether this call has set `record_assignment_due_ms`. If so, the caller must wake the sender.
         """
         if self._is_record_assignment_decided or self.largest_partition_bytes + self.unassigned_bytes < max_body_bytes:
             return False
@@ -342,10 +346,10 @@ class Stage:
         return True
 
     def _should_release_full_batch(self, max_body_bytes: int) -> bool:
-        """Return whether a partition with a full batch should be released before the stage is full.
+        """Return whether a partition with a full batch should get its batch before the rest of the stage is full.
 
-        It should wait if the stage is at least half full and the other partitions are sparse: releasing it would split
-        the stage, which would then copy many rows.
+        It should wait if the stage is at least half full and the other partitions are sparse. Otherwise the stage would
+        be split, and the split would copy many rows.
 
         `max_body_bytes`: the maximum size of a batch without its header.
         """
@@ -376,7 +380,7 @@ class Stage:
     def find_ready_partitions(self, max_body_bytes: int) -> NDArray[np.bool_] | None:
         """Return a mask of the partitions whose rows should become batches now, or None if all rows should.
 
-        The mask is all False if no rows should become batches now.
+        If no rows should become batches now, all values of the mask are False.
 
         `max_body_bytes`: the maximum size of a batch without its header.
         """
@@ -390,15 +394,15 @@ class Stage:
     def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """Return two new stages: one with the rows of the partitions selected by the mask, and one with all other rows.
 
-        All entries must already be assigned to partitions. Both stages have the `oldest_row_arrival_ms` of this stage,
-        and its reserved memory is divided between them. This stage itself does not change.
+        All entries must already be assigned to partitions. Both new stages have the `oldest_row_arrival_ms` of this
+        stage, and its reserved memory is divided between them. This stage itself does not change.
 
-        Do not call `is_full` on the first stage. Its partition totals are not computed, because its rows become batches
-        at once.
+        Do not call `is_full` on the stage with the selected rows: its partition totals are not computed, because its
+        rows become batches immediately.
         """
         selected_stage, remaining_stage = self._create_empty_copy(), self._create_empty_copy()
         remaining_stage._split_count = self._split_count
-        if not partition_mask.any():  # every row remains, so nothing needs to be copied
+        if not partition_mask.any():  # all rows remain, so nothing needs to be copied
             remaining_stage.extend(self)
             return selected_stage, remaining_stage
         remaining_stage._split_count += 1
@@ -415,7 +419,8 @@ class Stage:
             if remaining_entry is not None:
                 remaining_stage.entries.append(remaining_entry)
                 remaining_stage.assigned_bytes += int(remaining_entry.sizes.sum())
-        # The memory reserved for futures goes with their rows. Divide the rest in proportion to the encoded sizes.
+        # The memory reserved for futures goes to the stage that gets their rows. The rest is divided in proportion to
+        # the encoded sizes.
         record_reserved_bytes = self.reserved_bytes - futures_bytes
         total_bytes = selected_stage.assigned_bytes + remaining_stage.assigned_bytes
         selected_stage.reserved_bytes += record_reserved_bytes * selected_stage.assigned_bytes // max(1, total_bytes)
@@ -440,7 +445,7 @@ class Stage:
     def build_failed_batches(self, error: Exception) -> list[ProducerBatch]:
         """Fail all rows of the stage that were not appended to a batch yet.
 
-        Return them as failed batches without bytes, through which their futures receive the error.
+        Return them as failed batches without encoded records, through which their futures receive the error.
         """
         return [*self._fail_entries(error), *self._fail_pending_appends(error)]
 
@@ -468,9 +473,9 @@ class Stage:
 
 
 def _contains_slice(batch: ProducerBatch, slice_rows: BatchRows) -> bool:
-    """Return whether a slice, which was encoded for a batch, was appended to it.
+    """Return whether a slice has been appended to the batch that it was encoded for.
 
-    A slice is appended as a whole, so checking for its first record is enough.
+    A slice is appended as a whole, so it is enough to look for its first record.
     """
     first_record_index = slice_rows.first_offset_delta
     return len(select_rows(batch.rows, first_record_index, first_record_index + 1)) > 0

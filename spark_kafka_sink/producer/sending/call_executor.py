@@ -1,8 +1,7 @@
-"""CallExecutor: sends a producer's requests for producer ids, transactions and their descriptions.
+"""CallExecutor: sends a producer's requests for producer ids and about transactions, on the sender thread.
 
-The sender thread sends the requests. Requests that belong together form a Call. The request engine in
-requests/engine.py routes and retries the requests of all calls. It does so for each key of a request, such as a
-transactional id.
+Requests that belong together form a Call. The request engine in requests/engine.py routes and retries the requests of
+all calls. It does so for each key of a request, such as a transactional id.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ class BlockingCall(Call[ResponseT]):
     def fail(self, error: KafkaSinkError) -> None:
         """End the call with an error. Do nothing if the call has already ended."""
         if not self.done_event.is_set():
-            # Set the error before the event: the waiting thread reads the error as soon as the event is set.
+            # Set the error before the event, because the waiting thread reads the error as soon as the event is set.
             self.error = error
             self.done_event.set()
 
 
 class CallExecutor(RequestDispatcher):
-    """Executes, on the sender thread, the calls of a producer that are not produce requests.
+    """Executes, on the sender thread, a producer's calls: groups of requests for producer ids or about transactions.
 
-    The sender adds its own calls with `add`. Other threads submit theirs with `submit`, and wait for their results.
+    The sender adds its own calls with `add`. Other threads submit calls with `submit`, and wait for the results.
 
     `submit`, `cancel` and `fail` are thread-safe. Only the sender thread may call the other methods.
     """
@@ -62,15 +61,15 @@ class CallExecutor(RequestDispatcher):
         super().__init__(client, RequestEngine(Routing(metadata, client.least_loaded_node), backoff.compute_delay_ms))
         self._lock = threading.Lock()
         self._awaited_calls: set[BlockingCall[Any]] = set()  # submitted and not yet cancelled; guarded by _lock
-        self._added_calls: set[BlockingCall[Any]] = set()  # awaited calls known to the engine; sender thread only
+        self._added_calls: set[BlockingCall[Any]] = set()  # those that the engine already has; sender thread only
         self._error: KafkaSinkError | None = None  # set by `fail`; guarded by _lock
 
     # --- any thread
 
     def submit(self, call: BlockingCall[Any]) -> None:
-        """Let the sender thread send a call's requests. The caller must wake the sender, and finally call `cancel`.
+        """Hand a call over to the sender thread. The caller must wake the sender, and call `cancel` in the end.
 
-        Raise the error passed to `fail` if `fail` was called before.
+        If `fail` was called before, raise its error.
         """
         with self._lock:
             if self._error is not None:
@@ -78,14 +77,14 @@ class CallExecutor(RequestDispatcher):
             self._awaited_calls.add(call)
 
     def cancel(self, call: BlockingCall[Any]) -> None:
-        """Stop sending a call's requests. Each caller must do this when it stops waiting, even if the call is done."""
+        """Stop sending a call's requests. A caller that stops waiting must call this, even if the call is done."""
         with self._lock:
             self._awaited_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
         """Fail all submitted calls, and make `submit` raise the error from now on.
 
-        If `fail` was called before, its first error is used instead of `error`.
+        If `fail` was called before, the earlier error is used.
         """
         with self._lock:
             self._error = self._error or error
@@ -103,7 +102,7 @@ class CallExecutor(RequestDispatcher):
         return super().send_due(now_ms)
 
     def _pass_calls_to_engine(self) -> None:
-        """Add newly submitted calls to the request engine, and remove calls that are done or were cancelled."""
+        """Add newly submitted calls to the request engine, and remove calls that are done or cancelled."""
         with self._lock:
             open_calls = {call for call in self._awaited_calls if not call.done_event.is_set()}
         for call in self._added_calls - open_calls:

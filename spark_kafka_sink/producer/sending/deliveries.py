@@ -1,6 +1,6 @@
 """Deliveries: completes, retries, splits or fails the batches of a request that has ended.
 
-An attempt is one request with the batch, and its response. After an attempt, each batch passes through these steps, in
+An attempt is one request with the batch, and its response. After an attempt, each batch goes through these steps, in
 this order:
 
     batch.mark_request_ended    no socket reads the bytes anymore, so the memory may be released (rule 5 of
@@ -11,8 +11,8 @@ this order:
 
 A batch is in doubt if a broker may have stored it although the producer received no acknowledgement.
 
-All batches fail through `fail_batch`, for whatever reason. Completing a future runs user callbacks. If one of them
-raises, the callbacks of all other records are still called.
+Whatever the reason, batches fail only through `fail_batch`. When a future is completed, user callbacks run. If one of
+them raises an exception, the callbacks of all other records still run.
 
 Sender thread only.
 """
@@ -77,7 +77,7 @@ class UnobservedFailures(NamedTuple):
 
 
 class Deliveries:
-    """Applies the results of produce requests, and timeouts, to batches, futures and metrics."""
+    """Applies responses to produce requests, and timeouts, to the batches, their futures and the metrics."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Deliveries:
         self._metrics = metrics
         self._transactions = transactions
         self._stored_batches: list[ProducerBatch] = []
-        """Acknowledged batches whose futures have not been completed yet."""
+        """Acknowledged batches whose futures are not completed yet."""
         self._last_response_ms: float | None = None
         """When the last response was received; None until the first response arrives."""
         self._is_counting_failures = False
@@ -107,9 +107,9 @@ class Deliveries:
     def handle_response(self, response: ClientResponse, sent_batches: SentBatches) -> KafkaSinkError | None:
         """Apply the response to a produce request, or the loss of its connection, to the request's batches.
 
-        Return the error that ends the producer, or None if the producer can continue.
+        The caller must call `complete_stored_batches` afterwards, once for all responses that were received together.
 
-        The caller must then call `complete_stored_batches`, once for all responses that were received together.
+        Return the error that ends the producer, or None if the producer can continue.
         """
         now_ms, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
@@ -120,31 +120,31 @@ class Deliveries:
         return self._apply_outcomes(response, sent_batches, now_ms)
 
     def complete_stored_batches(self) -> None:
-        """Complete the futures of all batches that `handle_response` found to be stored.
+        """Complete the futures of all batches that were stored according to `handle_response`.
 
-        Call this once for all responses that were received together. A call's rows may be spread over responses from
-        several brokers. Handling those responses together lets the call receive all its results in one step.
+        Call this once for all responses that were received together. The rows of a call may be spread over responses
+        from several brokers. If these are handled together, the call receives all its results in one step.
         """
         batches = self._stored_batches
         if not batches:
             return
-        # Collect the rows before clearing the list: if that raises MemoryError, `fail_stored_batches` still finds the
+        # Collect the rows before the list is cleared: if that raises MemoryError, `fail_stored_batches` still finds the
         # batches.
         stored_rows = collect_stored_rows(batches)
         self._stored_batches = []
         try:
             assert self._last_response_ms is not None  # set by `handle_response`, which has added the batches
-            # Record the metrics before completing the futures, so that callers see the new counts.
+            # Update the metrics before the futures are completed, so that callers see the new counts.
             self._metrics.record_acknowledged_batches(batches, self._last_response_ms)
         finally:
             complete_futures(stored_rows)
-            # Remove the batches last: flush() then returns, and by then the futures must be complete.
+            # Remove the batches last, because flush() returns then, and all futures must be complete by that time.
             self._accumulator.remove_completed(*batches)
 
     def fail_stored_batches(self, error: KafkaSinkError) -> None:
-        """Fail the futures of stored batches that the sender could not complete before it failed.
+        """Fail the futures of stored batches that were not completed before the sender failed.
 
-        The brokers have stored the records, but the producer cannot report their offsets anymore.
+        The brokers have stored the records, but the producer can no longer report their offsets.
         """
         batches, self._stored_batches = self._stored_batches, []
         for batch in batches:
@@ -154,7 +154,7 @@ class Deliveries:
     def _apply_outcomes(
         self, response: ClientResponse, sent_batches: SentBatches, now_ms: float
     ) -> KafkaSinkError | None:
-        """Collect the batches that a broker has stored, and retry, split or fail the request's other batches.
+        """Collect the batches of the request that were stored, and retry, split or fail its other batches.
 
         Return the error that ends the producer, or None if the producer can continue.
         """
@@ -165,7 +165,7 @@ class Deliveries:
             if batch.is_done:
                 self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
-                # Only the lost response to an earlier attempt contained the offset of a duplicate.
+                # The offset of a duplicate was in the response to an earlier attempt, which was lost.
                 base_offset = -1 if outcome.duplicate else partition_response.base_offset
                 batch.complete(base_offset, partition_response.log_append_time)
                 self._stored_batches.append(batch)
@@ -198,7 +198,7 @@ class Deliveries:
         return decide_outcome(self._build_facts(batch, now_ms), response.code, response.log_start_offset)
 
     def _build_facts(self, batch: ProducerBatch, now_ms: float) -> BatchFacts:
-        """Collect the facts about a batch from which `decide_outcome` decides what to do."""
+        """Collect the facts about a batch that `decide_outcome` needs."""
         return BatchFacts(
             record_count=batch.record_count,
             failed_attempts=batch.failed_attempts,
@@ -213,14 +213,15 @@ class Deliveries:
     def _handle_late_response(self, batch: ProducerBatch, outcome: Outcome) -> None:
         """Handle the response to a batch that has already failed.
 
-        The futures do not change, but the response shows whether the batch's sequences are stored.
+        The futures do not change. But the state of the partition does, because the response shows whether the batch's
+        sequences are stored.
         """
         if not isinstance(outcome, Done):
             self._idempotence.handle_late_failure(batch)
         self._accumulator.unmute(batch.topic_partition)
 
     def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now_ms: float) -> None:
-        """Put a batch back into its queue after a failed attempt. Request new metadata if the outcome says so."""
+        """Put a batch back into its queue after a failed attempt. Request new metadata if that may help."""
         error = build_attempt_error(batch, response)
         _log.debug("Retrying %r after an error: %s", batch, error)
         if outcome.should_refresh_metadata:
@@ -230,7 +231,7 @@ class Deliveries:
         self._accumulator.reenqueue(batch, now_ms, error)
 
     def _split(self, batch: ProducerBatch, now_ms: float) -> None:
-        """Replace a batch that was too large with smaller batches. If that raises an error, fail the batch."""
+        """Replace a batch that was too large with smaller batches. If that is not possible, fail the batch."""
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError from decoding and re-encoding the records
@@ -250,7 +251,8 @@ class Deliveries:
         if outcome.should_refresh_metadata:
             self._metadata.request_update()
         errors_by_index, remaining_error = build_record_errors(batch, response)
-        # `remaining_error` says that the record may be sent again. If the batch is in doubt, that could duplicate it.
+        # `remaining_error` says that the record may be sent again. Do not use it if the batch is in doubt, because that
+        # could duplicate the record.
         default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
         self.fail_batch(batch, default_error, now_ms, in_doubt=outcome.in_doubt, record_errors=errors_by_index)
         return error
@@ -258,13 +260,13 @@ class Deliveries:
     # --- failures
 
     def start_counting_failures(self) -> None:
-        """Count the records that fail from now on in `unobserved_failures`. Call this if close() is never called."""
+        """Count the records that fail from now on in `unobserved_failures`, because close() will not be called."""
         self._is_counting_failures = True
 
     def may_be_stored(self, batch: ProducerBatch) -> bool:
         """Return whether a broker may have stored a batch that is neither acknowledged nor failed.
 
-        That is so if the batch is in flight, or if the response to an earlier attempt was lost.
+        This is possible if the batch is in flight, or if an earlier attempt has left it in doubt.
         """
         return batch.has_request_in_flight or self._idempotence.is_in_doubt(batch)
 
@@ -282,7 +284,7 @@ class Deliveries:
         `in_doubt`: whether a broker may have stored the batch.
         `record_errors`: errors of single records, keyed by index in the batch. All other records fail with `error`.
         """
-        self.complete_stored_batches()  # the partition's earlier records must complete first
+        self.complete_stored_batches()  # earlier records of the partition must complete first
         # Fail the transaction before the futures, so that a caller who sees a failed future can no longer commit.
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
@@ -301,7 +303,7 @@ class Deliveries:
     def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now_ms: float) -> None:
         """Fail batches with one error, such as the error that ends the producer.
 
-        The error of a batch that may be stored says so.
+        If a batch may be stored, `possibly_stored` is set in its copy of the error.
         """
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
@@ -310,9 +312,9 @@ class Deliveries:
     # --- leaders
 
     def _update_leaders(self, message: ProduceResponse, sent_batches: SentBatches) -> None:
-        """Update the metadata with the new leaders that a broker has named (KIP-951).
+        """Update the metadata with the new leaders that the response names (KIP-951).
 
-        A broker names the new leader of a partition that it no longer leads.
+        If a broker no longer leads a partition, it may name the new leader in its response.
         """
         hints: list[LeaderHint] = []
         for topic_response in message.responses:
@@ -332,9 +334,9 @@ class Deliveries:
 def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     """Return the rows of acknowledged batches by call, with each partition's rows in order.
 
-    A row group is a set of rows that were encoded together (row_groups.py). Rows of the same group stay together. To
-    keep each partition's rows in order nevertheless, the batches are processed in runs with at most one batch per
-    partition, and the groups of a run in the order in which they were created.
+    For speed, rows that were encoded together (a row group, see row_groups.py) are processed together, even if they are
+    in different batches. To keep each partition's rows in order nevertheless, the batches are processed in runs with at
+    most one batch per partition, and within a run, the groups are processed in the order in which they were created.
     """
     stored_rows: list[StoredRows] = []
     for run in _split_into_runs(batches):
@@ -345,7 +347,7 @@ def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
 
 
 def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:
-    """Split the batches into runs with at most one batch per partition."""
+    """Split the batches into runs of consecutive batches, with at most one batch per partition in each."""
     start = 0
     partitions: set[TopicPartition] = set()
     for index, batch in enumerate(batches):
@@ -358,7 +360,7 @@ def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[Prod
 
 
 def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
-    """Pass stored rows, in order, to the calls that they came with, which complete the futures and run callbacks.
+    """Pass stored rows, in order, to the calls that they belong to, which complete the futures and run callbacks.
 
     An exception from a user's callback is only logged.
     """

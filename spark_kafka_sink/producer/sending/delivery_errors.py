@@ -1,7 +1,7 @@
-"""Build the exceptions for the futures of failed batches.
+"""Builds the exceptions for the futures of failed batches.
 
-Each message states the cause and, if one is known, a remedy. `possibly_stored` is set on the error of a batch in doubt:
-a batch that a broker may have stored although the producer received no acknowledgement.
+Each message states the cause and, if one is known, a remedy. If a batch is in doubt, which means that a broker may have
+stored it although the producer received no acknowledgement, `possibly_stored` is set on its error.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _RECORD_ERRORS: dict[int, type[DataError]] = {
     codes.MESSAGE_TOO_LARGE: RecordTooLargeError,
     codes.INVALID_RECORD: InvalidRecordError,
 }
-"""Exception types by error code. They apply to batches of a single record, where the record must be the cause."""
+"""Exception types by error code, for batches with a single record, which must then be the cause of the error."""
 
 
 class RecordErrors(NamedTuple):
-    """Errors for the records of a rejected batch, in which the broker may have named individual records (KIP-467)."""
+    """Errors for the records of a rejected batch, if the broker has said which records it rejects (KIP-467)."""
 
     errors_by_index: dict[int, KafkaSinkError]
     """The error of each record that the broker rejected individually, keyed by the record's index in the batch."""
     remaining_error: KafkaSinkError | None
     """The error for the records that were not rejected individually.
 
-    None if the broker named no individual record. All records then share the error of the batch.
+    None if the broker has named no records. All records of the batch then get the error of the batch.
     """
 
 
 def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> KafkaSinkError:
-    """Build the error for one failed attempt to send a batch, whether or not the batch is sent again."""
+    """Build the error for one failed attempt to send a batch. The batch may still be sent again."""
     if response.cause is not None:
         return response.cause
     partition = format_partition(*batch.topic_partition)
@@ -58,7 +58,7 @@ def build_attempt_error(batch: ProducerBatch, response: PartitionResponse) -> Ka
 
 
 def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure: Fail) -> KafkaSinkError:
-    """Build the error for a batch that will not be sent again after its last attempt got this response."""
+    """Build the error for a batch that has failed after an attempt with this response, and is not sent again."""
     error = build_attempt_error(batch, response)
     if failure.timed_out:
         return build_timeout_error(batch, error, possibly_stored=failure.in_doubt)
@@ -76,13 +76,13 @@ def build_final_error(batch: ProducerBatch, response: PartitionResponse, failure
 def find_timeout_cause(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
     """Return the reason why a batch was not acknowledged before its timeout, or None if the reason is unknown.
 
-    The reason is the first of these errors that exists: the topic's error, the leader's authentication or connection
-    error, and the error of the last attempt to send the batch. If none exists and the batch was never sent, the reason
-    is that connections have failed or that the partition has no leader.
+    The reason is the first of these that exists: the topic's error, the leader's authentication or connection error,
+    and the error of the last attempt to send the batch. If none of them exists and the batch was never sent, the reason
+    may be that connections have failed or that the partition has no leader.
     """
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
-    # The current state of the topic and its leader explains a timeout better than the error of the last attempt.
+    # A current problem of the topic or its leader explains a timeout better than the error of the last attempt.
     current_error = (
         metadata.topic_error(topic)
         or _build_authentication_error(leader, client)
@@ -120,7 +120,7 @@ def _build_connection_error(leader: Node | None, metadata: Metadata) -> KafkaSin
 
 
 def _add_disconnect_remedy(error: Exception | None) -> Exception | None:
-    """Return an error with a remedy if an attempt got no response. Return other errors unchanged."""
+    """Return the error of a lost connection with a remedy added, and any other error unchanged."""
     if not isinstance(error, DisconnectedError):
         return error
     remedy = "Check the log and the load of that broker, or increase delivery.timeout.ms."
@@ -147,9 +147,9 @@ def build_timeout_error(batch: ProducerBatch, cause: Exception | None, *, possib
 
 
 def build_abandoned_error(batch: ProducerBatch, cause: Exception | None) -> KafkaSinkError:
-    """Build the error for a batch that cannot keep its sequence, and that may already be stored under it.
+    """Build the error for a batch that cannot be sent again, because it needs a new sequence but may be stored.
 
-    Under a new sequence, the batch could be stored twice (rule 3 of idempotence.py).
+    Under a new sequence, it could be stored twice (rule 3 of idempotence.py).
     """
     partition = format_partition(*batch.topic_partition)
     message = (
@@ -180,7 +180,7 @@ def mark_possibly_stored(error: KafkaSinkError) -> KafkaSinkError:
 def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> RecordErrors:
     """Build the errors of the records that the broker rejected individually, and one for the batch's other records.
 
-    Record indices outside of the batch are ignored. Only a faulty broker sends them.
+    Record indices that are outside of the batch, which only a faulty broker sends, are ignored.
     """
     messages_by_index = {
         index: message for index, message in response.record_error_messages.items() if 0 <= index < batch.record_count
@@ -204,7 +204,7 @@ def build_record_errors(batch: ProducerBatch, response: PartitionResponse) -> Re
 
 
 def _to_sentence(error: Exception | None) -> str:
-    """Return an error's message without its destination. It ends in a period."""
+    """Return an error's message, without the destination, and with a period at its end."""
     message = error.reason if isinstance(error, KafkaSinkError) else str(error)
     return message if message.endswith(".") else f"{message}."
 

@@ -1,10 +1,10 @@
 """Idempotence: the producer identity, the sequences of each partition, and the decision whether a batch may be sent.
 
-For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a new batch only
-if the batch's base sequence follows the last sequence. If it receives one of the remembered batches again, it responds
-as if it had just stored that batch. A broker that knows nothing about the producer accepts any sequence, because it has
-no last sequence to compare it with. From Kafka 4.5, such a broker accepts only the sequence 0 if its log has never held
-a record (KAFKA-15591). All rules below follow from these facts.
+All rules below follow from what brokers do. For each producer id and partition, a broker remembers the epoch and the
+last five batches. It accepts a new batch only if the batch's base sequence follows the last sequence. If it receives
+one of the remembered batches again, it responds as if it had just stored that batch. A broker that knows nothing about
+the producer has no last sequence to compare with, so it accepts any sequence. From Kafka 4.5, it accepts only the
+sequence 0 if its log has never held a record (KAFKA-15591).
 
 `admit` is called for every batch (see partition_queues.AdmitBatch). It admits a batch if all of these conditions hold:
 
@@ -20,19 +20,21 @@ a record (KAFKA-15591). All rules below follow from these facts.
     if it is new, its partition is PROBING or PIPELINED, and no   no gap, no batch in doubt, no previous epoch in flight
       pending batch waits for a retry
 
-partition_states.py describes the states of a partition and defines the terms gap, unresolved and pending. A batch is in
-doubt if a broker may have stored it although the producer received no acknowledgement.
+A batch is in doubt if a broker may have stored it although the producer received no acknowledgement.
+partition_states.py describes the states of a partition and defines the terms gap, unresolved and pending.
 
-Batches get new sequences only in `_restart_sequences` (rule 3). At that point, every broker that responded has rejected
-them, and no earlier batch is in flight. The exception is a batch behind the gap whose response was lost. A broker that
-knows the producer has rejected this batch as well, but a broker that has forgotten the producer (because its records
-were deleted or too old) has accepted it. So the batch is abandoned: the sender fails it with an error that says that
-the batch may be stored. In a transaction, batches never get new sequences. All batches behind a gap are abandoned, and
-the transaction is aborted. The next transaction then has a new epoch.
+Batches get new sequences only in `_restart_sequences` (rule 3). By then, none of the partition's requests is in flight,
+and a broker that has responded about one of these batches has rejected it. This leaves the batches behind the gap whose
+response was lost. A broker that knows the producer has rejected such a batch, too. But a broker that has forgotten the
+producer, because its records were deleted or too old, has accepted it. So the batch is abandoned: the sender fails it
+with an error that says that it may be stored.
+
+In a transaction, batches never get new sequences. All batches behind a gap are abandoned, and the transaction is
+aborted. The next transaction then has a new epoch.
 
 A partition's state is keyed by topic name and kept for the producer's lifetime, regardless of what the metadata says
-about the topic (rule 4). If the topic was deleted and recreated, its new log knows nothing about the producer. Before
-Kafka 4.5, the broker accepts the next sequences. Later brokers reject them, and then the sequences restart under a new
+about the topic (rule 4). If the topic is deleted and recreated, its new log knows nothing about the producer. Before
+Kafka 4.5, the broker accepts the next sequences. Later brokers reject them, and the sequences then restart under a new
 epoch.
 
 Sender thread only.
@@ -65,20 +67,20 @@ _PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 """The phases of a partition in which new batches may get sequences."""
 
 
-# --- rules 1 to 3; the first two functions are only called while the partition has requests in flight
+# --- rules 1 to 3; can_pipeline and can_send_to are only called while the partition has requests in flight
 
 
 def can_pipeline(partition_state: PartitionState, connection: ConnectionIdentity | None) -> bool:
-    """Return whether a request may be sent while requests to the same partition are in flight.
+    """Return whether one more request may be sent while other requests of the same partition are in flight.
 
-    Rule 1: a request on the same connection must have succeeded under the current epoch. Otherwise, the broker may know
-    nothing about the producer. It could then reject the first batch and accept the second one.
+    Rule 1: a request on the same connection must have succeeded under the current epoch. Otherwise, the broker might
+    know nothing about the producer, and could reject the first batch but accept the second one.
     """
     return partition_state.phase is PIPELINED and partition_state.confirmed_connection is connection
 
 
 def can_send_to(partition_state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
-    """Return whether one more of the partition's requests may be sent to a leader.
+    """Return whether one more request of the partition may be sent to this leader.
 
     Rule 2: a partition has at most `max_in_flight` requests in flight, and all of them are to the same broker.
     """
@@ -101,7 +103,7 @@ def can_restart_sequences(partition_state: PartitionState) -> bool:
 def is_possibly_stored(partition_state: PartitionState, batch: ProducerBatch) -> bool:
     """Return whether a broker may have stored a batch, because a response was lost or left the outcome open.
 
-    Rule 3: such a batch must not get a new sequence.
+    Rule 3: such a batch must not get a new sequence, because it could then be stored twice.
     """
     return batch in partition_state.in_doubt_batches
 
@@ -137,9 +139,9 @@ class Idempotence:
 
         `enabled`: the producer's enable.idempotence.
         `max_in_flight`: the maximum number of requests in flight for each partition (rule 2).
-        `get_connection_identity`: returns the object that identifies the current connection to a node, or None if the
-        node is not connected.
-        `transactions`: the state of the transactional producer; None if the producer has no transactional.id.
+        `get_connection_identity`: returns an object that identifies the current connection to a node; None if the node
+        is not connected.
+        `transactions`: the transaction manager; None if the producer has no transactional.id.
         """
         self.enabled = enabled
         self._transactions = transactions
@@ -160,8 +162,8 @@ class Idempotence:
     def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Set the identity that a broker has assigned.
 
-        Partitions that are waiting for the identity restart their sequences now. Every other partition restarts its
-        sequences with its next new batch, once all batches of the previous identity have ended.
+        Partitions that are waiting for the identity restart their sequences now. Any other partition first finishes all
+        batches of the previous identity, and restarts its sequences with its next new batch.
         """
         self.id_and_epoch = id_and_epoch
         for partition_state in self._partitions.values():
@@ -169,7 +171,7 @@ class Idempotence:
                 self._restart_sequences(partition_state)
 
     def _bump_epoch(self) -> None:
-        """Increment the epoch locally, without a request (KIP-360). After the last epoch, a new id is needed."""
+        """Increment the epoch locally, without a request (KIP-360). After the last epoch, reset the identity."""
         producer_id, epoch = self.id_and_epoch
         self.id_and_epoch = ProducerIdAndEpoch(producer_id, epoch + 1) if epoch < MAX_EPOCH else NO_PRODUCER_ID
 
@@ -178,7 +180,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now_ms: float) -> bool:
         """Return whether a batch, the oldest in its partition's queue, may be sent now. If so, count it as in flight.
 
-        A new batch that may be sent also gets its sequence. `now_ms` is unused, but part of the `AdmitBatch` signature.
+        A new batch then also gets its sequence. `now_ms` is not used, but is part of the `AdmitBatch` signature.
         """
         partition_state = self._partitions[batch.topic_partition]
         if partition_state.in_flight_batches and not can_send_to(partition_state, leader_id, self._max_in_flight):
@@ -187,8 +189,8 @@ class Idempotence:
             batch.topic_partition, is_retry=batch.has_sequence
         ):
             return False
-        # Check the sequence last, because this assigns a sequence to a new batch, and the broker then expects the batch
-        # next: after that, no other check may hold it back.
+        # Check the sequence last, because this gives a new batch its sequence. From then on, the broker needs this
+        # batch before any other, so no further check may hold it back.
         if self.enabled and not self._admit_sequence(partition_state, batch, self.get_connection_identity(leader_id)):
             return False
         partition_state.in_flight_batches[batch] = leader_id
@@ -204,7 +206,7 @@ class Idempotence:
         """
         if partition_state.in_flight_batches and not can_pipeline(partition_state, connection):
             return False
-        # Rule 1 applies to each connection anew: the broker behind a new one may know nothing about the producer.
+        # Rule 1 starts over with each connection, because the broker behind it may know nothing about the producer.
         if partition_state.phase is PIPELINED and partition_state.confirmed_connection is not connection:
             partition_state.transition_to(PROBING)
         if batch.base_sequence < 0:  # has_sequence, without a call
@@ -243,10 +245,10 @@ class Idempotence:
     def handle_failed_attempt(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch's request has ended without success.
 
-        `in_doubt`: whether a broker may have stored the batch nevertheless.
-
-        The caller must then call the method for what happens to the batch: handle_retry, handle_split,
+        The caller must then call the method for what happens to the batch next: handle_retry, handle_split,
         handle_failed_batch, or handle_late_failure if the batch had already failed.
+
+        `in_doubt`: whether a broker may have stored the batch nevertheless.
         """
         partition_state = self._partitions[batch.topic_partition]
         partition_state.in_flight_batches.pop(batch, None)
@@ -255,7 +257,7 @@ class Idempotence:
             partition_state.in_doubt_batches |= {batch}
 
     def handle_stored_batch(self, batch: ProducerBatch, connection: ConnectionIdentity | None) -> None:
-        """Record that a broker has stored a batch. The batch may already have failed because it expired in flight.
+        """Record that a broker has stored a batch. The batch may already have failed, because it expired in flight.
 
         `connection`: the current connection to the node that has responded; None if the connection was closed.
         """
@@ -268,11 +270,11 @@ class Idempotence:
         if partition_state.phase is PIPELINED:
             return
         if partition_state.phase is not PROBING:
-            # The batch may have been the last one that the phase was waiting for: the last in flight, or the last
-            # pending one before the gap.
+            # This may be the batch for which the phase was waiting: the last one in flight, or the last pending one
+            # before the gap.
             self._update_phase(partition_state)
         elif not partition_state.pending_batches and connection is not None:
-            # The broker now knows the producer, so it checks the sequences of all further batches (rule 1).
+            # Rule 1 is satisfied: the broker now knows the producer, so it checks the sequences of all further batches.
             partition_state.confirm_pipelining(connection)
 
     def handle_retry(self, batch: ProducerBatch, *, needs_new_sequence: bool) -> None:
@@ -297,7 +299,7 @@ class Idempotence:
     def handle_failed_batch(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a batch has failed and will not be sent again.
 
-        `in_doubt`: whether a broker may have stored the batch, or may still store it because its request is in flight.
+        `in_doubt`: whether a broker may have stored the batch, or may yet store it because its request is in flight.
         """
         partition_state = self._partitions[batch.topic_partition]
         was_pending = batch in partition_state.pending_batches
@@ -308,7 +310,7 @@ class Idempotence:
         self._update_phase(partition_state)
 
     def handle_late_failure(self, batch: ProducerBatch) -> None:
-        """Record that a batch's request has ended without success after the batch had already failed."""
+        """Record that a request has ended without success for a batch that had already failed."""
         partition_state = self._partitions[batch.topic_partition]
         partition_state.remove_pending(batch)
         if self.enabled:
@@ -322,7 +324,7 @@ class Idempotence:
             partition_state.in_flight_batches.clear()
 
     def take_abandoned_batches(self) -> list[ProducerBatch]:
-        """Return the batches that may be stored but cannot keep their sequences, each only once.
+        """Return the batches that can neither keep their sequences nor get new ones. Each batch is returned only once.
 
         The caller must fail them.
         """
@@ -334,9 +336,9 @@ class Idempotence:
         return is_possibly_stored(self._partitions[batch.topic_partition], batch)
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Return whether the broker should already have all of the partition's records before this batch."""
+        """Return whether all of the partition's records before this batch should already be on the broker."""
         partition_state = self._partitions[batch.topic_partition]
-        # Behind a gap in a transaction, the broker is expected to be missing records.
+        # Behind a gap in a transaction, it is expected that records are missing on the broker.
         return partition_state.is_head(batch) and not (
             partition_state.is_transactional and partition_state.gap_start is not None
         )
@@ -353,7 +355,7 @@ class Idempotence:
 
     def _update_phase(self, partition_state: PartitionState) -> None:
         """Move a partition to its next phase after a batch has failed or a request has ended."""
-        # Resolve the sequences first: doing so may reveal a gap, and then the sequences must restart.
+        # Resolve the sequences first, because that may reveal a gap, and then the sequences must restart.
         has_unfinished_batches = bool(partition_state.pending_batches or partition_state.in_flight_batches)
         if partition_state.has_unresolved_sequence and not has_unfinished_batches:
             partition_state.resolve_sequences()
@@ -369,8 +371,9 @@ class Idempotence:
     def _restart_sequences(self, partition_state: PartitionState) -> None:
         """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
-        If the new epoch is not known yet, or if a transaction must end first, the partition only moves to the phase
-        AWAITING_EPOCH. `set_producer_id_and_epoch` then restarts its sequences.
+        If a broker must first assign a producer id, the partition only moves to the phase AWAITING_EPOCH. If the
+        transaction must first end, the partition also abandons all of its pending batches (`_await_transaction_end`).
+        In both cases, `set_producer_id_and_epoch` restarts its sequences later.
         """
         if partition_state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:

@@ -1,9 +1,9 @@
-"""Decide whether a batch is done, retried, split or failed after an attempt to send it, in a pure function.
+"""Decides what to do with a batch after an attempt to send it, in a pure function.
 
     decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 
-An attempt is one request with the batch, and its response. A failed attempt leaves the batch in one of two conditions.
-Do not confuse them: a batch in doubt that is sent under a new sequence may be stored twice.
+An attempt is one request with the batch, and its response. There are two kinds of failed attempts, and it is important
+not to confuse them: a batch in doubt that is sent under a new sequence may be stored twice.
 
     rejected    the broker has reported that it did not store the batch. The batch may be sent again, even under a new
                 sequence
@@ -11,8 +11,8 @@ Do not confuse them: a batch in doubt that is sent under a new sequence may be s
                 unknown). It may be sent again only under the same sequence
 
 A batch is the head of its partition if none of the partition's earlier batches is in flight or waiting for a retry. For
-all other batches, OUT_OF_ORDER_SEQUENCE_NUMBER is expected, because the records that the broker is missing are in
-flight or waiting for a retry.
+any other batch, OUT_OF_ORDER_SEQUENCE_NUMBER is expected, because the records that the broker is missing are in flight
+or waiting for a retry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class BatchFacts(NamedTuple):
-    """The facts about a batch on which the outcome of an attempt depends, in addition to the response."""
+    """The facts about a batch that, together with the response, determine the outcome of an attempt."""
 
     record_count: int
     failed_attempts: int
@@ -36,11 +36,11 @@ class BatchFacts(NamedTuple):
     has_sequence: bool
     """Whether the batch has a sequence, as all batches do unless idempotence is disabled."""
     is_head: bool
-    """Whether the batch is the head of its partition (see the top of this file)."""
+    """Whether the batch is the head of its partition (see the module's docstring)."""
     is_in_doubt: bool
     """Whether a broker may have stored the batch in this attempt or an earlier one."""
     is_transactional: bool = False
-    """Whether the batch belongs to a transaction. Only brokers, not the producer, can then change the epoch."""
+    """Whether the batch belongs to a transaction, in which only brokers, not the producer, can change the epoch."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Done:
     """The broker has stored the batch."""
 
     duplicate: bool = False
-    """Whether the batch was stored in an earlier attempt whose response was lost. Its offset is then unknown."""
+    """Whether the batch was stored by an earlier attempt whose response was lost, so that its offset is unknown."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Fail:
     has_used_up_retries: bool = False
     """Whether the batch would be sent again if it had any retries left."""
     in_doubt: bool = False
-    """Whether a broker may have stored the records although they are reported as failed."""
+    """Whether a broker may have stored the records although they are about to be reported as failed."""
     fatal: bool = False
     """Whether the error ends the producer."""
 
@@ -85,7 +85,7 @@ class Fail:
 Outcome = Done | Retry | Split | Fail
 
 SUCCESS_OUTCOMES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
-"""Outcomes for the error codes that confirm that the batch is stored. They do not depend on any other facts."""
+"""Outcomes by error code, for the codes that confirm that the batch is stored. No other facts matter for these."""
 
 
 def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
@@ -102,7 +102,7 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
     # A single record cannot be split, and an expired batch gets no further attempts.
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.is_expired:
         return Split()
-    # Decide sequence errors first, because the error code alone does not determine their outcome.
+    # Sequence errors come first, because the error code alone does not determine their outcome.
     outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.has_sequence else None
     if outcome is None and error.retriable:
         outcome = Retry(should_refresh_metadata=error.requires_metadata_refresh)
@@ -110,7 +110,7 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
         return Fail(in_doubt=facts.is_in_doubt)
     if not isinstance(outcome, Retry):
         return outcome
-    # The batch may be sent again, unless its time or its retries are used up.
+    # The batch is sent again, unless its time or its retries are used up.
     failure = Fail(should_refresh_metadata=outcome.should_refresh_metadata, in_doubt=facts.is_in_doubt)
     if facts.is_expired:
         return replace(failure, timed_out=True)
@@ -122,14 +122,14 @@ def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> 
 def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) -> Outcome | None:
     """Return the outcome for the two error codes about sequences, or None for any other code.
 
-    The outcome may be a Retry even if the batch's time or retries are used up. The caller checks these limits.
+    The outcome may be a Retry even if the batch's time or retries are used up. The caller must check these limits.
     """
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _decide_restart(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
-        # The broker has forgotten this producer, because it has deleted all of the producer's records. If no earlier
-        # batch is on its way, the sequences must restart. Brokers before 1.1 do not report the log's start offset, and
-        # then it is unknown whether records were deleted, so the batch is retried as it is.
+        # The broker has forgotten this producer, because it has deleted all of the producer's records. The sequences
+        # must restart, unless an earlier batch is on its way. Brokers before 1.1 do not report the start offset of the
+        # log, so we cannot tell whether records were deleted, and the batch is retried as it is.
         return Retry() if log_start_offset == -1 or not facts.is_head else _decide_restart(facts)
     return None
 
@@ -137,9 +137,9 @@ def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) 
 def _decide_restart(facts: BatchFacts) -> Outcome:
     """Return the outcome for a partition's oldest batch if the broker will never accept the batch's sequence.
 
-    The batch gets a new sequence as the first batch of a new epoch. If the batch may already be stored, it fails
-    instead, because it could be stored twice under a new sequence. In a transaction, the batch fails as well, because
-    the transaction must be aborted before there is a new epoch.
+    Normally, the batch becomes the first batch of a new epoch, with a new sequence. If it may already be stored, it
+    fails instead, because it could be stored twice under a new sequence. In a transaction, it fails in any case,
+    because the transaction must be aborted before there can be a new epoch.
     """
     if facts.is_transactional:
         return Fail(in_doubt=facts.is_in_doubt)

@@ -1,5 +1,6 @@
-"""PartitionState: a topic-partition's state machine in an idempotent producer, and its invariants.
+"""PartitionState: the state machine of one topic-partition in an idempotent producer, and its invariants.
 
+It determines which batches may be sent. A batch is pending if it has a sequence and is neither acknowledged nor failed.
 The states are the members of `Phase`:
 
     phase            batches that may be sent              left when
@@ -13,20 +14,19 @@ The states are the members of `Phase`:
     AWAITING_EPOCH   none                                  a broker has assigned a producer id, or the transaction has
                                                            ended -> PROBING
 
-A pending batch has a sequence and is neither acknowledged nor failed. A partition is PROBING at first, after it has
-recovered from a failure, and after each change of the connection, leader or epoch. While a partition is PROBING, only
-one of its requests at a time is in flight, until a request has succeeded.
+A partition is PROBING at first, after it has recovered from a failure, and after each change of the connection, the
+leader or the epoch. It then has only one request in flight at a time, until a request has succeeded.
 
 Records can be missing from the log for two reasons:
 
-- Gap: every broker has rejected a sequence, either permanently or under the current epoch. The gap begins with the
-  first such sequence. Brokers reject all sequences after it.
-- Unresolved sequence: a batch has failed although it is in doubt, so a broker may have stored it. If a later batch is
-  stored, the failed batch was stored, too. Otherwise its sequences are missing, which is also a gap.
+- Gap: brokers will never store a certain sequence, because its records were permanently rejected, or were rejected
+  under the current epoch. The gap begins with the first such sequence, and brokers reject all sequences after it.
+- Unresolved sequence: a batch has failed although a broker may have stored it. If a later batch is stored, the failed
+  batch was stored, too. Otherwise its sequences count as missing, which is also a gap.
 
-If there is a gap, the pending batches before it are completed first. The batches behind it then get sequences from 0
-under the next epoch (KIP-360). By then, all of them were rejected, and none of the partition's requests is in flight. A
-batch behind the gap that may be stored is not sent again (see idempotence.py).
+If there is a gap, the pending batches before it are completed first. Then the batches behind it get new sequences,
+which begin at 0 under the next epoch (KIP-360). By then, all of them were rejected, and none of the partition's
+requests is in flight. A batch behind the gap that may be stored is not sent again (see idempotence.py).
 
 Sender thread only.
 """
@@ -45,11 +45,11 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.sequences import is_after
 
 ConnectionIdentity = NodeApiVersions
-"""Identifies a connection to a node: each new connection has its own NodeApiVersions object. Compare with `is`."""
+"""Identifies a connection to a node, because each connection has its own NodeApiVersions object. Compare with `is`."""
 
 
 class Phase(Enum):
-    """Which batches of a topic-partition may be sent (see the table in the module's docstring)."""
+    """State of a topic-partition, which determines the batches that may be sent (see the module's docstring)."""
 
     PROBING = "probing"
     PIPELINED = "pipelined"
@@ -70,7 +70,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 class PartitionState:
-    """One topic-partition's pending and in-flight batches, and its sequences.
+    """The phase, the pending and in-flight batches, and the sequences of one topic-partition.
 
     Attributes that are declared without a value are set before they are first read.
     """
@@ -95,21 +95,21 @@ class PartitionState:
         self.topic_partition = topic_partition
         self.is_transactional = is_transactional
         self.in_flight_batches: dict[ProducerBatch, int] = {}
-        """Maps the batch of each request in flight to the id of the node that the request was sent to. The batch may
-        have failed in the meantime."""
+        """The batches that are part of a request in flight, each with the id of the node that the request was sent to.
+        A batch may have failed in the meantime."""
         self.in_flight_node_id = -1
-        """The node that all requests in flight were sent to."""
+        """The id of the node that all requests in flight were sent to."""
         self.phase = PROBING
         self.confirmed_connection: ConnectionIdentity | None
         """The connection on which a request has succeeded. Set by `confirm_pipelining`; valid only while PIPELINED."""
         self.pending_batches: list[ProducerBatch] = []
-        """The pending batches, in sequence order."""
+        """The batches that have a sequence and are neither acknowledged nor failed, in sequence order."""
         self.in_doubt_batches = _NO_BATCHES
-        """Batches that may be stored, but are neither acknowledged nor failed."""
+        """The batches that may be stored, but are neither acknowledged nor failed."""
         self.gap_start: int | None = None
         """The first sequence that no broker will ever store; None if there is no gap."""
         self.has_unresolved_sequence = False
-        """Whether a batch has failed without it being known whether it was stored.
+        """Whether a batch has failed that may be stored nevertheless.
 
         Reset by `resolve_sequences` and `start_sequences`.
         """
@@ -118,7 +118,7 @@ class PartitionState:
         self.next_sequence: int
         """The sequence of the next new batch; set by `start_sequences`."""
         self.last_acked_sequence: int
-        """The last sequence that is stored; -1 until a batch is acknowledged. Set by `start_sequences`."""
+        """The last sequence that was acknowledged; -1 until a batch is acknowledged. Set by `start_sequences`."""
 
     def __repr__(self) -> str:
         return (
@@ -127,7 +127,7 @@ class PartitionState:
         )
 
     def transition_to(self, phase: Phase) -> None:
-        """Change the phase. Do nothing if it is already `phase`.
+        """Change the phase. Do nothing if the partition is already in this phase.
 
         Raise IllegalStateError if TRANSITIONS does not allow the change.
         """
@@ -138,9 +138,9 @@ class PartitionState:
         self.phase = phase
 
     def confirm_pipelining(self, connection: ConnectionIdentity) -> None:
-        """Allow several requests in flight: one has succeeded on this connection, and no batch is pending.
+        """Allow several requests in flight from now on. PROBING -> PIPELINED.
 
-        PROBING -> PIPELINED.
+        Call this when a request has succeeded on this connection and no batch is pending.
         """
         self.transition_to(PIPELINED)
         self.confirmed_connection = connection
@@ -148,7 +148,7 @@ class PartitionState:
     def start_sequences(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Start the sequences at 0, and give new sequences to the pending batches. The phase becomes PROBING.
 
-        `id_and_epoch`: a producer identity that the partition's leader has not seen before.
+        `id_and_epoch`: a producer identity under which the partition has not had any sequences yet.
         """
         self.transition_to(PROBING)
         self.id_and_epoch = id_and_epoch
@@ -189,7 +189,7 @@ class PartitionState:
     def record_failure(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """Record that a pending batch has failed.
 
-        `in_doubt`: whether a broker may have stored the batch. Its sequence is then unresolved. Otherwise the sequence
+        `in_doubt`: whether a broker may have stored the batch. If so, its sequence is unresolved. If not, its sequence
         is part of a gap.
         """
         if in_doubt:
@@ -198,14 +198,15 @@ class PartitionState:
             self.extend_gap(batch.base_sequence)
 
     def extend_gap(self, sequence: int) -> None:
-        """Let the gap begin at `sequence`, which no broker will ever store, unless the gap begins earlier."""
+        """Record that no broker will ever store `sequence`. The gap begins there, unless it already begins earlier."""
         if self.gap_start is None or is_after(self.gap_start, sequence):
             self.gap_start = sequence
 
     def resolve_sequences(self) -> None:
-        """Decide whether the sequences of batches that failed in doubt are a gap. No batch may be pending or in flight.
+        """Decide whether the unresolved sequences are a gap. No batch may be pending or in flight.
 
-        If the last acknowledged batch is not the last batch that got a sequence, all sequences after it are missing.
+        They count as one unless a batch after them was acknowledged. The gap then begins after the last acknowledged
+        sequence.
         """
         self.has_unresolved_sequence = False
         first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)
@@ -223,7 +224,7 @@ class PartitionState:
 
 
 def find_violations(partition_state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
-    """Describe the violated invariants of a partition's state.
+    """Return descriptions of the invariants that a partition's state violates.
 
     Only tests call this: they check the state after every step.
 
@@ -240,7 +241,7 @@ def find_violations(partition_state: PartitionState, max_in_flight: int, *, idem
 
 
 def _check_any_phase(partition_state: PartitionState) -> dict[str, bool]:
-    """Return whether the invariants of all phases hold, keyed by the invariant's description."""
+    """Return the invariants that apply in every phase: for each description, whether the invariant holds."""
     pending_batches = partition_state.pending_batches
     return {
         "no pending batch is done": not any(batch.is_done for batch in pending_batches),

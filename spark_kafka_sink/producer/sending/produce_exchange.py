@@ -1,6 +1,7 @@
-"""Build the produce request for one broker's batches, and parse the response for each of these batches.
+"""Builds the produce request for one broker's batches, and parses the response for each of these batches.
 
-A request that ends without a response (the connection was lost, or acks=0) also gives each batch a PartitionResponse.
+If a request ends without a response (the connection was lost, or acks=0), each of its batches gets a PartitionResponse
+nevertheless.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 
 
 _MAX_BASE_OFFSET = 2**62
-"""Larger base offsets are invalid. No log has so many records, and the offsets of a batch must fit into 64 bits."""
+"""Base offsets from this number on are invalid. No log has so many records, and all offsets of a batch must fit into 64
+bits."""
 
 
 class SentBatches(NamedTuple):
-    """The batches of a produce request, and the metadata from which its topic ids were taken (KIP-516)."""
+    """The batches of a produce request, and the metadata that its topic ids come from (KIP-516)."""
 
     batches: dict[str, dict[int, ProducerBatch]]
     """The batches by topic and partition."""
     snapshot: ClusterSnapshot
 
     def topic_name(self, response: TopicProduceResponse) -> str:
-        """Return the topic name for a topic response, or an empty string if its topic id is unknown."""
+        """Return the name of the topic that a response is about, or an empty string if its topic id is unknown."""
         return response.name or self.snapshot.topic_name(response.topic_id) or ""
 
 
@@ -63,10 +65,10 @@ def build_produce_request(
 ) -> PreparedProduceRequest:
     """Build the produce request for the batches that one broker receives.
 
+    The versions with topic ids are allowed only if the ids of all topics in the request are known.
+
     `snapshot`: the metadata that contains the topic ids.
     `transaction`: the open transaction of the batches; None if the producer has no transactional.id.
-
-    The result allows versions with topic ids only if the ids of all topics in the request are known.
     """
     batches_by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
@@ -80,7 +82,7 @@ def build_produce_request(
         partition_data = [
             PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in topic_batches.items()
         ]
-        # Set both, because the version determines whether the request contains the name or the id.
+        # Set both the name and the id. The version, which is chosen later, determines which of them is sent.
         topic_data.append(TopicProduceData(name=topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=partition_data))
     message = ProduceRequest(
         transactional_id=None if transaction is None else transaction.transactional_id,
@@ -99,7 +101,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 class PartitionResponse(NamedTuple):
     """The response for one batch. If the broker sent no response, `code` and `cause` say how the request ended.
 
-    An offset of -1 is unknown. A `log_append_time` of -1 means that the records keep their own timestamps.
+    An offset of -1 means that it is unknown, and a `log_append_time` of -1 that the records keep their own timestamps.
     """
 
     code: int
@@ -118,8 +120,8 @@ def parse_partition_responses(
 ) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
     """Yield each batch of a request that has ended, with the response for that batch.
 
-    Batches for which the broker sent no response come last, with a PartitionResponse that says why. Partitions in the
-    response that were not in the request are ignored.
+    Batches for which the broker sent no response come last, with a PartitionResponse that says why. Partitions that are
+    in the response but were not in the request are ignored.
     """
     message = response.message
     batches_without_response = {topic: dict(batches) for topic, batches in sent_batches.batches.items()}
@@ -138,7 +140,7 @@ def parse_partition_responses(
 def parse_partition_response(response: PartitionProduceResponse) -> PartitionResponse:
     """Convert a broker's produce response for one partition.
 
-    Sanitize its error messages, and replace an invalid base offset with -1.
+    The error messages are sanitized, and an invalid base offset is replaced with -1.
     """
     record_error_messages = _NO_RECORD_MESSAGES
     if response.record_errors:
@@ -147,7 +149,7 @@ def parse_partition_response(response: PartitionProduceResponse) -> PartitionRes
         }
     base_offset = response.base_offset if response.base_offset < _MAX_BASE_OFFSET else -1
     error_message = sanitize(response.error_message) if response.error_message else ""
-    # Pass the fields by position: this runs once per batch, and keyword arguments would take twice as long.
+    # Pass the fields by position, because this runs once per batch, and keyword arguments would take twice as long.
     return PartitionResponse(
         response.error_code,
         base_offset,
@@ -169,9 +171,9 @@ def build_disconnect_response(reason: str) -> PartitionResponse:
 def build_missing_response(response: ClientResponse, acks: int) -> PartitionResponse:
     """Build the response for a batch for which the broker sent none.
 
-    `response`: the end of the batch's request.
-
     With acks=0, brokers never respond, so the batch counts as stored unless its request failed.
+
+    `response`: the result of the whole request.
     """
     if response.version_error is not None:
         return PartitionResponse(codes.UNSUPPORTED_VERSION, cause=response.version_error)

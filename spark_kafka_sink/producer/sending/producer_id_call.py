@@ -14,9 +14,9 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class ProducerIdCall(Call[InitProducerIdResponse]):
-    """Requests of the sender that obtain a producer id whenever one is needed (InitProducerId).
+    """The sender's request for a producer id (InitProducerId), which is sent whenever one is needed.
 
-    Unlike other calls, this call remains in the request engine (requests/engine.py) for the producer's lifetime.
+    Unlike other calls, this one stays in the request engine (requests/engine.py) for the producer's lifetime.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         `is_needed`: returns whether any records are waiting for a producer id.
         `set_producer_id_and_epoch`: called with each identity that a broker has assigned.
         `on_failure`: called with the error of a failed request, and the time of the failure.
-        `compute_backoff_ms`: returns the backoff after a failure, given the number of failures in a row before it.
+        `compute_backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it.
         """
         super().__init__([InitProducerId(transactional_id=None)])
         self._is_needed = is_needed
@@ -46,17 +46,17 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         """Make the request due if a producer id is needed, but not before its backoff has ended."""
         if self.in_flight_keys:
             return
-        # Save the due time before the key may be removed: the engine postpones the key after a retriable error, and
-        # this backoff must also apply if the producer id is not needed for a while.
+        # Keep the due time before the key is removed. After a retriable error, the engine postpones the key, and that
+        # backoff must still apply if the producer id is not needed for a while and then needed again.
         self._next_attempt_ms = self.due_ms_by_key.get(self._key, self._next_attempt_ms)
         self.due_ms_by_key = {self._key: self._next_attempt_ms} if self._is_needed() else {}
 
     def handle_result(
         self, request: Request[InitProducerIdResponse], key: str, response: InitProducerIdResponse, now_ms: float
     ) -> None:
-        """Pass on the assigned producer id and epoch.
+        """Pass the assigned producer id and epoch to the sender.
 
-        If the broker rejected the request, or returned a negative id or epoch, handle the response as a failure.
+        If the broker has rejected the request, or has returned a negative id or epoch, handle that as a failure.
         """
         classification = request.classify(response)
         if classification.verdict is not Verdict.DONE:

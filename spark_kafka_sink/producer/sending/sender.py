@@ -1,8 +1,8 @@
-"""Sender: sends the accumulator's batches to the brokers and passes the results to the futures, on a single thread.
+"""Sender: sends the accumulator's batches to the brokers and completes the futures of their records, on one thread.
 
 Each round of the loop (`run_once`) encodes rows that have lingered, fails batches that cannot be sent, sends batches
-that are ready, and handles responses. Within a round, expired batches fail before the accumulator is drained, so that
-none of them is sent.
+that are ready, and handles responses. Expired batches fail before the accumulator is drained, so that none of them is
+sent.
 
 Nothing that brokers or user callbacks do can break the loop. An unexpected exception in the sender itself ends the loop
 and fails all incomplete batches (`run`).
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # only loaded for producers with a transactional.id
 _log = logging.getLogger(__name__)
 
 _MAX_POLL_MS = 3_600_000.0
-"""Duration of a poll that no deadline or due time ends earlier. Any large number will do."""
+"""Duration of a poll if there is no deadline or due time at which it must end. Any large number will do."""
 
 
 class Sender:
@@ -82,16 +82,16 @@ class Sender:
         self._call_executor = call_executor
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._add_producer_id_or_transaction_call()
-        # Other threads set these flags without a lock, because `initiate_close` and `abandon` may be called while their
-        # thread holds any of the producer's locks.
+        # Other threads set these flags without a lock, because a thread may already hold any of the producer's locks
+        # when it calls `initiate_close` or `abandon`.
         self._is_closing = False
-        self._is_close_forced = False  # whether a close, now or later, does not wait for incomplete batches
+        self._is_close_forced = False  # whether the current or a later close does not wait for incomplete batches
         self._is_abandoned = False  # whether the producer ended without close()
         self.fatal_error: KafkaSinkError | None = None
         """The error that ends the producer; None while there is none.
 
-        Other threads set it in handle_interrupted_append, without a lock. If two threads set an error at the same time,
-        either error may remain.
+        Other threads set it without a lock, in handle_interrupted_append. If two threads set an error at the same time,
+        either of the errors may remain.
         """
 
     # --- start and end
@@ -99,12 +99,12 @@ class Sender:
     def initiate_close(self, *, force: bool) -> None:
         """Make the sender end once every batch is acknowledged or has failed. Thread-safe.
 
-        `force`: whether to end immediately instead, and fail the incomplete batches.
-
-        A signal handler may call this while its thread holds any of the producer's locks. So this method takes no lock;
+        A signal handler may call this while its thread holds any of the producer's locks. So this method takes no lock:
         it only sets flags and wakes the sender.
+
+        `force`: whether to end immediately instead, and fail the incomplete batches.
         """
-        if force:  # otherwise leave the flag alone, because another thread may be setting it
+        if force:  # otherwise do not write the flag, because another thread may be setting it
             self._is_close_forced = True
         self._is_closing = True
         self.client.wakeup()
@@ -112,16 +112,18 @@ class Sender:
     def handle_interrupted_append(self, call_name: str, cause: BaseException) -> None:
         """End the producer because a call was interrupted while it was appending records. Thread-safe.
 
-        The call has left the producer in an unknown state. All records that were not sent fail, and close() does not
-        wait for responses to the others.
+        The interrupted call may have left the producer in an inconsistent state. All records that were not sent fail,
+        and close() does not wait for responses about the others.
 
         `call_name`: the interrupted method, for the error message.
-        `cause`: the interrupt, usually a KeyboardInterrupt.
+        `cause`: the exception that interrupted it, usually a KeyboardInterrupt.
         """
         error = DeliveryError(
             f"{call_name} was interrupted by {type(cause).__name__} while it appended records, so this producer "
             "cannot continue. Create a new KafkaProducer, and send the failed records again."
         )
+        # These need no lock: the flag is never reset, and if two threads set an error at the same time, either may
+        # remain.
         self._is_close_forced = True
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
@@ -135,10 +137,10 @@ class Sender:
         delivered, or fail after delivery.timeout.ms. A transactional producer's records are not delivered, because no
         call can commit their transaction anymore.
 
-        `force`: whether to end immediately instead, and fail the incomplete batches.
-
         The garbage collector may call this on any thread, between any two bytecodes, while that thread holds any of the
-        producer's locks. So this method takes no lock; it only sets flags and wakes the sender.
+        producer's locks. So this method takes no lock: it only sets flags and wakes the sender.
+
+        `force`: whether to end immediately instead, and fail the incomplete batches.
         """
         self._is_abandoned = True
         self.initiate_close(force=force or self._transactions is not None)
@@ -149,7 +151,8 @@ class Sender:
             while not self.is_finished:
                 self.run_once(self._system.now())
         except BaseException as error:
-            # Catch every error, so that the records fail with its cause and not as if the producer had been closed.
+            # Catch every error, so that the records fail with it as the cause. Otherwise their error would say that the
+            # producer was closed.
             self.fatal_error = DeliveryError(f"The producer's sender thread has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
@@ -160,7 +163,7 @@ class Sender:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the loop must end: the producer is closing, and does not wait for any more acknowledgements."""
+        """Whether the loop must end, because the producer is closing and waits for no more acknowledgements."""
         return self._is_closing and (self._is_close_forced or not self.has_incomplete_rows)
 
     @property
@@ -171,34 +174,36 @@ class Sender:
     def shut_down(self) -> None:
         """Fail all incomplete batches, end all calls that wait for the sender, and close the connections.
 
-        All of buffer.memory is released, except the memory reserved by an interrupted append.
+        Afterwards, no memory of the buffer pool is reserved, except by an append that was interrupted.
         """
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
-        # The order of the steps matters. First reject new records, so that none is added after the batches have failed.
+        # The order of these steps matters. First reject new records, so that none is added after the batches have
+        # failed.
         self._stop_accepting_records()
         now_ms = self._system.now()
         self._call_executor.fail(error)
-        # Fail a pending commit before the batches. Otherwise a failed batch would fail the commit, with an error that
-        # asks the caller to abort the transaction.
+        # Fail a pending commit before the batches. Otherwise the first failed batch would fail it, with an error that
+        # asks the caller to abort the transaction, which is no longer possible.
         if self._transactions is not None:
             self._transactions.close(error)
-        # Fail the stored batches before all later ones, so that the futures of a partition fail in order.
+        # Fail stored batches before batches that were sent later, so that the futures of a partition fail in order.
         self._deliveries.fail_stored_batches(error)
-        # Fail the other batches while their requests still count as in flight: their errors must say that the records
-        # may be stored.
+        # Fail the other batches while their requests still count as in flight, because only then do their errors say
+        # that the records may be stored.
         self._deliveries.fail_batches(self.accumulator.abort_incomplete_batches(error), error, now_ms)
         self._fail_unencoded_batches(now_ms)
-        # End the requests only after closing the connections: until then, a socket may read the bytes of the batches.
+        # End the requests only after the connections are closed. Until then, a socket may read the bytes of the
+        # batches.
         self.client.close()
         self.idempotence.end_in_flight_requests()
-        # Complete the flushes last, so that no flush() returns before all batches were removed.
+        # Complete the flushes last, so that no flush() returns before all batches are removed.
         self.accumulator.complete_flushes()
         self._log_unobserved_failures()
 
     def _log_unobserved_failures(self) -> None:
-        """Log how many records failed after the producer was abandoned, because nobody may read their futures."""
+        """Log how many records failed after the producer was abandoned, because nobody may see their futures."""
         failures = self._deliveries.unobserved_failures
         if failures is not None:
             _log.warning(
@@ -222,17 +227,17 @@ class Sender:
         self._fail_unsent_batches_after_fatal_error(now_ms)
         self._fail_batches_dropped_by_transaction(now_ms)
         ready_check = self.accumulator.fill_and_find_ready_nodes(snapshot, now_ms)
-        # Fail these batches after filling, which finds the rows that cannot be encoded, and before draining. Fail the
-        # abandoned batches last: if one of the other batches fails, later batches may have to be abandoned.
+        # Fail these batches after the fill, which finds the rows that cannot be encoded, and before the drain.
+        # Abandoned batches come last, because the failure of another batch may force later batches to be abandoned.
         self._fail_unencoded_batches(now_ms)
         self._fail_expired_batches(now_ms)
         self._fail_abandoned_batches(now_ms)
         self._request_leaders(ready_check.unknown_leader_topics, now_ms)
         request_delay_ms = _MAX_POLL_MS
         if self._transactions is not None:
-            # Send requests about the transaction before draining. Otherwise batches of other partitions would use up
-            # the free request slots of the coordinator's connection, and a new partition could only be added to the
-            # transaction once all of them were sent.
+            # Send requests about the transaction before the drain. Otherwise, batches of other partitions could use up
+            # the free request slots on the connection to the coordinator, and a new partition could be added to the
+            # transaction only after all of them were sent.
             request_delay_ms = self._send_due_requests(now_ms)
         node_ids, node_delay_ms = self._connect_and_find_available_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
@@ -241,8 +246,9 @@ class Sender:
         for node_id, batches in batches_by_node.items():
             self._send_produce_request(node_id, batches, snapshot, now_ms)
         request_delay_ms = min(request_delay_ms, self._send_due_requests(now_ms))
-        # Read the due time again, because `ready_check` is stale: each batch that expired or was drained has exposed
-        # the next batch of its queue, which may be backing off. Other queues may have become ready just after `now_ms`.
+        # Read the due time again, because the one in `ready_check` is stale. When a batch expires or is drained, the
+        # next batch of its queue becomes the head, and may be backing off. Other queues may have become ready just
+        # after `now_ms`.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
         timeout_ms = min(
             request_delay_ms,
@@ -273,6 +279,7 @@ class Sender:
             try:
                 self.metadata.raise_if_fatal()
             except KafkaSinkError as metadata_error:
+                # Without its traceback, the error does not keep the frames of this call alive.
                 error = metadata_error.with_traceback(None)
                 if self._transactions is not None:
                     self._transactions.transition_to_fatal_error(error)
@@ -301,7 +308,7 @@ class Sender:
     def _add_producer_id_or_transaction_call(self) -> None:
         """Add the call that requests producer ids or, in a transactional producer, sends all transaction requests.
 
-        The call has requests whenever one is needed, and ends only with the producer.
+        This call stays in the engine until the producer ends, and has a request whenever one is needed.
         """
         if self._transactions is None:
             self._call_executor.add(
@@ -322,18 +329,19 @@ class Sender:
         self.accumulator.unmute()
 
     def _handle_producer_id_failure(self, error: KafkaSinkError, now_ms: float) -> None:
-        """Fail all unsent records, because they wait for a producer id that could not be obtained.
+        """Fail all unsent records, because the producer could not get the producer id that they need.
 
-        Also end the producer, unless the error is an AuthorizationError: the permission may be granted later.
+        Also end the producer, unless the error is an AuthorizationError: the permission may still be granted.
         """
         self._fail_unsent_batches(error, now_ms)
         if not isinstance(error, AuthorizationError):
             self._set_fatal_error(error)
 
     def _apply_transaction_state(self) -> None:
-        """Adopt the transaction manager's producer id and epoch if they have changed.
+        """React to a change of the transaction manager's state.
 
-        Unmute all queues, because batches that had to wait for the transaction may be sent now.
+        Use its producer id and epoch if they have changed. Unmute all queues, because batches that had to wait for the
+        transaction may be sent now.
         """
         manager = self._transactions
         if manager is not None and manager.id_and_epoch != self.idempotence.id_and_epoch:
@@ -343,7 +351,7 @@ class Sender:
     def _is_flushed(self) -> bool:
         """Return whether all records are acknowledged or failed, and no produce request is in flight.
 
-        The request of a batch that has already failed also counts: the broker may still store the batch.
+        A request counts even if its batch has already failed, because the broker may still store the batch.
         """
         if self.accumulator.has_incomplete_rows():
             return False
@@ -366,7 +374,10 @@ class Sender:
         return None if manager is None else manager.fatal_error
 
     def _request_leaders(self, topics: Collection[str], now_ms: float) -> None:
-        """Request new metadata if there are any topics with partitions whose leader is unknown."""
+        """Add topics to the metadata, and request an update if there are any.
+
+        `topics`: the topics that have ready batches whose leader is not known.
+        """
         for topic in topics:
             self.metadata.add_topic(topic, now_ms)
         if topics:
@@ -377,8 +388,8 @@ class Sender:
     ) -> tuple[list[int], float]:
         """Connect to the ready nodes that are not connected, and find those that can accept a request now.
 
-        Return these nodes, and the delay until another one may be able to. Record for the partitioner which of the
-        nodes accept requests.
+        Return the available nodes, and the delay until another node may become available. Also record, for the
+        partitioner, which of the ready nodes accept requests.
         """
         node_ids: list[int] = []
         delay_ms = _MAX_POLL_MS
@@ -388,7 +399,8 @@ class Sender:
             if can_send:
                 node_ids.append(node_id)
             else:
-                # A delay of 0 means no limit: poll() returns anyway at any event or deadline of a connection.
+                # A delay of 0 means no limit, because poll() returns anyway when something happens on a connection or
+                # one of its deadlines passes.
                 node_delay_ms = self.client.poll_delay_ms(node_id, now_ms) or _MAX_POLL_MS
                 delay_ms = min(delay_ms, node_delay_ms)
         return node_ids, delay_ms
@@ -403,7 +415,7 @@ class Sender:
             self.metadata.request_update()
 
     def _fail_abandoned_batches(self, now_ms: float) -> None:
-        """Fail the batches that may be stored but cannot keep their sequences (see idempotence.py)."""
+        """Fail the batches that can neither keep their sequences nor get new ones (see idempotence.py)."""
         for batch in self.idempotence.take_abandoned_batches():
             if not batch.is_done:
                 self.accumulator.remove_from_queue(batch)
@@ -420,8 +432,8 @@ class Sender:
             node_id, message, now_ms, expect_response=expect_response, tag=sent_batches, versions=versions
         )
         self.client.send(request, now_ms)
-        # Drop the message's data, which is encoded by now. The garbage collector would visit each of its objects until
-        # the response arrives.
+        # The message has been encoded, so drop its data. Otherwise, the garbage collector would visit each object in it
+        # until the response arrives.
         message.topic_data.clear()
         self._metrics.record_request(sent_batches.batches, now_ms)
 
@@ -438,13 +450,13 @@ class Sender:
         self._set_fatal_error(fatal_error)
 
     def _set_fatal_error(self, error: KafkaSinkError | None) -> None:
-        """Set the error that ends the producer, unless it is set already (see handle_interrupted_append).
+        """Set the error that ends the producer, unless there is one already.
 
-        The next round, or the end of the sender, fails the unsent batches and all blocking calls.
+        The unsent batches and all blocking calls then fail in the next round, or when the sender ends.
 
         `error`: the error; None changes nothing.
         """
-        # Write nothing without an error: another thread may set one between this read and this write (see
-        # handle_interrupted_append), and None would replace it.
+        # Do not write None: another thread may set an error between the read and the write below
+        # (handle_interrupted_append), and None would replace it.
         if error is not None:
             self.fatal_error = self.fatal_error or error

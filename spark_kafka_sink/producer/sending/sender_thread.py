@@ -1,9 +1,9 @@
-"""SenderThread: runs the sender on a daemon thread, lets callers wait for its end, and ends it even without close().
+"""SenderThread: runs the sender on a daemon thread, and ends the thread even if close() is never called.
 
-The thread references the sender but not the producer. So an unreferenced producer is garbage-collected, and its
-finalizer calls `abandon`, which makes the thread deliver the accepted records and end. The thread is a daemon, so that
-a program can exit even if close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits up to
-`flush_at_exit` seconds for the remaining records.
+The thread has a reference to the sender but not to the producer. So a producer that is no longer used is
+garbage-collected, and its finalizer calls `abandon`, which makes the thread deliver the accepted records and end. The
+thread is a daemon, so that a program can exit without close(). When the interpreter exits normally, `_deliver_at_exit`
+waits up to `flush_at_exit` seconds for the remaining records.
 
 SenderThread implements the SenderLoop protocol. Tests use an implementation without a thread instead
 (tests/producer/virtual_time.py).
@@ -30,9 +30,9 @@ class SenderThread:
     """Runs one sender on a thread of its own. Methods without a docstring are documented in SenderLoop."""
 
     def __init__(self, system: System, flush_at_exit: float) -> None:
-        """`flush_at_exit`: how many seconds the interpreter's exit waits for the remaining records.
+        """`flush_at_exit`: how many seconds the exit of the interpreter waits for the remaining records.
 
-        Raise ConfigurationError if it is not a number of seconds.
+        Raise ConfigurationError if it is negative or not a number.
         """
         if not isinstance(flush_at_exit, int | float) or not flush_at_exit >= 0:
             raise ConfigurationError(f"flush_at_exit must be a number of seconds, 0 or more, not {flush_at_exit!r}.")
@@ -42,7 +42,7 @@ class SenderThread:
         self._sender: Sender | None = None
         self._thread: threading.Thread | None = None
         self._running_lock = threading.Lock()
-        """Held from `start` until the sender has ended. `join` waits for this lock."""
+        """Locked from `start` until the sender has ended. `join` waits until it can acquire this lock."""
         self._has_sender_ended = False
 
     def start(self, sender: Sender, name: str) -> None:
@@ -61,22 +61,24 @@ class SenderThread:
     def join(self, timeout_ms: float | None) -> bool:
         """Wait for the sender thread to end. Return whether it ended in time. A timeout of None waits forever.
 
-        The wait is for a lock. Thread.join() cannot be used: before Python 3.13, a KeyboardInterrupt during its wait
-        marks the thread as ended while it is still running (https://github.com/python/cpython/issues/90882). A later
-        close(), or the interpreter's exit, would then not wait for the remaining records. An Event cannot be used
-        either, because a signal handler may call close() while the interrupted call holds the event's lock.
+        This waits for a lock, not for the thread or an Event. Before Python 3.13, a KeyboardInterrupt during
+        Thread.join() marks the thread as ended while it is still running
+        (https://github.com/python/cpython/issues/90882). A later close(), or the exit of the interpreter, would then
+        not wait for the remaining records. An Event could deadlock, because a signal handler may call close() while the
+        code that it interrupted holds the event's lock.
         """
         assert self._thread is not None
         try:
             self._running_lock.acquire(timeout=-1 if timeout_ms is None else lock_timeout_seconds(timeout_ms))
         finally:
-            # Release the lock only if the sender has ended: before that, the next `join` would acquire the released
-            # lock at once instead of waiting. After an interrupt, it is unknown whether this thread has acquired the
-            # lock, but releasing it does no harm in either case (see `_release_running_lock`).
+            # Release the lock, so that other threads in `join` return, too. Do not release it before the sender has
+            # ended, because the next `join` would then acquire it immediately instead of waiting. After an interrupt,
+            # we cannot tell whether this thread has acquired the lock, but the release is harmless either way (see
+            # `_release_running_lock`).
             if self._has_sender_ended:
                 self._release_running_lock()
         if self._has_sender_ended:
-            self._thread.join()  # the thread has only a few instructions left
+            self._thread.join()  # takes no time, because the thread has only a few instructions left
         return self._has_sender_ended
 
     def is_current(self) -> bool:
@@ -96,8 +98,8 @@ class SenderThread:
     def _release_running_lock(self) -> None:
         """Release `_running_lock`, which wakes the next thread in `join`. Do nothing if the lock is not held.
 
-        Every thread that finds that the sender has ended calls this method, even if `acquire` raised: an interrupt may
-        occur after `acquire` has locked the lock and before it returns.
+        In `join`, a thread calls this even if `acquire` raised an exception, because an interrupt may occur after the
+        lock was acquired and before `acquire` returns.
         """
         with suppress(RuntimeError):  # another thread has released the lock
             self._running_lock.release()
@@ -108,14 +110,14 @@ class SenderThread:
     def has_work(self) -> bool:
         """Whether any records are neither acknowledged nor failed.
 
-        Always False in a forked child, because the sender thread belongs to the parent process.
+        Always False in a forked child, because only the parent process has the sender thread.
         """
         return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete_rows
 
     def begin_exit(self) -> float:
         """Make the sender deliver the remaining records and end.
 
-        Return the time, on the monotonic clock, at which `flush_at_exit` will have passed.
+        Return the time, on the monotonic clock, at which `flush_at_exit` is over.
         """
         assert self._sender is not None
         self._sender.abandon(force=not self._flush_at_exit_ms)
@@ -136,7 +138,7 @@ _running_threads: set[SenderThread] = set()
 @atexit.register
 def _deliver_at_exit() -> None:
     """Deliver the remaining records of all producers, or fail them after their `flush_at_exit`."""
-    # All senders begin their exit before any of them is awaited, so that they deliver their records concurrently.
+    # Let all senders begin their exit before waiting for any of them, so that they deliver their records concurrently.
     deadlines = [(thread, thread.begin_exit()) for thread in list(_running_threads) if thread.has_work]
     for thread, deadline_ms in deadlines:
         thread.end_exit(deadline_ms)
@@ -145,7 +147,7 @@ def _deliver_at_exit() -> None:
 def abandon(sender: Sender, pid: int) -> None:
     """Make the sender of a garbage-collected producer deliver the accepted records and end.
 
-    Do nothing in a forked child, because the sender thread belongs to the parent process.
+    Do nothing in a forked child, because only the parent process has the sender thread.
 
     `pid`: the process that created the producer.
     """

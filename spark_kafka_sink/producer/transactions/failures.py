@@ -1,7 +1,6 @@
-"""Build the errors of transactions with failed records, and of records that are not sent.
+"""Errors for transactions with failed records, and for records that are not sent because of their transaction.
 
-The error of a commit states how many records of the batch failed, and the key of the first one, so that a user can find
-the records.
+A failed commit reports how many records of a batch failed, and the key of the first one, so that users can find them.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ def fail_transaction(
     error: KafkaSinkError,
     record_errors: Mapping[int, KafkaSinkError] | None,
 ) -> None:
-    """Prevent a transaction from being committed, because one of its batches was not stored, or may not have been.
+    """Prevent the commit of a transaction, because one of its batches was not stored, or may not have been.
 
     `error`: the error of the batch.
     `record_errors`: errors of the records that the broker rejected individually, keyed by their index in the batch;
     None if there are none.
     """
-    # If unsent batches are dropped, the transaction has already failed or is being aborted. Its first error is kept, so
-    # a message that describes this batch is not needed.
+    # Do not describe the failed records if unsent batches are dropped. The transaction has then already failed or is
+    # being aborted, and its first error is kept.
     if not manager.should_drop_unsent_batches:
         error = _build_failed_records_error(batch, error, record_errors or {})
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
@@ -53,8 +52,8 @@ def _build_failed_records_error(
 ) -> KafkaSinkError:
     """Build an error that states how many of the batch's records failed, and the key of the first one.
 
-    `record_errors`: errors of the failed records, keyed by index in the batch. If it is empty, all records failed with
-    `error`.
+    `record_errors`: errors of the failed records, keyed by their index in the batch. If it is empty, all records failed
+    with `error`.
     """
     first_index = min(record_errors, default=0)
     cause = record_errors.get(first_index, error)

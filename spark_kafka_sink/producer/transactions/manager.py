@@ -1,7 +1,7 @@
 """TransactionManager: the state machine of a transactional producer, which also derives its next request.
 
     callers' threads    init, commit, abort, send_offsets      return an Operation to wait for
-                        begin, prepare, take_over              take effect at once
+                        begin, prepare, take_over              take effect immediately
     sender thread       next_request -> try_begin_sending      send one request at a time
                         -> handle_response, handle_result      the request got a response
                         or handle_disconnect                   the connection was lost
@@ -10,20 +10,20 @@
                         handle_failed_batch                    a batch has failed
                         transition_to_fatal_error              the producer has failed
 
-The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests: before each attempt to
-send one, `_build_next_request` derives it from the state. A producer id comes first, then additions to the transaction,
-then its end. The request engine (requests/engine.py) routes and retries the requests; transaction_call.py passes them
-to the engine. Each request in requests/transactions.py interprets its response and calls one of the listener methods
-below (on_...).
+The manager does no I/O and reads no clock; callers pass the time. It keeps no queue of requests. Instead, it derives
+the next request from its state before each attempt to send one (`_build_next_request`): first a producer id, then
+additions to the transaction, then its end. transaction_call.py passes the request to the request engine
+(requests/engine.py), which routes and retries it. Each request in requests/transactions.py interprets its own response
+and calls one of the listener methods below (on_...).
 
-EndTxn, the request that ends a transaction, is sent only when all batches of the transaction are done and none of their
-requests is in flight (`is_flushed`). An empty transaction ends without a request.
+EndTxn is the request that ends a transaction. It is sent only when all batches of the transaction are done and have no
+request in flight (`is_flushed`). An empty transaction ends without a request.
 
-A transaction is in doubt if the coordinator may have executed a request that adds partitions or a group, but the
-response was lost or was a rejection because the coordinator could not store the request in time. Aborting such a
-transaction sends EndTxn, and the response that no transaction had begun is not an error. If the EndTxn were executed
-late, it would end the next transaction. Therefore the next transaction gets a new epoch, as every transaction of
-version 2 does.
+A transaction is in doubt if the coordinator may have executed a request that adds partitions or a group, but did not
+confirm it: the response was lost, or the coordinator rejected the request because it could not store it in time. To
+abort such a transaction, EndTxn is sent, and it is not an error if the coordinator responds that no transaction has
+begun. The EndTxn itself could be executed late, and would then end the next transaction. Therefore, the next
+transaction gets a new epoch, as every transaction of version 2 does.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Request = TransactionRequest[Any]
 class TransactionManager:
     """The state of a transactional producer. Thread-safe: `_lock`, which is reentrant, guards all fields.
 
-    `state`, `error` and `transactional_id` are read without the lock, so their values may be stale.
+    The properties `state`, `error` and `transactional_id` do not acquire the lock, so their values may be stale.
     """
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
@@ -89,15 +89,16 @@ class TransactionManager:
         """The error of the last request; None if it succeeded. Set by the sender thread, read by any thread."""
         self._lifecycle = TransactionLifecycle(transactional_id)
         self._timeout_ms = timeout_ms
-        self._version: int  # protocol version of the last transaction under this epoch; 0 until there is one
+        self._version: int  # protocol version of the last transaction under this epoch; 0 if there was none yet
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None  # None if no transaction is open
         self._needs_producer_id = False  # whether InitProducerId must be sent before any other request
         self._id_and_epoch_to_send: ProducerIdAndEpoch
-        """Sent with InitProducerId: the current identity to get its next epoch (KIP-360), or NO_PRODUCER_ID."""
+        """The identity that InitProducerId contains: the current one to get its next epoch (KIP-360), or
+        NO_PRODUCER_ID."""
         self._transaction_count = 0  # number of transactions that `begin` has begun
         self._may_have_late_request = False
-        """Whether a request under this epoch got no response, and may be executed during a later transaction."""
+        """Whether a request under this epoch got no response, so that brokers may execute it in a later transaction."""
 
     @property
     def transactional_id(self) -> str:
@@ -109,7 +110,7 @@ class TransactionManager:
 
     @property
     def error(self) -> KafkaSinkError | None:
-        """The cause of an error state. It is kept while the transaction is aborted."""
+        """The error that caused an error state. It is kept while the transaction is being aborted."""
         return self._lifecycle.error
 
     @property
@@ -125,10 +126,10 @@ class TransactionManager:
     def init(self, transactional_id: str | None = None) -> Operation:
         """Fence earlier producers with this transactional id, abort their open transaction, and get a producer id.
 
-        `transactional_id`: replaces the current transactional id; None keeps it.
+        This may be called again if the producer is ready, or if another process has ended its prepared transaction.
+        Raise IllegalStateError in other states.
 
-        May be called again if the producer is ready, or if another process has ended its prepared transaction. Raise
-        IllegalStateError in other states.
+        `transactional_id`: replaces the current transactional id; None keeps it.
         """
         with self._lock:
             requested_id = transactional_id or self.transactional_id
@@ -139,14 +140,16 @@ class TransactionManager:
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
-            # Change the state first: if the state does not allow it, this raises before anything else has changed. The
-            # state passes through INITIALIZING, from which it may become PREPARED.
+            # Change the state first, because this raises an error if the current state does not allow it, and nothing
+            # else must have changed then. INITIALIZING is only an intermediate state, which may be followed by
+            # PREPARED.
             self._lifecycle.transition_to(_State.INITIALIZING)
             self._needs_producer_id = False
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
-            # It is unknown which requests the other process has sent under this epoch, and which sequence is next. So
-            # the next transaction must have a new epoch, which this flag makes `begin` request after version 1.
+            # We do not know which requests the other process has sent under this epoch, nor the next sequence number.
+            # So the next transaction needs a new epoch. In version 1, `begin` requests one if this flag is set. In
+            # version 2, every transaction gets one.
             self._may_have_late_request = True
             self._transaction = OpenTransaction(prepared.version, is_started=True)
             self._lifecycle.transition_to(_State.PREPARED)
@@ -162,9 +165,10 @@ class TransactionManager:
             self._lifecycle.transition_to(_State.IN_TRANSACTION)
             if version is None:
                 version = self._version or 1  # that of the previous transaction, or 1 if there was none
-            # A new epoch is needed in two cases. Brokers expect one for the first transaction of version 2. And if a
-            # request of an earlier transaction runs late, it would affect this transaction under the same epoch. But
-            # after a transaction of version 2, and before the first one (version 0), nothing was sent under the epoch.
+            # A new epoch is needed in two cases. First, brokers expect one when the version changes from 1 to 2.
+            # Second, a request of an earlier transaction may still be executed, and would affect this transaction if
+            # both had the same epoch. No new epoch is needed if nothing was sent under the current one, as after a
+            # transaction of version 2, or before the first transaction under this epoch (version 0).
             if self._version == 1 and (version >= 2 or self._may_have_late_request):
                 self._request_producer_id(self.id_and_epoch)
             self._version = version
@@ -184,7 +188,7 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if self.state is _State.COMMITTING and transaction is not None and not transaction.is_end_sent:
-                # Fail the commit before discarding it, because another thread may be waiting for its outcome.
+                # Fail the commit before it is discarded, because another thread may be waiting for its outcome.
                 self._transition_to_abortable_error(
                     TransactionAbortedError("abort_transaction() was called before the commit was sent.")
                 )
@@ -192,32 +196,33 @@ class TransactionManager:
             return self._lifecycle.start_or_join(ABORT, self._begin_abort)
 
     def stop_accepting_records(self) -> None:
-        """Reject further records before the last flush of a transaction that is being prepared.
+        """Reject further records, so that the next flush is the last one before the transaction is prepared.
 
-        After that, the transaction can only be prepared or aborted.
+        From then on, the transaction can only be prepared or ended.
         """
         with self._lock:
             self._lifecycle.ensure_in_transaction(PREPARE)
             self._require_transaction().accepts_records = False
 
     def find_last_offsets_operation(self) -> Operation | None:
-        """Return the last operation of `send_offsets` that is not done, or None if all offsets are written."""
+        """Return the latest operation of `send_offsets` that is not done, or None if all offsets are written."""
         with self._lock:
             unwritten_offsets = [] if self._transaction is None else self._transaction.unwritten_offsets
             return unwritten_offsets[-1].operation if unwritten_offsets else None
 
     def prepare(self) -> TransactionIdentity | None:
-        """Leave the transaction open for another process to end, and return its identity.
+        """Leave the transaction open for another process to end, and return the identity that the process needs.
 
         If the transaction is empty, end it and return None.
 
-        All records must be acknowledged, and all offsets must be written.
+        Call this only when all records are acknowledged and all offsets are written.
         """
         with self._lock:
             self._lifecycle.ensure_in_transaction(PREPARE)
             transaction = self._require_transaction()
             if not transaction.is_started:
-                # IN_TRANSACTION cannot become READY directly, so the empty transaction passes through COMMITTING.
+                # There is no transition from IN_TRANSACTION to READY, so the empty transaction passes through
+                # COMMITTING.
                 self._lifecycle.transition_to(_State.COMMITTING)
                 self._complete_transaction()
                 return None
@@ -225,7 +230,7 @@ class TransactionManager:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
-        """Add a consumer group's offsets to the transaction. Return an operation that ends once they are written."""
+        """Add a consumer group's offsets to the transaction. Return an operation that is done once they are written."""
         with self._lock:
             self._lifecycle.ensure_in_transaction(SEND_OFFSETS)
             if not self._require_transaction().accepts_records:
@@ -243,9 +248,9 @@ class TransactionManager:
         Raise IllegalStateError if no transaction is open, or if the open one no longer accepts records. If it has
         failed, raise its error.
 
-        `expected_number`: the number that the open transaction must have, or None if any will do. A call that has
-        waited for metadata or memory passes the number of its own transaction, because its record must not become part
-        of a later one.
+        `expected_number`: the number that the open transaction must have; None if any will do. A call that has waited
+        for metadata or memory passes the number of its own transaction, because its record must not end up in a later
+        one.
         """
         with self._lock:
             transaction = self._transaction
@@ -258,9 +263,9 @@ class TransactionManager:
             return transaction.number
 
     def abort_or_get_pending(self) -> Operation | None:
-        """Begin to abort the open transaction, or find the pending operation, before the producer closes.
+        """Return the operation that must finish before the producer closes; None if there is none.
 
-        Return the operation to wait for; None if no transaction is open and no operation is pending.
+        If a transaction is open, start aborting it. Otherwise, an operation may be pending from an earlier call.
         """
         with self._lock:
             if self.has_abortable_transaction:
@@ -272,7 +277,7 @@ class TransactionManager:
     def has_abortable_transaction(self) -> bool:
         """Whether a transaction is open that must be aborted before the producer closes.
 
-        A prepared transaction is left to other processes.
+        A prepared transaction stays open, because another process is to end it.
         """
         return self.state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR)
 
@@ -280,7 +285,7 @@ class TransactionManager:
 
     @property
     def should_drop_unsent_batches(self) -> bool:
-        """Whether batches that were not sent yet must fail, because the transaction will not be committed."""
+        """Whether batches that have not been sent yet must fail, because the transaction will not be committed."""
         return self.state in (_State.ABORTING, _State.ABORTABLE_ERROR, _State.FATAL_ERROR)
 
     def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
@@ -296,8 +301,8 @@ class TransactionManager:
                 return False
             is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.added_partitions:
-                # A batch that was sent before may be sent again even if the transaction can only be aborted. Its
-                # records are then aborted as well, because EndTxn is not sent before the batch is done.
+                # A retry is allowed even if the transaction can only be aborted. Its records are aborted, too, because
+                # EndTxn is not sent before the batch is done.
                 return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
             if not is_writable:
                 return False
@@ -318,9 +323,9 @@ class TransactionManager:
         """Prevent the commit of a transaction, because a record could not be added to it.
 
         Do nothing if the transaction has ended, or if the error is an IllegalStateError. That error means that the call
-        came too late: its record belongs to no transaction, so the transaction being committed lacks nothing.
+        came too late: its record belongs to no transaction, so none is incomplete without it.
 
-        `transaction_number`: the number of the transaction.
+        `transaction_number`: the number of the transaction to which the record would have been added.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
@@ -338,15 +343,14 @@ class TransactionManager:
             if transaction is None:
                 return
             transaction.needs_new_epoch |= has_sequence
-            # Once EndTxn was sent, only the coordinator knows the outcome: it may already have committed.
+            # Once EndTxn has been sent, the coordinator may already have committed, so only it knows the outcome.
             if not transaction.is_end_sent:
                 self._transition_to_abortable_error(error)
 
     def detect_recreated_topic(self, topic: str, topic_id: UUID | None) -> None:
         """Prevent the commit of the transaction if a topic was recreated after the transaction had written to it.
 
-        The earlier records were deleted with the old topic, so a commit would expose only part of the transaction.
-
+        The earlier records were deleted with the previous topic, so a commit would expose only part of the transaction.
         Call this for each batch that a broker has stored.
 
         `topic_id`: the topic's id when the batch was sent; None if the cluster has no topic ids.
@@ -366,10 +370,10 @@ class TransactionManager:
     def next_request(self, now_ms: float, *, is_flushed: bool) -> Request | None:
         """Return the next request, or None if none can be sent now.
 
-        This also advances the transaction. If it has started since the last call, it gets `now_ms` as its start time.
-        If it is to end and is empty, it ends here, because no request is needed.
+        There are two side effects. If the transaction has started since the last call, `now_ms` becomes its start time.
+        If an empty transaction is to end, it ends here, because that takes no request.
 
-        `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
+        `is_flushed`: whether all batches of the transaction are done and have no request in flight.
         """
         with self._lock:
             transaction = self._transaction
@@ -383,8 +387,8 @@ class TransactionManager:
     def try_begin_sending(self, request: Request) -> bool:
         """Record that a request is being sent, and return True. Call this immediately before its bytes are sent.
 
-        Return False, and record nothing, if the request must no longer be sent. That is so if `next_request` returned
-        an EndTxn that commits, and a record has failed since then: the transaction can only be aborted.
+        Return False, and record nothing, if the request must not be sent anymore. For example, `next_request` may have
+        returned an EndTxn that commits, but since then a record has failed, so the transaction can only be aborted.
         """
         with self._lock:
             if isinstance(request, EndTransaction):
@@ -407,9 +411,9 @@ class TransactionManager:
             self._mark_in_doubt(request)
 
     def handle_response(self, request: Request, response: Message) -> None:
-        """Apply what a response says even if the request will be retried.
+        """Record the facts in a response that hold even if the request is retried.
 
-        It says whether the coordinator may have executed the request, and for which partitions it has executed it.
+        These are whether the coordinator may have executed the request, and for which partitions it has executed it.
         """
         with self._lock:
             classification = request.classify(response)
@@ -435,9 +439,9 @@ class TransactionManager:
     def handle_failure(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
         """Handle a request that was rejected or could not be sent.
 
-        The verdict decides whether the call may be repeated, the transaction must be aborted, or the producer has
-        failed. An abortable error is fatal if the transaction is already being aborted, and if the abort cannot be
-        completed without this request.
+        The verdict determines the consequence: the call may be repeated, the transaction must be aborted, or the
+        producer has failed. An abortable error is fatal if the transaction is already being aborted and the abort
+        cannot be completed without this request.
         """
         with self._lock:
             if verdict is Verdict.UNAUTHORIZED and self.state is _State.INITIALIZING:
@@ -453,10 +457,10 @@ class TransactionManager:
                 self.transition_to_fatal_error(error)
 
     def transition_to_fatal_error(self, error: KafkaSinkError) -> None:
-        """End the producer because of an error, and fail all operations. The first fatal error is kept."""
+        """Put the producer into FATAL_ERROR, and fail all operations. A later error does not replace the first one."""
         with self._lock:
             if self.state is not _State.FATAL_ERROR:
-                description = repr(self)  # names the state before the failure
+                description = repr(self)  # contains the state before the failure
                 self._lifecycle.enter_error_state(_State.FATAL_ERROR, error)
                 _log.error("%s failed permanently: %s", description, error)
             self.close(error)
@@ -471,8 +475,8 @@ class TransactionManager:
     def _ensure_id_can_change(self, requested_id: str) -> None:
         """Raise IllegalStateError if an operation is pending under the current transactional id.
 
-        The outcome of an operation can only be learned under its own id. After a fatal error, no call can be repeated,
-        so a pending operation no longer matters.
+        Its outcome could not be learned under another id. After a fatal error, no call can be repeated to learn it, so
+        a pending operation does not matter.
         """
         pending_operation = self._lifecycle.pending_operation
         if pending_operation is not None and self.state is not _State.FATAL_ERROR:
@@ -483,14 +487,14 @@ class TransactionManager:
             )
 
     def _begin_init(self, transactional_id: str) -> None:
-        """Begin to initialize the producer under a transactional id, without any transaction."""
+        """Start initializing the producer under a transactional id, and forget any previous transaction."""
         self._lifecycle.transition_to(_State.INITIALIZING)
         self._lifecycle.transactional_id = transactional_id
         self._transaction = None
         self._request_producer_id(NO_PRODUCER_ID)
 
     def _begin_abort(self) -> None:
-        """Begin to abort the transaction. Its offsets that are not written yet fail."""
+        """Start aborting the transaction, and fail those of its offsets that are not written yet."""
         self._lifecycle.transition_to(_State.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
@@ -505,8 +509,8 @@ class TransactionManager:
     def _build_next_request(self, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, or None if none can be sent now.
 
-        The order matters: a producer id comes first, because all other requests contain it. Additions to the
-        transaction precede its end, because the coordinator would not count later additions as part of it.
+        The order matters. A producer id comes first, because all other requests contain it. Additions to the
+        transaction come before its end, because anything added later would not be part of it.
         """
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
@@ -523,7 +527,7 @@ class TransactionManager:
         return EndTransaction(self.identity, commit=self.state is _State.COMMITTING, has_begun=transaction.is_started)
 
     def _can_use_response(self, request: InitProducerId) -> bool:
-        """Return whether the response to a request is about the identity that the producer requests now.
+        """Return whether a response to InitProducerId is for the identity that the producer is requesting now.
 
         The response is stale after this sequence of events:
 
@@ -537,7 +541,7 @@ class TransactionManager:
         return request.current_id_and_epoch == self._id_and_epoch_to_send
 
     def _build_offsets_request(self, group_offsets: GroupOffsets) -> Request:
-        """Build the request that writes the offsets or, in version 1, first adds the group to the transaction."""
+        """Build the request that writes the offsets or, in version 1, the one that must first add their group."""
         identity = self.identity
         if group_offsets.is_group_added or identity.version >= 2:
             return CommitOffsets(identity, group_offsets.group_metadata, dict(group_offsets.offsets))
@@ -574,9 +578,9 @@ class TransactionManager:
         self._complete_transaction()
 
     def _complete_transaction(self) -> None:
-        """Discard the ended transaction, and finish its operation.
+        """Discard the transaction, which has ended, and finish the operation that has ended it.
 
-        In version 1, if sequence numbers may be missing, request a new epoch first.
+        In version 1, if sequence numbers may be missing, the operation finishes only after a new epoch was assigned.
         """
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
@@ -587,7 +591,7 @@ class TransactionManager:
             self._lifecycle.finish_operation()
 
     def _build_timeout_advice(self, now_ms: float) -> str | None:
-        """Return what to do if the transaction was open for longer than transaction.timeout.ms; None if it was not.
+        """Return advice for the user if the transaction was open for longer than transaction.timeout.ms, else None.
 
         After that time, the coordinator aborts the transaction under the next epoch, and rejects this producer as if
         another producer had fenced it (KIP-588).
@@ -614,12 +618,12 @@ class TransactionManager:
     # --- helpers
 
     def _request_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
-        """Let InitProducerId, with this id and epoch, be the next request. Other requests wait for its response."""
+        """Make InitProducerId, with this id and epoch, the next request. Other requests wait for its response."""
         self._needs_producer_id = True
         self._id_and_epoch_to_send = id_and_epoch_to_send
 
     def _mark_in_doubt(self, request: Request) -> None:
-        """Record that the coordinator may have executed a request, if the request may open the transaction."""
+        """Put the transaction in doubt if this request, which may have been executed, can open a transaction."""
         if self._transaction is not None:
             self._transaction.is_in_doubt |= request.may_open_transaction
 

@@ -5,7 +5,7 @@
     INITIALIZING     requests a producer id, or its next epoch          READY, UNINITIALIZED, PREPARED, ABORTABLE_ERROR
     READY            the next transaction may begin                     IN_TRANSACTION, INITIALIZING
     IN_TRANSACTION   records may be sent                                COMMITTING, ABORTING, PREPARED, ABORTABLE_ERROR
-    PREPARED         all records are acknowledged; remains open         COMMITTING, ABORTING, INITIALIZING
+    PREPARED         all records are acknowledged; stays open           COMMITTING, ABORTING, INITIALIZING
     COMMITTING       waits for the records, then for the coordinator    READY, INITIALIZING, ABORTABLE_ERROR
     ABORTING         waits for the coordinator                          READY, INITIALIZING
     ABORTABLE_ERROR  the transaction can only be aborted                ABORTING, ABORTABLE_ERROR
@@ -14,13 +14,14 @@
 `TRANSITIONS` holds this table. In addition, every state may change to FATAL_ERROR. An invalid transition raises
 IllegalStateError and changes nothing.
 
-A READY producer may be initialized again, under any transactional id, and gets a new epoch. A PREPARED transaction may
-be ended by any process that knows its transactional id, producer id and epoch. After that, the producer that prepared
-it may be initialized again.
+A READY producer may be initialized again, under any transactional id, and then gets a new epoch. A PREPARED transaction
+may be ended by any process that knows its transactional id, producer id and epoch. Once it has ended, the producer that
+prepared it may be initialized again.
 
-A call such as commit_transaction() begins an operation and waits for it. If the wait times out, the operation stays
-pending, because its outcome is unknown. Only the same call may follow; it waits for the same operation. As an
-exception, an abort may follow a commit whose EndTxn (the request that ends the transaction) was not sent yet.
+A call such as commit_transaction() begins an operation and waits for it. If the wait times out, the outcome is unknown,
+so the operation stays pending. From then on, only the same method may be called, and it waits for the same operation.
+There is one exception: abort_transaction() may be called while a commit is pending whose EndTxn (the request that ends
+the transaction) has not been sent yet.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ TRANSITIONS: dict[TransactionManagerState, frozenset[TransactionManagerState]] =
     _State.ABORTABLE_ERROR: frozenset({_State.ABORTING, _State.ABORTABLE_ERROR}),
     _State.FATAL_ERROR: frozenset(),
 }
-"""The allowed next states of each state. FATAL_ERROR may follow any state, and is not listed as a next state."""
+"""The states that may follow each state. FATAL_ERROR is not listed, because it may follow any of them."""
 
 _ALLOWED_CALLS = {
     _State.UNINITIALIZED: "init_transactions() first",
@@ -73,12 +74,12 @@ _ALLOWED_CALLS = {
     _State.ABORTABLE_ERROR: "abort_transaction() first",
     _State.FATAL_ERROR: "close(), and create a new producer",
 }
-"""The rest of the sentence "Call ..." in the error for a call that is not allowed in a state."""
+"""The allowed calls in each state, as the rest of a sentence that begins with "Call", for errors about other calls."""
 
 WRITABLE_STATES = frozenset({_State.IN_TRANSACTION, _State.COMMITTING})
-"""States in which batches of the transaction may be sent. While COMMITTING, these batches contain earlier records."""
+"""States in which batches of the transaction may be sent. While COMMITTING, these contain records of earlier calls."""
 ENDING_STATES = frozenset({_State.COMMITTING, _State.ABORTING})
-"""States in which the transaction is ended once all of its batches are done."""
+"""States in which the transaction ends as soon as all of its batches are done."""
 
 
 def require_valid_transition(
@@ -86,7 +87,7 @@ def require_valid_transition(
 ) -> None:
     """Raise IllegalStateError if TRANSITIONS does not allow a transition.
 
-    `transactional_id`: named in the error's message.
+    `transactional_id`: appears in the error's message.
     """
     if next_state is not _State.FATAL_ERROR and next_state not in TRANSITIONS[current_state]:
         raise IllegalStateError(
@@ -105,18 +106,18 @@ _ABORTED_REMEDY = "It was aborted; begin a new transaction."
 
 
 class Operation:
-    """Something that a caller waits for, such as a commit. The sender thread finishes the operation."""
+    """Something that a caller waits for, such as a commit, until the sender thread has finished it."""
 
     def __init__(self, name: str) -> None:
         """`name`: the name of the method that began the operation, for error messages."""
         self.name = name
         self.done_event = threading.Event()
         self.is_result_read = False
-        """Whether a caller has read the result. No other operation may begin before that."""
+        """Whether a caller has read the result. Until then, no other operation may begin."""
         self._error: KafkaSinkError | None  # set together with `done_event`
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
-        """Wake the callers that wait for the operation. Do nothing if the operation has already finished.
+        """Set the operation's result and wake the callers that wait for it. Do nothing if it has already finished.
 
         `error`: the reason why the operation has failed; None if it has succeeded.
         """
@@ -138,7 +139,7 @@ class Operation:
 
 
 def mark_already_aborted(error: TransactionAbortableError) -> None:
-    """Change the remedy of an error from `build_abortable_error`: its transaction was aborted in the meantime."""
+    """Change an error built by `build_abortable_error` to say that its transaction has been aborted in the meantime."""
     error.remedy = _ABORTED_REMEDY
 
 
@@ -149,7 +150,7 @@ class TransactionLifecycle:
         self.transactional_id = transactional_id
         self.state = _State.UNINITIALIZED
         self.error: KafkaSinkError | None = None
-        """The cause of an error state. It is kept while the transaction is aborted."""
+        """The error that caused an error state. It is kept while the transaction is being aborted."""
         self._operation: Operation | None = None
 
     def transition_to(self, next_state: TransactionManagerState) -> None:
@@ -160,7 +161,7 @@ class TransactionLifecycle:
             self.error = None  # the error belonged to the transaction that has ended
 
     def enter_error_state(self, error_state: TransactionManagerState, error: KafkaSinkError) -> None:
-        """Change to an error state, with `error` as its cause. Raise IllegalStateError if TRANSITIONS forbids it."""
+        """Change to an error state that `error` has caused. Raise IllegalStateError if TRANSITIONS forbids it."""
         self.transition_to(error_state)
         self.error = error
 
@@ -179,14 +180,14 @@ class TransactionLifecycle:
 
         `begin`: changes the state to that of the new operation; may raise IllegalStateError.
 
-        Raise IllegalStateError if an operation with a different name is pending, and the producer's error if the
-        producer has failed.
+        Raise IllegalStateError if an operation with a different name is pending. If the producer or its transaction has
+        failed, raise the error, but allow a failed transaction to be aborted.
         """
         pending_operation = self.pending_operation
         if pending_operation is not None and pending_operation.name == name:
             return pending_operation
         self.ensure_no_pending_operation(name)
-        # After an abortable error, an abort is the only operation that may begin.
+        # The error of a failed transaction does not prevent an abort: an abort is the only operation that may follow.
         if name != ABORT or self.state is _State.FATAL_ERROR:
             self.raise_if_failed()
         begin()
@@ -204,7 +205,7 @@ class TransactionLifecycle:
     def ensure_no_pending_operation(self, call_name: str) -> None:
         """Raise IllegalStateError if an operation is pending.
 
-        After a fatal error, the pending operation no longer matters. Callers then raise the fatal error instead.
+        After a fatal error, a pending operation does not matter, because all callers raise the fatal error next.
 
         `call_name`: the method that must not be called while an operation is pending.
         """

@@ -1,6 +1,7 @@
-"""TransactionCall: passes the requests of a TransactionManager to the request engine, and their results back.
+"""TransactionCall: connects a TransactionManager to the request engine.
 
-The request engine (requests/engine.py) takes its requests from calls. It decides when a request is sent and retried.
+The engine (requests/engine.py) gets requests from calls, and decides when each request is sent and retried. This call
+gets its requests from the manager, and passes the results back to it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from spark_kafka_sink.requests.verdicts import Verdict
 class TransactionCall(Call[Any]):
     """The requests that a TransactionManager derives from its state.
 
-    Unlike other calls, this call remains in the request engine for the producer's lifetime. It has at most one request
-    at a time, which it gets from the manager before each attempt to send one.
+    Unlike other calls, this one stays in the request engine for the producer's lifetime. It has at most one request at
+    a time, and asks the manager for it again before each attempt to send it.
 
-    Only the sender thread may call the methods.
+    Only the sender thread may call its methods.
     """
 
     def __init__(
@@ -34,9 +35,9 @@ class TransactionCall(Call[Any]):
     ) -> None:
         """Create a call without requests.
 
-        `is_flushed`: returns whether all batches of the transaction are done and none of their requests is in flight.
-        `on_result`: called after each final result of a request was handled, because that may have changed the
-        manager's state.
+        `is_flushed`: returns whether all batches of the transaction are done and have no request in flight.
+        `on_result`: called each time after the final result of a request was handled, because the manager's state may
+        have changed.
         """
         super().__init__(requests=())
         self._manager = manager
@@ -45,7 +46,10 @@ class TransactionCall(Call[Any]):
         self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled
 
     def update_due_keys(self, now_ms: float) -> None:
-        """Make the manager's next request due, but not before its backoff ends and not while a request is in flight."""
+        """Make the manager's next request due, unless a request is in flight.
+
+        A request that is backing off keeps its due time.
+        """
         is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
         request = None if self.in_flight_keys else self._manager.next_request(now_ms, is_flushed=is_flushed)
         if request is None:
@@ -56,7 +60,7 @@ class TransactionCall(Call[Any]):
         self.due_ms_by_key = {key: self.due_ms_by_key.get(key, now_ms)}
 
     def get_request(self, key: str) -> Request[Any]:
-        """Return the request that is due, whose only key is `key`."""
+        """Return the request that is due. `key` is its only key."""
         return self._require_request()
 
     def try_begin_sending(self, request: Request[Any]) -> bool:
