@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.engine import POLL_INTERVAL_MS, Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute
 from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.requests.test_engine import descriptions_response
 
@@ -75,7 +75,7 @@ def test_call_ends_with_its_last_key_when_one_response_covers_several(sender: Se
     ended_with: list[list[str]] = []
     call.done_event.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
     for name in "ab":
-        sender.requests._engine.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
+        sender.requests._engine.routing.add_coordinator(CoordinatorRoute(TRANSACTION_KEY_TYPE, name), NODE)
     sender.requests.submit(call)
     sender.requests.send_due(0)
     sender.respond(descriptions_response({"a": codes.NONE, "b": code}))
@@ -157,7 +157,7 @@ def test_end_of_producer_does_not_change_results_of_ended_call(sender: Sender) -
 def describing_call(sender: Sender) -> BlockingCall[DescribeTransactionsResponse]:
     """Submit a call to the known coordinator of the transactional id "a"."""
     call = BlockingCall([DescribeTransactions(["a"])])
-    sender.requests._engine.routing.add_coordinator(CoordinatorKey(TRANSACTION, "a"), NODE)
+    sender.requests._engine.routing.add_coordinator(CoordinatorRoute(TRANSACTION_KEY_TYPE, "a"), NODE)
     sender.requests.submit(call)
     return call
 
