@@ -134,7 +134,7 @@ class Call(Generic[ResponseT]):
         """
         return True
 
-    def effective_verdict(self, classification: Classification) -> Verdict:
+    def compute_verdict(self, classification: Classification) -> Verdict:
         """Return the verdict on a key's error code. If the call asks for it, UNKNOWN_SERVER_ERROR gets RETRY."""
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
@@ -314,7 +314,7 @@ class RequestEngine:
             # Do this in the loop, so that the call does not count as done before its last key is handled.
             call.in_flight_keys.discard(key)
             classification = classifications.get(key, MISSING_IN_RESPONSE)
-            verdict = call.effective_verdict(classification)
+            verdict = call.compute_verdict(classification)
             if verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 self._retry_rejected_key(call, request, key, classification, verdict, now_ms)
             else:
@@ -368,7 +368,7 @@ class RequestEngine:
         classifications = lookup.classify_keys(response)
         for key, route in self._list_looked_up_keys(call, lookup):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
-            verdict = call.effective_verdict(classification)
+            verdict = call.compute_verdict(classification)
             if verdict is Verdict.DONE:
                 continue  # the coordinator was found; the key stays due and is sent to it next
             error = lookup.build_rejection_error(route.key, classification)
