@@ -174,8 +174,8 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
 def build_write_target(options: SinkOptions) -> Target:
     """Build the target for the preflight checks of a write. Used by the driver and by `pykafka doctor`."""
     optional_topics = (options.topic, options.dead_letter_topic, options.report_topic)
-    topics = tuple(topic for topic in optional_topics if topic is not None)
-    topic_options = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
+    configured_topics = tuple(topic for topic in optional_topics if topic is not None)
+    topic_option_pairs = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
     transactional_id = None
     prefix = ""
     if options.exactly_once_options is not None:
@@ -184,9 +184,9 @@ def build_write_target(options: SinkOptions) -> Target:
         transactional_id = build_driver_id(options.exactly_once_options.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once_options.prefix or GENERATED_PREFIX
     return Target(
-        topics,
+        configured_topics,
         topic_option_names=tuple(
-            (topic, option) for topic, option in topic_options if topic is not None and topic != options.topic
+            (topic, option) for topic, option in topic_option_pairs if topic is not None and topic != options.topic
         ),
         connect_all_brokers=options.topic is None,
         new_topic=options.new_topic,
