@@ -35,7 +35,7 @@ class Sender:
         self.client = Mock(spec=NetworkClient)
         self.client.least_loaded_node.return_value = NODE
         self.client.ready.side_effect = lambda node, now_ms: self.is_ready
-        self.client.connection_failed.return_value = False
+        self.client.has_connection_failed.return_value = False
         self.client.poll_delay_ms.return_value = 0.0
         self.client.latest_usable_version.return_value = 4
         self.client.new_client_request.side_effect = self._new_request
@@ -168,7 +168,7 @@ def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
 ) -> None:
     loss = Mock(reason="broker 1 refused the connection")
     sender.client.connection_losses = {NODE.id: loss} if is_reason_known else {}
-    sender.client.connection_failed.return_value = True
+    sender.client.has_connection_failed.return_value = True
     sender.is_ready = False
     call = describing_call(sender)
     assert sender.requests.send_due(0) == 0
@@ -179,7 +179,7 @@ def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
 
 
 def test_request_for_any_broker_waits_for_a_connection(sender: Sender) -> None:
-    sender.client.connection_failed.return_value = True
+    sender.client.has_connection_failed.return_value = True
     sender.is_ready = False
     call = new_call()
     sender.requests.submit(call)
