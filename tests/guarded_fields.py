@@ -95,7 +95,7 @@ GUARDS = [
         exempt=_names("list_topics has_failed_batches has_rows"),
     ),
     Guard(TokenSource, "_lock", _names("_token _renewal_due_at_s _is_renewing")),
-    Guard(WriteCollector, "_lock", _names("_totals_by_query_id")),
+    Guard(WriteCollector, "_lock", _names("_states_by_query_id")),
     Guard(NetworkClient, "_state_lock", _names(""), _names("_state")),
     Guard(IdleClients, "_condition", _names("_idle_clients"), _names("_evictor"), _names("_reset")),
     Guard(
