@@ -32,7 +32,7 @@ from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions,
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute
 from spark_kafka_sink.requests.transaction_admin import (
     describe_transactions,
     init_producer_id,
@@ -264,9 +264,11 @@ def test_grants_epoch_of_id_without_epoch_when_brokers_are_back(kafka3: KafkaClu
         transactional_ids = [f"{topic}-{number}" for number in range(600)]
         assert describe_transactions(client, transactional_ids) == {}
         coordinators = client._engine.routing._coordinators
-        coordinator = coordinators[CoordinatorKey(TRANSACTION, connected_id)].id
+        coordinator = coordinators[CoordinatorRoute(TRANSACTION_KEY_TYPE, connected_id)].id
         same_coordinator_ids = [
-            name for name in transactional_ids if coordinators[CoordinatorKey(TRANSACTION, name)].id == coordinator
+            name
+            for name in transactional_ids
+            if coordinators[CoordinatorRoute(TRANSACTION_KEY_TYPE, name)].id == coordinator
         ]
         other_brokers = [
             node.node_id for node in kafka3.nodes.values() if node.is_broker and node.node_id != coordinator

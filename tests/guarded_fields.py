@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.sending.call_executor import CallExecutor
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.requests.leases import Leases
+from spark_kafka_sink.requests.leases import IdleClients
 
 PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"
 
@@ -95,9 +95,9 @@ GUARDS = [
         exempt=_names("list_topics has_failed_batches has_rows"),
     ),
     Guard(TokenSource, "_lock", _names("_token _renewal_due_at_s _is_renewing")),
-    Guard(WriteCollector, "_lock", _names("_totals_by_query_id")),
+    Guard(WriteCollector, "_lock", _names("_states_by_query_id")),
     Guard(NetworkClient, "_state_lock", _names(""), _names("_state")),
-    Guard(Leases, "_condition", _names("_idle_clients"), _names("_evictor"), _names("_reset")),
+    Guard(IdleClients, "_condition", _names("_idle_clients"), _names("_evictor"), _names("_reset")),
     Guard(
         ProducerMetrics,
         "_lock",

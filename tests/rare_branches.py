@@ -71,12 +71,12 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a fenced driver finds another driver's entry before it requests an epoch",
         f"{_QUERY}._try_reclaim",
-        "if not any(map(possibly_stale_entry.is_same_except_identity, own_entries)):",
+        "if not any(map(possibly_stale_entry.is_same_apart_from_reclaim, own_entries)):",
     ),
     Branch(
         "a fenced driver finds another driver's entry under its new epoch",
         f"{_QUERY}._try_reclaim",
-        "if not any(map(previous_entry.is_same_except_identity, own_entries)):",
+        "if not any(map(previous_entry.is_same_apart_from_reclaim, own_entries)):",
     ),
     Branch(
         "the response to the EndTxn of an entry is lost",
@@ -139,7 +139,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "an abort that is fenced after its claim recognizes the claim",
         f"{_DRIVER}._abort_if_current",
-        "any(map(entry.is_same_except_identity, own_claims))",
+        "any(map(entry.is_same_apart_from_reclaim, own_claims))",
     ),
     Branch(
         "the abort or fence of a task's transaction is rejected", f"{_ABORTS}:_log_rejections", "for error in errors:"

@@ -153,7 +153,7 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "but the brokers no longer know",
     ),
 ]
-FOUND_BY_KAFKAS_NAME = {"build_fenced_error", "build_hand_over_error"}
+FOUND_BY_KAFKAS_NAME = {"build_other_driver_error", "build_hand_over_error"}
 
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)

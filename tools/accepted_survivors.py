@@ -65,7 +65,7 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
             "runs only in forked children, whose lines the tester does not record; "
             "test_forked_child_has_empty_pool_when_lock_was_held fails without it"
         )
-        for text in ("leases = leases_reference()", "if leases is not None:", "leases._reset()")
+        for text in ("idle_clients = idle_clients_reference()", "if idle_clients is not None:", "idle_clients._reset()")
     },
     "spark_kafka_sink/exactly_once/query_transactions.py: QueryTransactions.write_next_entry: "
     'raise AssertionError("the last try returns or raises")': "unreachable",

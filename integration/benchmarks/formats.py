@@ -34,7 +34,7 @@ from integration.benchmarks.spark_sink import (
     show,
     start_spark,
 )
-from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
+from spark_kafka_sink.formats.format_builders import SchemaSpec, build_format
 from spark_kafka_sink.spark.arrow_types import to_arrow_field
 
 BATCH_ROWS = 10_000
@@ -85,7 +85,7 @@ def print_encoder_table(spark: SparkSession, rounds: int) -> None:
     print("| encoder alone | CPU per row | bytes per row |")
     print("|---|---:|---:|")
     for name in FORMATS:
-        row_format = build_format(name, fields, SchemaOptions()).row_format
+        row_format = build_format(name, fields, SchemaSpec()).row_format
         results = []
         for _ in range(10 * rounds + 1):
             before = time.process_time()

@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests.engine import RequestEngine
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
@@ -122,7 +122,7 @@ def find_cached_coordinator(producer: KafkaProducer) -> int:
 
 
 def _find_cached_node(engine: RequestEngine, transactional_id: str) -> int:
-    node = engine.routing.find_node(CoordinatorKey(TRANSACTION, transactional_id), 0)
+    node = engine.routing.find_node(CoordinatorRoute(TRANSACTION_KEY_TYPE, transactional_id), 0)
     assert node is not None
     return node.id
 

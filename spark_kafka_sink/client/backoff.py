@@ -20,10 +20,10 @@ class ExponentialBackoff:
     The caller counts the failures, and supplies the random number generator, which makes tests repeatable.
     """
 
-    def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:
+    def __init__(self, initial_ms: float, maximum_ms: float, rng: Random) -> None:
         self._initial_ms = min(initial_ms, maximum_ms)
         self._maximum_ms = maximum_ms
-        self._random = random
+        self._rng = rng
 
     def compute_delay_ms(self, failure_count: int) -> float:
         """Return the backoff in milliseconds after this many consecutive failures; 0 gives the initial backoff."""
@@ -32,7 +32,7 @@ class ExponentialBackoff:
         # The exponent is limited so that the float cannot overflow. 2^60 ms is long enough for any backoff.
         doublings = min(failure_count, 60)
         backoff_ms = min(self._initial_ms * 2.0**doublings, self._maximum_ms)
-        return min(backoff_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
+        return min(backoff_ms * self._rng.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
 
 class SharedRetryBackoff:

@@ -120,10 +120,10 @@ class ConnectionStates:
         setup_timeout_ms: float,
         setup_timeout_max_ms: float,
         resolve: Resolve,
-        random: Random,
+        rng: Random,
     ) -> None:
-        self._reconnect_backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random)
-        self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms, random)
+        self._reconnect_backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms, rng)
+        self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms, rng)
         self._resolve = resolve
         self._connections: dict[int, _NodeConnection] = {}
         self._setup_deadlines_ms: dict[int, float] = {}  # by node id, for nodes in state CONNECTING

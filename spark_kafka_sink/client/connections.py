@@ -58,7 +58,7 @@ class Connections:
     thread may read it.
     """
 
-    def __init__(self, selector: Selector, config: ClientConfig, *, system: System, random: Random) -> None:
+    def __init__(self, selector: Selector, config: ClientConfig, *, system: System, rng: Random) -> None:
         self._lookups = HostLookups(system, selector.wakeup)
         self.states = ConnectionStates(
             reconnect_backoff_ms=config.reconnect_backoff_ms,
@@ -66,7 +66,7 @@ class Connections:
             setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
             resolve=self._lookups.resolve,
-            random=random,
+            rng=rng,
         )
         self.api_versions: dict[int, NodeApiVersions] = {}  # by node id, while the connection is ready
         self.features = FinalizedFeatures()

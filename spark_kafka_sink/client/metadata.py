@@ -93,7 +93,7 @@ class Metadata:
         config: ClientConfig,
         *,
         system: System,
-        random: Random | None = None,
+        rng: Random | None = None,
         allow_auto_topic_creation: bool = True,
     ) -> None:
         self.snapshot: ClusterSnapshot = build_bootstrap_snapshot(nodes)
@@ -102,7 +102,7 @@ class Metadata:
         self._max_age_ms = config.metadata_max_age_ms
         self._max_idle_ms = config.metadata_max_idle_ms
         retry_backoff = ExponentialBackoff(
-            config.retry_backoff_ms, config.retry_backoff_max_ms, random if random is not None else Random()
+            config.retry_backoff_ms, config.retry_backoff_max_ms, rng if rng is not None else Random()
         )
         self._backoff = MetadataBackoff(retry_backoff)
         self._system = system
@@ -459,7 +459,7 @@ def _check_topic_name(topic: str) -> None:
 
 
 def create_metadata(
-    config: ClientConfig, *, system: System, random: Random | None = None, allow_auto_topic_creation: bool = True
+    config: ClientConfig, *, system: System, rng: Random | None = None, allow_auto_topic_creation: bool = True
 ) -> Metadata:
     """Create Metadata whose snapshot contains the bootstrap servers.
 
@@ -469,4 +469,4 @@ def create_metadata(
     nodes: tuple[Node, ...] = ()
     if not config.bootstrap_resolve_timeout_ms:
         nodes = resolve_bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
-    return Metadata(nodes, config, system=system, random=random, allow_auto_topic_creation=allow_auto_topic_creation)
+    return Metadata(nodes, config, system=system, rng=rng, allow_auto_topic_creation=allow_auto_topic_creation)

@@ -69,15 +69,15 @@ class NetworkClient:
         config: ClientConfig,
         *,
         system: System,
-        random: Random | None = None,
+        rng: Random | None = None,
     ) -> None:
         self._selector = selector
         self._metadata = metadata
         self._config = config
         self._system = system
-        self._random = random if random is not None else Random()
+        self._rng = rng if rng is not None else Random()
         self._metadata_fetch = MetadataFetch(metadata, config, system, selector.wakeup)
-        self._connections = Connections(selector, config, system=system, random=self._random)
+        self._connections = Connections(selector, config, system=system, rng=self._rng)
         self._states = self._connections.states
         self.connection_losses = self._connections.last_losses
         """Why each node's last connection was lost, by node id. Nodes whose connection is ready are not included."""
@@ -105,7 +105,7 @@ class NetworkClient:
         """Return the milliseconds after which the node's state may change without any network event."""
         return self._states.poll_delay_ms(node_id, now_ms)
 
-    def connection_failed(self, node_id: int) -> bool:
+    def has_connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
 
     def unresponsive_ms(self, node_id: int, now_ms: float) -> float:
@@ -178,7 +178,7 @@ class NetworkClient:
             raise IllegalStateError(f"the API versions of node {node_id} are unknown: it is not connected")
         return node_versions.latest_usable_version(api_key, versions)
 
-    def versions(self, node_id: int) -> NodeApiVersions | None:
+    def find_api_versions(self, node_id: int) -> NodeApiVersions | None:
         return self._connections.api_versions.get(node_id)
 
     @property
@@ -380,7 +380,7 @@ class NetworkClient:
         def is_responsive(node_id: int) -> bool:
             return self.unresponsive_ms(node_id, now_ms) < UNRESPONSIVE_AFTER_MS and not avoid(node_id)
 
-        return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now_ms)
+        return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._rng, now_ms)
 
     def _is_every_node_unreachable(self, choice: NodeChoice) -> bool:
         """Return whether to give up on all known nodes.
@@ -471,7 +471,7 @@ def create_network_client(
     metadata: Metadata,
     *,
     system: System,
-    random: Random | None = None,
+    rng: Random | None = None,
     counts_per_node: bool = False,
 ) -> NetworkClient:
     """Create a client with its own Selector.
@@ -485,4 +485,4 @@ def create_network_client(
         timeouts=ChannelTimeouts(idle_ms=config.connections_max_idle_ms),
         counts_per_channel=counts_per_node,
     )
-    return NetworkClient(selector, metadata, config, system=system, random=random)
+    return NetworkClient(selector, metadata, config, system=system, rng=rng)

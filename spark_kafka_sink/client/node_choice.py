@@ -29,7 +29,7 @@ def choose_node(
     connections: Connections,
     in_flight: InFlightRequests,
     is_responsive: Callable[[int], bool],
-    random: Random,
+    rng: Random,
     now_ms: float,
 ) -> NodeChoice:
     """Choose the ready node with the fewest requests in flight; break ties at random.
@@ -40,7 +40,7 @@ def choose_node(
     Choose an unresponsive node only as a last resort. A suspended broker process still accepts connections, and a
     client that waited for it would not request the new leaders of its partitions from other brokers.
     """
-    nodes = random.sample(nodes, len(nodes))  # the sorts below are stable, so ties keep this random order
+    nodes = rng.sample(nodes, len(nodes))  # the sorts below are stable, so ties keep this random order
     states = connections.states
     has_connected_node = any(states.is_connected(node.id) for node in nodes)
     ready_nodes = [node for node in nodes if connections.is_ready(node.id, now_ms) and in_flight.can_send_more(node.id)]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
+from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, IdleClients
 
 NO_PROGRESS_TIMEOUT_MS = 120_000.0
 """How long an operation may go without progress before it fails."""
@@ -25,12 +25,12 @@ _MAX_IDLE_CLIENTS = 4
 """Maximum number of idle clients in the cache. Each has its own connections."""
 
 
-def create_client_cache() -> Leases[BlockingClient]:
+def create_client_cache() -> IdleClients[BlockingClient]:
     """Create a cache of idle clients. The cache closes a client that it no longer keeps."""
-    return Leases(close=lambda client: client.close(), max_idle=_MAX_IDLE_CLIENTS)
+    return IdleClients(close=lambda client: client.close(), max_idle=_MAX_IDLE_CLIENTS)
 
 
-CACHED_DRIVER_CLIENTS = create_client_cache()
+IDLE_DRIVER_CLIENTS = create_client_cache()
 """The idle clients of all drivers in this process. A client is removed from the cache while a driver leases it."""
 
 
@@ -55,5 +55,5 @@ def lease_client(config: ClientConfig, *, system: System | None = None) -> Itera
         with contextlib.closing(create_client(config, system=system)) as client:
             yield client
         return
-    with CACHED_DRIVER_CLIENTS.lease(config, lambda: create_client(config), CLIENT_IDLE_SECONDS) as client:
+    with IDLE_DRIVER_CLIENTS.lease(config, lambda: create_client(config), CLIENT_IDLE_SECONDS) as client:
         yield client

@@ -79,7 +79,8 @@ from spark_kafka_sink.requests.engine import Call
 _log = logging.getLogger(__name__)
 
 _MAX_CACHED_PARTITIONS = 64
-_MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
+_MAX_CHECKED_TOPICS = 1000
+_MAX_WARNED_RECORDS = 1000
 
 # These are global, because one process plans many micro-batches in turn, each with a new DecisionLog. When one of them
 # is full, it is emptied.

@@ -125,12 +125,14 @@ class Driver:
         predecessor_name = possibly_stale_entry.driver_name
         try:
             return self._transactions.retry_when_fenced(
-                partial(self._continue_or_take_over, driver_name, predecessor_name), description, possibly_stale_entry
+                partial(self._begin_next_batch_or_take_over, driver_name, predecessor_name),
+                description,
+                possibly_stale_entry,
             )
         except ProducerFencedError as error:
             raise precommit_errors.build_concurrent_start_error(self._delivery.prefix, driver_name) from error
 
-    def _continue_or_take_over(
+    def _begin_next_batch_or_take_over(
         self,
         driver_name: str,
         predecessor_name: str,
@@ -152,7 +154,7 @@ class Driver:
             and description is not None
             and has_been_idle_since(possibly_stale_entry, description, self._client.transaction_version)
         ):
-            return self._continue(driver_name, predecessor_name, description, possibly_stale_entry)
+            return self._begin_next_batch(driver_name, predecessor_name, description, possibly_stale_entry)
         # If another driver has begun a transaction since, `fence` would abort it: brokers do that before they compare
         # epochs.
         self._transactions.check_unchanged(description)
@@ -163,7 +165,7 @@ class Driver:
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
         return self._take_over(entry, driver_name, epoch)
 
-    def _continue(
+    def _begin_next_batch(
         self, driver_name: str, predecessor_name: str, description: TransactionDescription, own_entry: Entry
     ) -> BatchStart:
         """Begin the next batch of a driver that has written the prefix's last record, if possible without a claim.
@@ -378,7 +380,7 @@ class Driver:
             return False
         self._transactions.driver_number = start.entry.driver_number
         return self._abort_if_current(
-            start.entry.is_same_except_identity, self._transactions.wait_and_describe_driver_id()
+            start.entry.is_same_apart_from_reclaim, self._transactions.wait_and_describe_driver_id()
         )
 
     def abort_unreported(self, start_name: str) -> bool:
@@ -413,7 +415,7 @@ class Driver:
         own_claims: list[Entry] = []
 
         def is_own_entry(entry: Entry) -> bool:
-            return belongs_to_batch(entry) or any(map(entry.is_same_except_identity, own_claims))
+            return belongs_to_batch(entry) or any(map(entry.is_same_apart_from_reclaim, own_claims))
 
         try:
             return self._transactions.retry_when_fenced(partial(self._try_abort, is_own_entry, own_claims), description)

@@ -183,10 +183,11 @@ class Entry:
         """Return a copy with this number of the current driver id: 2 stands for `<prefix>-driver-2`."""
         return self if number == self.driver_number else dataclasses.replace(self, driver_number=number)
 
-    def is_same_except_identity(self, other: Entry) -> bool:
+    def is_same_apart_from_reclaim(self, other: Entry) -> bool:
         """Return whether the entries are equal except for the driver id and the claim's producer id and epoch.
 
-        Such entries come from the same driver, which claims the prefix again if an older driver has fenced it.
+        These are what a reclaim changes. Such entries come from the same driver, which claims the prefix again if an
+        older driver has fenced it.
         """
         return self == other.with_claim_identity(self.claim_identity).with_driver_number(self.driver_number)
 

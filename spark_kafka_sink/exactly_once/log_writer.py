@@ -62,7 +62,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.engine import Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, parse_producer_id_and_epoch
 from spark_kafka_sink.requests.produce_versions import allowed_produce_versions
-from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.request import LeaderRoute, Request
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
 from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions, EndTransaction
@@ -289,8 +289,8 @@ class AppendBatch(Request[ProduceResponse]):
     def keys(self) -> Sequence[str]:
         return (str(self._topic_partition),)
 
-    def route(self, key: str) -> Leader:
-        return Leader(*self._topic_partition)
+    def route(self, key: str) -> LeaderRoute:
+        return LeaderRoute(*self._topic_partition)
 
     @property
     def versions(self) -> VersionRange:

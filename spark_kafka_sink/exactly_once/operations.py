@@ -224,7 +224,7 @@ def _try_fence_driver(
         )
     entries_before_fencing.append(possibly_stale_entry)
     if not _have_same_claim(possibly_stale_entry, entries_before_fencing[0]):
-        raise precommit_errors.build_fenced_error(transactions.driver_id)
+        raise precommit_errors.build_other_driver_error(transactions.driver_id)
     check_entry(possibly_stale_entry)  # before fencing, so that no driver is fenced for nothing
     transactions.check_unchanged(description)
     epoch = transactions.fence(description, CANDIDATE_TIMEOUTS_MS)
@@ -319,7 +319,7 @@ def _claim_and_abort_open_transactions(
         # No later job would delete the entry of a job without a name. Delete it last, because the job's transactions
         # can be found only through the entry.
         transactions.delete_entry(WriterState(take_over.identity))
-    return take_over.aborted_transactions
+    return take_over.listed_transactions
 
 
 def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:

@@ -315,7 +315,7 @@ def build_hand_over_error(transactional_id: str, next_id: str) -> BrokerError:
     )
 
 
-def build_fenced_error(transactional_id: str) -> BrokerError:
+def build_other_driver_error(transactional_id: str) -> BrokerError:
     """Build the ProducerFencedError for a driver that finds another driver before a broker has rejected it."""
     return build_broker_error(
         error_codes.PRODUCER_FENCED, f"another driver is using the transactional id {transactional_id}"

@@ -92,7 +92,7 @@ class TakeOver(NamedTuple):
 
     identity: ProducerIdAndEpoch
     """The producer id and epoch for the new driver's next step."""
-    aborted_transactions: Sequence[TransactionDescription]
+    listed_transactions: Sequence[TransactionDescription]
     """The tasks' transactional ids that, before the claim, had an open transaction or could still begin one."""
 
 
@@ -164,7 +164,7 @@ class QueryTransactions:
         """
         current_description = self.describe_driver_id()
         if _get_identity_and_state(current_description) != _get_identity_and_state(description):
-            raise precommit_errors.build_fenced_error(self.driver_id)
+            raise precommit_errors.build_other_driver_error(self.driver_id)
 
     def read_current_entry(
         self, description: TransactionDescription | None
@@ -183,7 +183,7 @@ class QueryTransactions:
                 return description, entry
             self.driver_number = entry.driver_number
             description = self.wait_and_describe_driver_id()
-        raise precommit_errors.build_fenced_error(self.driver_id)
+        raise precommit_errors.build_other_driver_error(self.driver_id)
 
     def retry_when_fenced(
         self,
@@ -310,7 +310,7 @@ class QueryTransactions:
         # the read below finds the claim.
         new_identity = self.bump_epoch(writer_state.id_and_epoch, timeout_ms)
         if self.read_entry() != claim:
-            raise precommit_errors.build_fenced_error(self.driver_id)
+            raise precommit_errors.build_other_driver_error(self.driver_id)
         return new_identity
 
     def take_over(self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry) -> TakeOver:
@@ -378,19 +378,19 @@ class QueryTransactions:
             self.wait_and_describe_driver_id(),
         )
         if reclaimed is None:
-            raise precommit_errors.build_fenced_error(self.driver_id) from error
+            raise precommit_errors.build_other_driver_error(self.driver_id) from error
         return reclaimed
 
     def _try_reclaim(
         self, description: TransactionDescription | None, possibly_stale_entry: Entry, own_entries: Sequence[Entry]
     ) -> tuple[WriterState, Entry] | None:
         """Try once to claim the prefix again. Return None if the newest entry is none of `own_entries`."""
-        if not any(map(possibly_stale_entry.is_same_except_identity, own_entries)):
+        if not any(map(possibly_stale_entry.is_same_apart_from_reclaim, own_entries)):
             return None  # Do not request an epoch first, because that would fence the other driver.
         candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
         identity = self.fence(description, candidate_timeouts_ms).identity
         previous_entry = self.read_entry()  # Another driver may have written an entry before the epoch was granted.
-        if not any(map(previous_entry.is_same_except_identity, own_entries)):
+        if not any(map(previous_entry.is_same_apart_from_reclaim, own_entries)):
             return None
         claim = previous_entry.with_claim_identity(identity)
         return WriterState(self.claim(identity, previous_entry, claim)), claim
@@ -453,7 +453,7 @@ class QueryTransactions:
             self._prefetched_listing = TransactionListing(self.client, ONGOING, EMPTY)
         errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
         if errors_by_id and self._is_superseded(identity):
-            raise precommit_errors.build_fenced_error(self.driver_id)
+            raise precommit_errors.build_other_driver_error(self.driver_id)
         return errors_by_id
 
     def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:

@@ -68,15 +68,16 @@ def compute_fenced_timeout_ms(task_timeout_ms: int) -> int:
     return max(_add_mark(min(task_timeout_ms, _MAX_FENCED_TIMEOUT_MS), _FENCED_MARK, task_timeout_ms), _FENCED_MARK)
 
 
-def _add_mark(timeout_ms: int, mark: int, task_timeout_ms: int) -> int:
+def _add_mark(timeout_ms: int, mark: int, max_ms: int) -> int:
     """Return a timeout whose last three digits are the mark, and which is less than two seconds below `timeout_ms`.
 
     For example, 20,000 ms with the mark 999 becomes 19,999 ms. A timeout of less than two seconds becomes the mark
-    itself. If the marked timeout would be longer than `task_timeout_ms`, return `task_timeout_ms` without a mark:
-    brokers have granted that timeout, but might reject a longer one.
+    itself. If the marked timeout would be longer than `max_ms`, return `max_ms` without a mark.
+
+    `max_ms`: a timeout that brokers have granted. They might reject a longer one.
     """
     marked_ms = max(0, timeout_ms // 1000 - 1) * 1000 + mark
-    return marked_ms if marked_ms <= task_timeout_ms else task_timeout_ms
+    return marked_ms if marked_ms <= max_ms else max_ms
 
 
 def is_marked_claimed(timeout_ms: int) -> bool:

@@ -135,20 +135,20 @@ def _build_producer_histogram(latencies_by_labels: dict[tuple[str, ...], Latency
 
 
 @dataclass
-class _QueryTotals:
+class _QueryState:
     """The running totals and the latest report for one streaming query or batch application.
 
     Times are Unix timestamps, in seconds.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
-    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
+    latency_histogram: LatencyHistogram = field(default_factory=LatencyHistogram)
     last_report: WriteReport | None = None
-    last_micro_batch_at_s: float | None = None
+    last_micro_batch_timestamp_s: float | None = None
     """End of the latest micro-batch; None if none was reported."""
-    last_failure_at_s: float | None = None
+    last_failure_timestamp_s: float | None = None
     """End of the latest failed write; None if none was reported."""
-    last_dead_letter_at_s: float | None = None
+    last_dead_letter_timestamp_s: float | None = None
     """End of the latest write with dead letters; None if none was reported."""
 
 
@@ -196,7 +196,7 @@ class WriteCollector(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals_by_query_id: dict[str, _QueryTotals] = {}  # guarded by _lock
+        self._states_by_query_id: dict[str, _QueryState] = {}  # guarded by _lock
 
     def add_query(self, query_id: str) -> None:
         """Export a query's counters as 0 before its first report.
@@ -204,29 +204,29 @@ class WriteCollector(Collector):
         Without these zeros, Prometheus' `increase()` would miss the counts of the first report.
         """
         with self._lock:
-            self._get_or_add_totals(query_id)
+            self._get_or_add_state(query_id)
 
     def record(self, report: WriteReport) -> None:
         """Add a report to the metrics of its query. Usable as a `reportCallback`."""
         with self._lock:
-            totals = self._get_or_add_totals(get_query_id(report))
-            totals.counters.update(_compute_counter_increments(report))
-            totals.latencies.merge(report.latencies)
-            totals.last_report = report
+            state = self._get_or_add_state(get_query_id(report))
+            state.counters.update(_compute_counter_increments(report))
+            state.latency_histogram.merge(report.latencies)
+            state.last_report = report
             ended_at_s = report.ended_ms / 1000
             if report.is_micro_batch:
-                totals.last_micro_batch_at_s = ended_at_s
+                state.last_micro_batch_timestamp_s = ended_at_s
             if report.status == FAILED:
-                totals.last_failure_at_s = ended_at_s
+                state.last_failure_timestamp_s = ended_at_s
             if report.dead_letters:
-                totals.last_dead_letter_at_s = ended_at_s
+                state.last_dead_letter_timestamp_s = ended_at_s
 
-    def _get_or_add_totals(self, query_id: str) -> _QueryTotals:
-        """Return a query's totals, creating them on first use. The caller must hold the lock."""
-        if query_id not in self._totals_by_query_id and len(self._totals_by_query_id) >= _MAX_QUERIES:
-            oldest_query_id = next(iter(self._totals_by_query_id))
-            del self._totals_by_query_id[oldest_query_id]
-        return self._totals_by_query_id.setdefault(query_id, _QueryTotals())
+    def _get_or_add_state(self, query_id: str) -> _QueryState:
+        """Return the state of a query, creating it on first use. The caller must hold the lock."""
+        if query_id not in self._states_by_query_id and len(self._states_by_query_id) >= _MAX_QUERIES:
+            oldest_query_id = next(iter(self._states_by_query_id))
+            del self._states_by_query_id[oldest_query_id]
+        return self._states_by_query_id.setdefault(query_id, _QueryState())
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
@@ -238,14 +238,14 @@ class WriteCollector(Collector):
                 name: GaugeMetricFamily(name, documentation, labels=["query"])
                 for name, documentation in _GAUGE_DOCUMENTATION.items()
             }
-            for query_id, totals in self._totals_by_query_id.items():
+            for query_id, state in self._states_by_query_id.items():
                 for name, counter in counters.items():
-                    counter.add_metric([query_id], totals.counters[name])
-                for name, value in _compute_gauge_values(totals).items():
+                    counter.add_metric([query_id], state.counters[name])
+                for name, value in _compute_gauge_values(state).items():
                     gauges[name].add_metric([query_id], value)
             # Copy the histograms, because `record` may change them after the lock has been released.
             latencies_by_labels: dict[tuple[str, ...], LatencyHistogram] = {
-                (query_id,): totals.latencies.copy() for query_id, totals in self._totals_by_query_id.items()
+                (query_id,): state.latency_histogram.copy() for query_id, state in self._states_by_query_id.items()
             }
         yield from counters.values()
         yield from gauges.values()
@@ -269,19 +269,19 @@ def _compute_counter_increments(report: WriteReport) -> dict[str, float]:
     }
 
 
-def _compute_gauge_values(totals: _QueryTotals) -> dict[str, float]:
+def _compute_gauge_values(state: _QueryState) -> dict[str, float]:
     """Return the values of a query's gauges, by metric name. Gauges that have no value yet are omitted.
 
     Two timestamps are never omitted: those of the latest failed write and of the latest write with dead letters. They
     are 0 until there is such a write.
     """
     values = {
-        "pykafka_last_failed_write_timestamp_seconds": totals.last_failure_at_s or 0,
-        "pykafka_last_dead_letter_timestamp_seconds": totals.last_dead_letter_at_s or 0,
+        "pykafka_last_failed_write_timestamp_seconds": state.last_failure_timestamp_s or 0,
+        "pykafka_last_dead_letter_timestamp_seconds": state.last_dead_letter_timestamp_s or 0,
     }
-    if totals.last_micro_batch_at_s is not None:
-        values["pykafka_last_micro_batch_timestamp_seconds"] = totals.last_micro_batch_at_s
-    report = totals.last_report
+    if state.last_micro_batch_timestamp_s is not None:
+        values["pykafka_last_micro_batch_timestamp_seconds"] = state.last_micro_batch_timestamp_s
+    report = state.last_report
     if report is not None:
         values["pykafka_last_write_timestamp_seconds"] = report.ended_ms / 1000
         values["pykafka_last_write_duration_seconds"] = report.duration_ms / 1000

@@ -84,15 +84,15 @@ def join_non_null(*pieces: Any) -> pa.Array:
 
 def repeat_value(data: bytes, row_count: int) -> pa.Array:
     """Return an array with this value in every row."""
-    return choose(np.zeros(row_count, np.int64), [data])
+    return choose_by_index(np.zeros(row_count, np.int64), [data])
 
 
-def choose(indices: NDArray[Any], values: Sequence[bytes]) -> pa.Array:
+def choose_by_index(indices: NDArray[Any], values: Sequence[bytes]) -> pa.Array:
     """Return an array with `values[indices[row]]` in each row, like Arrow's `choose`."""
     return bytes_to_arrow(values).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))
 
 
-def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
+def choose_by_mask(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
     """Return `true_values` where the mask is True and `false_values` elsewhere, like Arrow's `if_else`.
 
     Each of them may be an array or a scalar.
@@ -109,7 +109,7 @@ def from_byte_table(byte_table: NDArray[np.uint8], null_mask: NDArray[np.bool_] 
     return pa.Array.from_buffers(_BINARY, row_count, [_build_validity_buffer(null_mask), pa.py_buffer(offsets), data])
 
 
-def copy_nulls(array: pa.Array, source: pa.Array) -> pa.Array:
+def copy_nulls_from(array: pa.Array, source: pa.Array) -> pa.Array:
     """Return `array`, which must have no nulls, with nulls where `source` is null."""
     return set_nulls(array, build_null_mask(source)) if source.null_count else array
 

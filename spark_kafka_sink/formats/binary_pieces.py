@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.binary_arrays import (
     build_binary_scalar,
-    if_else,
+    choose_by_mask,
     repeat_value,
     to_binary,
     view_byte_offsets,
@@ -61,7 +61,7 @@ def mask_pieces(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
 
 
 def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
-    return array if mask.all() else if_else(mask, array, build_binary_scalar(b""))
+    return array if mask.all() else choose_by_mask(mask, array, build_binary_scalar(b""))
 
 
 def split_lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:

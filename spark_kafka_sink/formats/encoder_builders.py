@@ -74,7 +74,7 @@ def attach_schema_id(
     options: FormatOptions,
     registry_options: RegistryOptions,
     topic: str | None,
-    stream_start: str | None = None,
+    stream_start_id: str | None = None,
 ) -> ColumnsEncoder:
     """Query the schema registry and return a copy of the encoder that adds the schema's id or GUID to each record.
 
@@ -84,11 +84,11 @@ def attach_schema_id(
     columns do not fit the latest schema.
 
     `topic`: the topic of all records; None if each record names its topic.
-    `stream_start`: as in `SchemaRegistryClient.get_latest`. The latest schema is cached by this id, so that all
+    `stream_start_id`: as in `SchemaRegistryClient.get_latest`. The latest schema is cached by this id, so that all
     micro-batches that this process plans use the same schema.
     """
     if registry_options.schema_source == "latest":
-        return _attach_latest_schema(encoder, options, registry_options, topic, stream_start)
+        return _attach_latest_schema(encoder, options, registry_options, topic, stream_start_id)
     return _attach_own_schema(encoder, options, registry_options, topic)
 
 
@@ -97,7 +97,7 @@ def _attach_latest_schema(
     options: FormatOptions,
     registry_options: RegistryOptions,
     topic: str | None,
-    stream_start: str | None,
+    stream_start_id: str | None,
 ) -> ColumnsEncoder:
     """Return a copy of the encoder that uses the latest schema of the subject.
 
@@ -108,7 +108,7 @@ def _attach_latest_schema(
         options.record_part, topic, options.schema.name or ""
     )
     latest_schema = client.get_latest(
-        subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start=stream_start
+        subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start_id=stream_start_id
     )
     try:
         format_and_schema = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)

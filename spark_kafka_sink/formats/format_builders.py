@@ -29,7 +29,7 @@ GUID_MAGIC_BYTE = b"\1"
 """First byte of a record header with the schema's GUID. The 16 bytes of the GUID follow."""
 
 
-class SchemaOptions(NamedTuple):
+class SchemaSpec(NamedTuple):
     """A schema from the user or from a registry. If it is derived from the columns, only its name is given here."""
 
     text: str | None = None
@@ -38,7 +38,7 @@ class SchemaOptions(NamedTuple):
     """Full name of the record or message. If None, a default name is used, or the first message of a descriptor."""
 
 
-NO_SCHEMA = SchemaOptions()
+NO_SCHEMA = SchemaSpec()
 
 
 class FormatAndSchema(NamedTuple):
@@ -59,7 +59,7 @@ class FormatAndSchema(NamedTuple):
         return GUID_MAGIC_BYTE + guid.bytes + self.message_indexes
 
 
-def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
+def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaSpec) -> FormatAndSchema:
     """Build the format with this name. Raise SchemaError if it cannot encode the columns.
 
     `fields`: names and types of the encoded columns.
@@ -86,20 +86,20 @@ def build_latest_format(
             f"the schema with id {registered_schema.id} in the registry has type {registered_schema.schema_type}, not "
             f"{expected_type}"
         )
-    return build_format(format_name, fields, SchemaOptions(registered_schema.text, schema_name))
+    return build_format(format_name, fields, SchemaSpec(registered_schema.text, schema_name))
 
 
-def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> FormatAndSchema:
+def _build_json(fields: Sequence[pa.Field], _schema: SchemaSpec) -> FormatAndSchema:
     for field in fields:
         check_json_type(field.type, field.name)
     return FormatAndSchema(JsonFormat())
 
 
-def _build_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
+def _build_avro(fields: Sequence[pa.Field], schema: SchemaSpec) -> FormatAndSchema:
     return _build_avro_format(fields, schema.text or derive_avro_schema(fields, schema.name, null_first=False))
 
 
-def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
+def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaSpec) -> FormatAndSchema:
     return _build_avro_format(fields, schema.text or derive_avro_schema(fields, schema.name, null_first=True))
 
 
@@ -111,7 +111,7 @@ def _build_avro_format(fields: Sequence[pa.Field], schema_json: str) -> FormatAn
     )
 
 
-def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
+def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaSpec) -> FormatAndSchema:
     if schema.text is None:
         derived_message = derive_message(fields, schema.name)
         registry_schema = Schema("PROTOBUF", text=derived_message.text, name=derived_message.name)
@@ -122,7 +122,7 @@ def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> Format
     return FormatAndSchema(ProtobufFormat(message.fields), registry_schema, message.message_indexes)
 
 
-def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> FormatAndSchema:
+def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaSpec) -> FormatAndSchema:
     format_and_schema = _build_json(fields, schema)
     schema_json = schema.text or derive_json_schema(fields, schema.name)
     # Columns of type null have no property in the schema, because null fields are omitted.
@@ -131,7 +131,7 @@ def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> For
     return FormatAndSchema(format_and_schema.row_format, Schema("JSON", text=schema_json, name=title))
 
 
-_BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], FormatAndSchema]] = {
+_BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaSpec], FormatAndSchema]] = {
     "json": _build_json,
     "avro": _build_avro,
     "avro-confluent": _build_confluent_avro,

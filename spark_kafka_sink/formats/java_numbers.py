@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.binary_arrays import (
     build_binary_scalar,
-    choose,
-    copy_nulls,
-    if_else,
+    choose_by_index,
+    choose_by_mask,
+    copy_nulls_from,
     join,
     scatter_groups,
     take_rows,
@@ -46,7 +46,7 @@ def format_floats(array: pa.Array) -> pa.Array:
     magnitudes = np.abs(values)
     is_plain = ((magnitudes >= _MIN_PLAIN) & (magnitudes < _PLAIN_LIMIT)) | (magnitudes == 0)
     if is_plain.all():
-        return copy_nulls(_format_plain(values), source=array)
+        return copy_nulls_from(_format_plain(values), source=array)
     is_finite = np.isfinite(values)
     is_tiny = (magnitudes > 0) & (magnitudes < _TINY_LIMITS[values.itemsize])
     groups = []
@@ -59,7 +59,7 @@ def format_floats(array: pa.Array) -> pa.Array:
         row_indices = np.flatnonzero(mask)
         if len(row_indices):
             groups.append((row_indices, format_group(values[row_indices])))
-    return copy_nulls(scatter_groups(groups, len(values)), source=array)
+    return copy_nulls_from(scatter_groups(groups, len(values)), source=array)
 
 
 def find_non_finite(array: pa.Array) -> NDArray[np.bool_]:
@@ -91,12 +91,12 @@ def _format_plain(values: NDArray[Any]) -> pa.Array:
         return text
     if is_integral.all():
         return join(text, build_binary_scalar(b".0"))
-    return join(text, choose(is_integral, [b"", b".0"]))
+    return join(text, choose_by_index(is_integral, [b"", b".0"]))
 
 
 def _format_non_finite(values: NDArray[Any]) -> pa.Array:
     # The indices are 0 for -inf, 1 for NaN (for which `> 0` is false) and 2 for inf.
-    return choose(np.isnan(values) + 2 * (values > 0), [b"-Infinity", b"NaN", b"Infinity"])
+    return choose_by_index(np.isnan(values) + 2 * (values > 0), [b"-Infinity", b"NaN", b"Infinity"])
 
 
 def _format_tiny(values: NDArray[Any]) -> pa.Array:
@@ -105,7 +105,7 @@ def _format_tiny(values: NDArray[Any]) -> pa.Array:
     Each distinct number is formatted in Python. This is fast, because a type has only a few hundred such numbers.
     """
     distinct_values, value_indices = np.unique(values, return_inverse=True)
-    return choose(value_indices, [_format_two_digits(value) for value in distinct_values])
+    return choose_by_index(value_indices, [_format_two_digits(value) for value in distinct_values])
 
 
 def _format_two_digits(value: Any) -> bytes:
@@ -131,7 +131,7 @@ def _format_scientific(values: NDArray[Any]) -> pa.Array:
             groups.append((row_indices, rewrite(take_rows(arrow_text, row_indices))))
     unsigned_text = scatter_groups(groups, len(values))
     is_negative = values < 0
-    return join(choose(is_negative, [b"", b"-"]), unsigned_text) if is_negative.any() else unsigned_text
+    return join(choose_by_index(is_negative, [b"", b"-"]), unsigned_text) if is_negative.any() else unsigned_text
 
 
 def _normalize_scientific(arrow_text: pa.Array) -> pa.Array:
@@ -141,7 +141,7 @@ def _normalize_scientific(arrow_text: pa.Array) -> pa.Array:
     text_with_point = pc.replace_substring(text, b"e", b"E")
     if has_point.all():
         return text_with_point
-    return if_else(has_point, text_with_point, pc.replace_substring(text, b"e", b".0E"))
+    return choose_by_mask(has_point, text_with_point, pc.replace_substring(text, b"e", b".0E"))
 
 
 def _to_scientific(plain_text: pa.Array) -> pa.Array:
@@ -159,7 +159,7 @@ def _to_scientific(plain_text: pa.Array) -> pa.Array:
     fraction_pieces = [fraction_digits]
     is_fraction_empty = _compute_lengths(fraction_digits) == 0
     if is_fraction_empty.any():  # Java writes at least one digit after the point
-        fraction_pieces.append(choose(is_fraction_empty, [b"", b"0"]))
+        fraction_pieces.append(choose_by_index(is_fraction_empty, [b"", b"0"]))
     return join(first_digit, build_binary_scalar(b"."), *fraction_pieces, exponents)
 
 
@@ -173,7 +173,7 @@ def _build_exponents(plain_text: pa.Array, leading_zero_counts: NDArray[Any]) ->
     exponents = integer_digit_counts - 1 - leading_zero_counts
     min_exponent, max_exponent = int(exponents.min()), int(exponents.max())
     exponent_texts = [b"E%d" % exponent for exponent in range(min_exponent, max_exponent + 1)]
-    return choose(exponents - min_exponent, exponent_texts)
+    return choose_by_index(exponents - min_exponent, exponent_texts)
 
 
 def _find_substring(array: pa.Array, substring: bytes) -> NDArray[Any]:

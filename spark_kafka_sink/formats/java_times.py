@@ -24,7 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.binary_arrays import build_binary_scalar, choose, copy_nulls, from_byte_table, join
+from spark_kafka_sink.formats.binary_arrays import (
+    build_binary_scalar,
+    choose_by_index,
+    copy_nulls_from,
+    from_byte_table,
+    join,
+)
 from spark_kafka_sink.formats.time_zones import compute_utc_offsets
 from spark_kafka_sink.records.arrays import integers_to_numpy
 
@@ -45,7 +51,7 @@ def format_dates(array: pa.Array) -> pa.Array:
     """Format dates. Nulls stay null."""
     days = integers_to_numpy(array.view(pa.int32())).astype(np.int64)
     table = np.empty((len(array), _DATE_WIDTH), np.uint8)
-    return copy_nulls(_to_text_with_years(table, _write_dates(table, days)), array)
+    return copy_nulls_from(_to_text_with_years(table, _write_dates(table, days)), array)
 
 
 def format_timestamps(array: pa.Array) -> pa.Array:
@@ -67,7 +73,7 @@ def format_timestamps(array: pa.Array) -> pa.Array:
     text = _to_text_with_years(table, years)
     if array.type.tz is not None:
         text = join(text, _format_offsets(offsets))
-    return copy_nulls(text, array)
+    return copy_nulls_from(text, array)
 
 
 def format_times(array: pa.Array) -> pa.Array:
@@ -81,7 +87,7 @@ def format_times(array: pa.Array) -> pa.Array:
         table[:, _TIME_NANOS_COLUMNS], ticks % ticks_per_second * (_TICKS_PER_SECOND["ns"] // ticks_per_second)
     )
     text = pc.ascii_rtrim(pc.ascii_rtrim(from_byte_table(table).view(pa.string()), "0"), ".")
-    return copy_nulls(text.view(pa.binary()), array)
+    return copy_nulls_from(text.view(pa.binary()), array)
 
 
 def _write_dates(table: NDArray[np.uint8], days: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -146,7 +152,7 @@ def _to_text_with_years(table: NDArray[np.uint8], years: NDArray[np.int64]) -> p
         b"+%d" % year if year > _MAX_UNSIGNED_YEAR else b"%05d" % year if year < 0 else b"%04d" % year
         for year in distinct_years
     ]
-    return join(choose(year_indices, signed_years), from_byte_table(table[:, 4:]))
+    return join(choose_by_index(year_indices, signed_years), from_byte_table(table[:, 4:]))
 
 
 def _format_offsets(offsets: NDArray[np.int64] | int) -> Any:
@@ -154,7 +160,7 @@ def _format_offsets(offsets: NDArray[np.int64] | int) -> Any:
     if isinstance(offsets, int):
         return build_binary_scalar(_format_offset(offsets))
     distinct_offsets, offset_indices = np.unique(offsets, return_inverse=True)
-    return choose(offset_indices, [_format_offset(int(offset)) for offset in distinct_offsets])
+    return choose_by_index(offset_indices, [_format_offset(int(offset)) for offset in distinct_offsets])
 
 
 def _format_offset(offset_seconds: int) -> bytes:

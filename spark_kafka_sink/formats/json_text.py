@@ -31,10 +31,10 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.binary_arrays import (
     build_binary_scalar,
-    choose,
-    copy_nulls,
+    choose_by_index,
+    choose_by_mask,
+    copy_nulls_from,
     fill_nulls,
-    if_else,
     is_binary_type,
     is_string_type,
     join,
@@ -122,7 +122,7 @@ def _encode_column(column: pa.Array) -> JsonColumn:
         # Use field() rather than flatten(), which would copy the data to apply the struct's nulls.
         fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
         objects = _encode_objects(names, fields, len(column))
-        return JsonColumn(copy_nulls(objects, source=column))
+        return JsonColumn(copy_nulls_from(objects, source=column))
     # The type is a map or a list, because check_json_type has rejected unsupported types.
     return JsonColumn(_encode_maps(column) if pa.types.is_map(data_type) else _encode_lists(column))
 
@@ -150,7 +150,7 @@ def _encode_floats(column: pa.Array) -> JsonColumn:
     text = format_floats(column)
     is_non_finite = find_non_finite(column)
     if is_non_finite.any():
-        text = if_else(is_non_finite, _add_quotes(text), text)
+        text = choose_by_mask(is_non_finite, _add_quotes(text), text)
     return JsonColumn(text)
 
 
@@ -239,7 +239,7 @@ class _ObjectBuilder:
         """Return a piece with the field's name, preceded by a comma in rows that already have a field."""
         if isinstance(self._rows_with_fields, bool):
             return build_binary_scalar(b"," + label if self._rows_with_fields else label)
-        return choose(self._rows_with_fields, [label, b"," + label])
+        return choose_by_index(self._rows_with_fields, [label, b"," + label])
 
     def _flush_constant(self) -> None:
         if self._pending_constant:
@@ -286,7 +286,7 @@ def _join_elements(
     lists = pa.ListArray.from_arrays(numbers_to_arrow(element_offsets.astype(np.int32)), elements)
     joined_elements = pc.binary_join(lists, build_binary_scalar(b","))
     enclosed_elements = join(build_binary_scalar(opening), joined_elements, build_binary_scalar(closing))
-    return copy_nulls(enclosed_elements, source=column)
+    return copy_nulls_from(enclosed_elements, source=column)
 
 
 def _encode_keys(keys: pa.Array) -> pa.Array:
@@ -334,7 +334,9 @@ def _encode_base64(column: pa.Array) -> pa.Array:
     filled_bytes = fill_nulls(column, b"")
     padding_bytes = -integers_to_numpy(pc.binary_length(filled_bytes)) % 3  # lengths [3, 4, 5] -> [0, 2, 1]
     padded_bytes = (
-        join(filled_bytes, choose(padding_bytes, [b"", b"\0", b"\0\0"])) if padding_bytes.any() else filled_bytes
+        join(filled_bytes, choose_by_index(padding_bytes, [b"", b"\0", b"\0\0"]))
+        if padding_bytes.any()
+        else filled_bytes
     )
     _, _, data = padded_bytes.buffers()
     offsets = view_byte_offsets(padded_bytes)
@@ -347,7 +349,7 @@ def _encode_base64(column: pa.Array) -> pa.Array:
         encoded_bytes[row_ends[padding_bytes >= position] - position] = ord("=")
     buffers = [None, pa.py_buffer(encoded_offsets.astype(np.int32)), pa.py_buffer(encoded_bytes)]
     encoded_column = pa.Array.from_buffers(pa.binary(), len(column), buffers)
-    return copy_nulls(encoded_column, source=column)
+    return copy_nulls_from(encoded_column, source=column)
 
 
 _SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], JsonColumn]], ...] = (

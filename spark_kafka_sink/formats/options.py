@@ -14,7 +14,7 @@ from spark_kafka_sink.formats.format_builders import (
     NO_SCHEMA,
     REGISTRY_FORMATS,
     SCHEMA_FORMATS,
-    SchemaOptions,
+    SchemaSpec,
 )
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
@@ -91,7 +91,7 @@ class FormatOptions:
     """One of FORMATS."""
     columns: tuple[str, ...] = ()
     """Names of the encoded columns. If it is empty, all columns are encoded except those in NON_VALUE_COLUMNS."""
-    schema: SchemaOptions = NO_SCHEMA
+    schema: SchemaSpec = NO_SCHEMA
     subject: str | None = None
     """The subject in the schema registry, or None if the subject name strategy determines it."""
 
@@ -152,7 +152,7 @@ def _parse_part_options(parsed_options: ParsedOptions, part: str) -> FormatOptio
     )
 
 
-def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name: str) -> SchemaOptions:
+def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name: str) -> SchemaSpec:
     """Return one part's schema, which is read from a file if the part's option SchemaFile is set.
 
     Add a fault to `parsed_options` if the file cannot be read, or if an option conflicts or has no effect.
@@ -182,7 +182,7 @@ def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name:
                 path=path,
                 reason=reason,
             )
-    return SchemaOptions(schema_text, schema_name)
+    return SchemaSpec(schema_text, schema_name)
 
 
 def _list_formats() -> str:

@@ -77,7 +77,7 @@ class _CacheKey(NamedTuple):
     subject: str
     schema: Schema | None
     """The schema that was registered or looked up; None for the other operations."""
-    stream_start: str
+    stream_start_id: str
     """An id for one run of a Spark stream; empty for schemas that all writes share."""
 
 
@@ -122,34 +122,34 @@ class SchemaRegistryClient:
         return self._get_or_request(_Operation.LOOKUP, subject, schema)
 
     def get_latest(
-        self, subject: str, *, is_serialized: bool = False, stream_start: str | None = None
+        self, subject: str, *, is_serialized: bool = False, stream_start_id: str | None = None
     ) -> RegisteredSchema:
         """Return the latest version of the subject.
 
         Raise SchemaRegistryError if the request fails, or if the version has write rules or references.
 
         `is_serialized`: request a Protobuf schema as a serialized descriptor.
-        `stream_start`: an id for one run of a Spark stream, for which the version is cached until the process ends. An
-        empty id means that it is cached for up to a minute. If it is None, every call queries the registry.
+        `stream_start_id`: an id for one run of a Spark stream, for which the version is cached until the process ends.
+        An empty id means that it is cached for up to a minute. If it is None, every call queries the registry.
         """
         operation = _Operation.GET_LATEST_SERIALIZED if is_serialized else _Operation.GET_LATEST
-        if stream_start is None:
+        if stream_start_id is None:
             return self._request_schema(operation, subject, schema=None)
-        return self._get_or_request(operation, subject, schema=None, stream_start=stream_start)
+        return self._get_or_request(operation, subject, schema=None, stream_start_id=stream_start_id)
 
     def sanitize(self, text: str, max_characters: int = 1_000) -> str:
         """Return text from the registry in a form that is safe in errors and logs."""
         return self._transport.sanitize(text, max_characters)
 
     def _get_or_request(
-        self, operation: _Operation, subject: str, schema: Schema | None, stream_start: str = ""
+        self, operation: _Operation, subject: str, schema: Schema | None, stream_start_id: str = ""
     ) -> RegisteredSchema:
         """Return the schema from the cache, or request it and add it to the cache.
 
-        A cached schema expires after _MAX_CACHE_AGE_S or, if `stream_start` is set, never. It is also lost if the cache
-        becomes full.
+        A cached schema expires after _MAX_CACHE_AGE_S or, if `stream_start_id` is set, never. It is also lost if the
+        cache becomes full.
         """
-        key = _CacheKey(operation, subject, schema, stream_start)
+        key = _CacheKey(operation, subject, schema, stream_start_id)
         entry = self._cache.get(key)
         if entry is not None and self._now_s() < entry.expires_at_s:
             return entry.schema
@@ -157,7 +157,7 @@ class SchemaRegistryClient:
             self._cache.clear()
         registered_schema = self._request_schema(operation, subject, schema)
         # A running stream must not change its schema, so its entries never expire.
-        expires_at_s = math.inf if stream_start else self._now_s() + _MAX_CACHE_AGE_S
+        expires_at_s = math.inf if stream_start_id else self._now_s() + _MAX_CACHE_AGE_S
         self._cache[key] = _CacheEntry(registered_schema, expires_at_s)
         return registered_schema
 

@@ -244,7 +244,7 @@ class KafkaChannel:
         if frame is None:
             return None
         self.frame_started_ms = None  # the next frame, which may have arrived in part, has its own time limit
-        reserved_bytes = 0 if self._frame_memory is None else self._frame_memory.detach(self)
+        reserved_bytes = 0 if self._frame_memory is None else self._frame_memory.transfer_to_receiver(self)
         if not self.authenticator.is_authentication_frame(frame, now_ms):
             for counts in self._traffic_counts:
                 counts.record_completed_receive()

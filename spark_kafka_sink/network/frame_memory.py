@@ -41,7 +41,7 @@ class FrameMemory(Generic[OwnerT]):
         self._reserve(owner, size)
         return True
 
-    def detach(self, owner: OwnerT) -> int:
+    def transfer_to_receiver(self, owner: OwnerT) -> int:
         """Transfer a complete frame's reservation from its owner to the frame's receiver.
 
         Return the number of bytes that the receiver must release; 0 if there was no reservation.

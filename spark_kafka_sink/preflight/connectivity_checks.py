@@ -189,7 +189,9 @@ def _check_metadata(probe: Probe, no_response_text: str) -> CheckResult:
 def _check_versions(probe: Probe) -> list[CheckResult]:
     """Return one check for all connected brokers, or an empty list if no broker is connected."""
     versions_by_broker = [
-        versions for node_id in probe.connected_nodes if (versions := probe.client.versions(node_id)) is not None
+        versions
+        for node_id in probe.connected_nodes
+        if (versions := probe.client.find_api_versions(node_id)) is not None
     ]
     if not versions_by_broker:
         return []

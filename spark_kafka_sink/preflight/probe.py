@@ -215,7 +215,7 @@ class Probe:
     def _is_authentication_rejected(self) -> bool:
         """Return whether all connections to bootstrap servers failed, at least one of them during authentication."""
         node_ids = [node.id for node in self.bootstrap_nodes]
-        return all(self.client.connection_failed(node_id) for node_id in node_ids) and any(
+        return all(self.client.has_connection_failed(node_id) for node_id in node_ids) and any(
             self.client.authentication_exception(node_id) is not None for node_id in node_ids
         )
 
@@ -224,7 +224,7 @@ class Probe:
         has_metadata = self.metadata_response is not None
         nodes = self.find_leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
-            node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
+            node.id not in self.connected_nodes and not self.client.has_connection_failed(node.id) for node in nodes
         )
         if is_connecting:
             return True

@@ -147,9 +147,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._record_partitioner = partitioner
         self._partitioner = Partitioner(self.config, random)
         client_config = self.config.client_config()
-        self._metadata = create_metadata(client_config, system=self._system, random=random)
+        self._metadata = create_metadata(client_config, system=self._system, rng=random)
         self._client = client = create_network_client(
-            client_config, self._metadata, system=self._system, random=random, counts_per_node=True
+            client_config, self._metadata, system=self._system, rng=random, counts_per_node=True
         )
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
         self._metrics = ProducerMetrics(

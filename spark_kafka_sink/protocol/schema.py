@@ -7,9 +7,9 @@ declares the versions in which it exists. So a declaration can be compared with 
       "ignorable": true }
     error_message: str | None = nullable_string("8+", default=None, ignorable=True)
 
-    `nullable`   versions that allow null, if not all versions of the field do
-    `tag`        number of a tagged field (KIP-482), which is encoded only if its value differs from the default
-    `ignorable`  True: versions without the field omit its value; False: they reject any value but the default
+    `nullable_versions`  versions that allow null, if not all versions of the field do
+    `tag`                number of a tagged field (KIP-482), which is encoded only if its value differs from the default
+    `ignorable`          True: versions without the field omit its value; False: they reject any value but the default
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FieldSpec:
 
     type_name: str
     versions: VersionRange
-    nullable: VersionRange | None
+    nullable_versions: VersionRange | None
     """Versions that allow null, or None if no version allows it."""
     tag: int | None
     ignorable: bool
@@ -93,18 +93,18 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
     versions: str,
     default: object,
     *,
-    nullable: str | None = None,
+    nullable_versions: str | None = None,
     tag: int | None = None,
     ignorable: bool = False,
     inner_type: type[Struct] | str | None = None,
 ) -> Any:
     """Return a dataclass field whose metadata contains its FieldSpec.
 
-    `versions` and `nullable` are in Kafka's notation (see VersionRange.parse). A `default` of `list` stands for a new,
-    empty list.
+    `versions` and `nullable_versions` are in Kafka's notation (see VersionRange.parse). A `default` of `list` stands
+    for a new, empty list.
     """
-    nullable_versions = None if nullable is None else VersionRange.parse(nullable)
-    spec = FieldSpec(type_name, VersionRange.parse(versions), nullable_versions, tag, ignorable, inner_type)
+    nullable_range = None if nullable_versions is None else VersionRange.parse(nullable_versions)
+    spec = FieldSpec(type_name, VersionRange.parse(versions), nullable_range, tag, ignorable, inner_type)
     if isinstance(default, type):  # `list`, so that each struct gets its own array
         return dataclasses.field(default_factory=default, metadata={_SPEC_KEY: spec})
     return dataclasses.field(default=default, metadata={_SPEC_KEY: spec})
@@ -116,71 +116,71 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
 # Each function returns a dataclass field, but is annotated with the type of the field's value. This makes type checkers
 # accept declarations such as `name: int = int16("0+")`.
 def boolean(versions: str, *, default: bool = False, tag: int | None = None, ignorable: bool = False) -> bool:
-    value: bool = _define_field("bool", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: bool = _define_field("bool", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def int8(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
-    value: int = _define_field("int8", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: int = _define_field("int8", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def int16(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
-    value: int = _define_field("int16", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: int = _define_field("int16", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def uint16(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
-    value: int = _define_field("uint16", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: int = _define_field("uint16", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def int32(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
-    value: int = _define_field("int32", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: int = _define_field("int32", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def int64(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
-    value: int = _define_field("int64", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: int = _define_field("int64", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def uuid(versions: str, *, tag: int | None = None, ignorable: bool = False) -> UUID:
-    value: UUID = _define_field("uuid", versions, ZERO_UUID, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: UUID = _define_field("uuid", versions, ZERO_UUID, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def string(versions: str, *, default: str = "", tag: int | None = None, ignorable: bool = False) -> str:
-    value: str = _define_field("string", versions, default, tag=tag, ignorable=ignorable)
-    return value
+    declared_field: str = _define_field("string", versions, default, tag=tag, ignorable=ignorable)
+    return declared_field
 
 
 def nullable_string(
     versions: str,
     *,
     default: str | None = "",
-    nullable: str | None = None,
+    nullable_versions: str | None = None,
     tag: int | None = None,
     ignorable: bool = False,
 ) -> str | None:
     """Declare a string that may be null. The module's docstring explains `tag` and `ignorable`.
 
-    `nullable`: the versions in which the string may be null. None means every version in `versions`.
+    `nullable_versions`: the versions in which the string may be null. None means every version in `versions`.
     """
-    value: str | None = _define_field(
-        "string", versions, default, nullable=nullable or versions, tag=tag, ignorable=ignorable
+    declared_field: str | None = _define_field(
+        "string", versions, default, nullable_versions=nullable_versions or versions, tag=tag, ignorable=ignorable
     )
-    return value
+    return declared_field
 
 
 def byte_string(versions: str) -> bytes:
-    value: bytes = _define_field("bytes", versions, default=b"")
-    return value
+    declared_field: bytes = _define_field("bytes", versions, default=b"")
+    return declared_field
 
 
 def record_batches(versions: str) -> Records:
-    value: Records = _define_field("records", versions, default=None, nullable=versions)
-    return value
+    declared_field: Records = _define_field("records", versions, default=None, nullable_versions=versions)
+    return declared_field
 
 
 def tagged_struct(struct_type: type[Struct], versions: str, *, tag: int) -> Any:
@@ -192,18 +192,23 @@ def tagged_struct(struct_type: type[Struct], versions: str, *, tag: int) -> Any:
 
 
 def array(element: type[Struct] | str, versions: str, *, tag: int | None = None, ignorable: bool = False) -> list[Any]:
-    value: list[Any] = _define_field("array", versions, list, tag=tag, ignorable=ignorable, inner_type=element)
-    return value
+    declared_field: list[Any] = _define_field("array", versions, list, tag=tag, ignorable=ignorable, inner_type=element)
+    return declared_field
 
 
 def nullable_array(
-    element: type[Struct] | str, versions: str, *, nullable: str | None = None, ignorable: bool = False
+    element: type[Struct] | str, versions: str, *, nullable_versions: str | None = None, ignorable: bool = False
 ) -> list[Any] | None:
     """Declare an array that may be null. The module's docstring explains `ignorable`.
 
-    `nullable`: the versions in which the array may be null. None means every version in `versions`.
+    `nullable_versions`: the versions in which the array may be null. None means every version in `versions`.
     """
-    value: list[Any] | None = _define_field(
-        "array", versions, list, nullable=nullable or versions, ignorable=ignorable, inner_type=element
+    declared_field: list[Any] | None = _define_field(
+        "array",
+        versions,
+        list,
+        nullable_versions=nullable_versions or versions,
+        ignorable=ignorable,
+        inner_type=element,
     )
-    return value
+    return declared_field

@@ -89,7 +89,8 @@ class StructCodec:
                 default = getattr(self._defaults, name)
                 builder.add_error_if(name, "!=", default, self._build_error_message(f"{name} does not exist"))
             return
-        if spec.nullable is not None and self._version not in spec.nullable:  # nullable, but not in this version
+        if spec.nullable_versions is not None and self._version not in spec.nullable_versions:
+            # Other versions allow null, so the value may be None.
             builder.add_error_if(name, "is", None, self._build_error_message(f"{name} must not be null"))
         if spec.tag is not None:
             self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))
@@ -104,7 +105,7 @@ class StructCodec:
 
     def _build_codec(self, spec: FieldSpec) -> FieldCodec:
         """Build the codec for a field's value. The elements of an array are never null."""
-        nullable = spec.nullable is not None and self._version in spec.nullable
+        nullable = spec.nullable_versions is not None and self._version in spec.nullable_versions
         if spec.type_name == "struct":
             assert isinstance(spec.inner_type, type)
             return get_struct_codec(spec.inner_type, self._version, self._flexible)

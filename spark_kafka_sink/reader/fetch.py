@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.fetch import (
     FetchTopic,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.request import LeaderRoute, Request
 from spark_kafka_sink.requests.responses import find_distinct_responses, parse_each_response
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
@@ -61,8 +61,8 @@ class Fetch(Request[FetchResponse]):
     def keys(self) -> Sequence[str]:
         return [str(partition) for partition in self.offsets]
 
-    def route(self, key: str) -> Leader:
-        return Leader(self.topic, int(key))
+    def route(self, key: str) -> LeaderRoute:
+        return LeaderRoute(self.topic, int(key))
 
     def select_keys(self, keys: Sequence[str]) -> Fetch:
         return replace(self, offsets={int(key): self.offsets[int(key)] for key in keys})

@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.request import LeaderRoute, Request
 from spark_kafka_sink.requests.responses import parse_each_response
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, select_most_severe
 
@@ -44,8 +44,8 @@ class ListOffsets(Request[ListOffsetsResponse]):
     def keys(self) -> Sequence[str]:
         return [str(partition) for partition in self.partitions]
 
-    def route(self, key: str) -> Leader:
-        return Leader(self.topic, int(key))
+    def route(self, key: str) -> LeaderRoute:
+        return LeaderRoute(self.topic, int(key))
 
     def select_keys(self, keys: Sequence[str]) -> ListOffsets:
         return replace(self, partitions=[int(key) for key in keys])

@@ -184,9 +184,9 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
     Raise DecodeError if a length is malformed, or if the records do not end at `data_end`.
     """
     starts, ends = array("q"), array("q")
-    # `size` is the size of the previous record, including its length field, and `equal_count` counts how many records
-    # before that one had the same size.
-    position, size, equal_count = 0, 0, 0
+    # `size` is the size of the previous record, including its length field, and `same_size_streak` counts how many
+    # records directly before that one had the same size.
+    position, size, same_size_streak = 0, 0, 0
     while len(ends) < count:
         start = position
         if position >= data_end:
@@ -199,9 +199,9 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
                 f"record {len(ends)} of a batch has the invalid length {length}: {data_end - starts[-1]} bytes are left"
             )
         ends.append(position)
-        equal_count = equal_count + 1 if position - start == size else 0
+        same_size_streak = same_size_streak + 1 if position - start == size else 0
         size = position - start
-        if equal_count >= _MIN_RUN_RECORDS:
+        if same_size_streak >= _MIN_RUN_RECORDS:
             # The next records probably have the same size, too. Find out how many do, and add them in one step. There
             # are at most as many as records are missing, and at most as many as fit into the remaining bytes. One is
             # subtracted, because the bytes from `start` on include the record that was just added.
@@ -212,7 +212,7 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
             starts.extend(range(position + length_width, run_end + length_width, size))
             ends.extend(range(position + size, run_end + size, size))
             position = run_end
-            equal_count = 0
+            same_size_streak = 0
     if position != data_end:
         raise DecodeError(f"{data_end - position} bytes follow the last record of a batch")
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)

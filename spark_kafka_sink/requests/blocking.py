@@ -158,7 +158,9 @@ class BlockingClient:
         Return None if no node can be used or connected to now.
         """
         now_ms = self._system.now()
-        connected_nodes = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
+        connected_nodes = [
+            node for node in self.metadata.snapshot.nodes.values() if self._client.find_api_versions(node.id)
+        ]
         if connected_nodes:
             return min(
                 connected_nodes,
@@ -311,7 +313,7 @@ class BlockingClient:
     def _fail_queued_if_unreachable(self, queue: _NodeQueue, now_ms: float) -> None:
         """Fail the queued requests if the node cannot be reached or has not become ready in time."""
         node = queue.node
-        has_connection_failed = self._client.connection_failed(node.id)
+        has_connection_failed = self._client.has_connection_failed(node.id)
         describe_failures = self.metadata.describe_connection_failures
         waiting_since_ms = max(queue.last_response_ms, queue.queued_attempts[0].queued_ms)
         if has_connection_failed and queue.has_tried_connection:

@@ -89,7 +89,7 @@ class RequestDispatcher:
     def _fail_or_wait(self, attempt: Attempt, now_ms: float) -> float:
         """Fail an attempt if its node is unreachable and no other node can handle it. Return the time to wait."""
         node_id = attempt.node.id
-        if not self._client.connection_failed(node_id) or attempt.is_for_any_node:
+        if not self._client.has_connection_failed(node_id) or attempt.is_for_any_node:
             return max(POLL_INTERVAL_MS, self._client.poll_delay_ms(node_id, now_ms))
         connection_loss = self._client.connection_losses.get(node_id)
         reason = "" if connection_loss is None else connection_loss.reason

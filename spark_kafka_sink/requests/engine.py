@@ -31,7 +31,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.requests.request import CoordinatorKey, Leader, Request, ResponseT, Role, Route
+from spark_kafka_sink.requests.request import CoordinatorRoute, LeaderRoute, Request, ResponseT, Role, Route
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict
 
@@ -134,7 +134,7 @@ class Call(Generic[ResponseT]):
         """
         return True
 
-    def effective_verdict(self, classification: Classification) -> Verdict:
+    def compute_verdict(self, classification: Classification) -> Verdict:
         """Return the verdict on a key's error code. If the call asks for it, UNKNOWN_SERVER_ERROR gets RETRY."""
         is_unknown = classification.code == codes.UNKNOWN_SERVER_ERROR
         return Verdict.RETRY if is_unknown and self._should_retry_unknown_errors else classification.verdict
@@ -221,7 +221,7 @@ class RequestEngine:
         keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
         # It is enough to remember one key without a coordinator, because the lookup below covers all keys of that type.
         # Coordinators of the other type are looked up afterwards.
-        unknown_coordinator: CoordinatorKey | None = None
+        unknown_coordinator: CoordinatorRoute | None = None
         # Iterate over a copy, because `_fail_if_topic_stays_unknown` may remove keys.
         for key, due_ms in list(call.due_ms_by_key.items()):
             if due_ms > now_ms:
@@ -232,7 +232,7 @@ class RequestEngine:
             if node is not None:
                 call.retry_states[key].topic_unknown_since_ms = None
                 keys_by_target.setdefault((node, request), []).append(key)
-            elif isinstance(route, CoordinatorKey):
+            elif isinstance(route, CoordinatorRoute):
                 unknown_coordinator = route
             else:
                 self._is_waiting_for_node = True
@@ -251,7 +251,7 @@ class RequestEngine:
     def _fail_if_topic_stays_unknown(self, call: Call[Any], key: str, route: Route, now_ms: float) -> None:
         """Fail a key whose topic or partition has been unknown for MAX_UNKNOWN_TOPIC_MS. Record when that began."""
         retry_state = call.retry_states[key]
-        error = self.routing.find_leader_error(route) if isinstance(route, Leader) else None
+        error = self.routing.find_leader_error(route) if isinstance(route, LeaderRoute) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
             retry_state.topic_unknown_since_ms = None
         elif retry_state.topic_unknown_since_ms is None:
@@ -314,7 +314,7 @@ class RequestEngine:
             # Do this in the loop, so that the call does not count as done before its last key is handled.
             call.in_flight_keys.discard(key)
             classification = classifications.get(key, MISSING_IN_RESPONSE)
-            verdict = call.effective_verdict(classification)
+            verdict = call.compute_verdict(classification)
             if verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 self._retry_rejected_key(call, request, key, classification, verdict, now_ms)
             else:
@@ -355,7 +355,7 @@ class RequestEngine:
         route = request.route(key)
         # After any retriable error, the leader or controller may have changed. If a coordinator has changed, brokers
         # report this with codes of its own, whose verdict is LOOK_UP.
-        if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorKey):
+        if verdict is Verdict.LOOK_UP or not isinstance(route, CoordinatorRoute):
             self.routing.forget(route)
         error = request.build_rejection_error(key, classification)
         self._retry(call, key, error, now_ms, code=classification.code)
@@ -364,11 +364,11 @@ class RequestEngine:
         """Cache the coordinators in the response, and retry or fail each key whose lookup was rejected."""
         call.lookup_attempt = None
         for coordinator_key, node in lookup.parse_coordinators(response).items():
-            self.routing.add_coordinator(CoordinatorKey(lookup.key_type, coordinator_key), node)
+            self.routing.add_coordinator(CoordinatorRoute(lookup.key_type, coordinator_key), node)
         classifications = lookup.classify_keys(response)
         for key, route in self._list_looked_up_keys(call, lookup):
             classification = classifications.get(route.key, MISSING_IN_RESPONSE)
-            verdict = call.effective_verdict(classification)
+            verdict = call.compute_verdict(classification)
             if verdict is Verdict.DONE:
                 continue  # the coordinator was found; the key stays due and is sent to it next
             error = lookup.build_rejection_error(route.key, classification)
@@ -388,7 +388,7 @@ class RequestEngine:
             else:
                 self._fail(call, key, error, Verdict.FATAL, now_ms)
 
-    def _list_looked_up_keys(self, call: Call[Any], lookup: FindCoordinator) -> list[tuple[str, CoordinatorKey]]:
+    def _list_looked_up_keys(self, call: Call[Any], lookup: FindCoordinator) -> list[tuple[str, CoordinatorRoute]]:
         """Return the call's pending keys whose coordinators this lookup has requested, each with its route.
 
         It has not requested coordinators that were known, or whose keys became due only after it was sent.
@@ -397,14 +397,14 @@ class RequestEngine:
         return [(key, route) for key, route in pending_keys if route.key in lookup.coordinator_keys]
 
     @staticmethod
-    def _list_pending_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
+    def _list_pending_coordinator_keys(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorRoute]]:
         """Return the call's pending keys that go to a coordinator of this type, each with its route.
 
         A pending key is neither in flight nor done. Keys whose backoff has not ended yet are included.
         """
         routes = [(key, call.get_request(key).route(key)) for key in call.due_ms_by_key]
         return [
-            (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type
+            (key, route) for key, route in routes if isinstance(route, CoordinatorRoute) and route.key_type == key_type
         ]
 
     @staticmethod

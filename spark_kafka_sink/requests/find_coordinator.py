@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
-from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Request, Role, Route
+from spark_kafka_sink.requests.request import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE, Request, Role, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, select_most_severe
 
 MIN_VERSION_WITH_SEVERAL_KEYS = 4
@@ -32,7 +32,7 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
     }
     coordinator_keys: Sequence[str]
     """Group ids or transactional ids, depending on `key_type`."""
-    key_type: int = TRANSACTION
+    key_type: int = TRANSACTION_KEY_TYPE
 
     @property
     def keys(self) -> Sequence[str]:
@@ -45,7 +45,7 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
     def versions(self) -> VersionRange:
         if len(self.coordinator_keys) > 1:
             return VersionRange(MIN_VERSION_WITH_SEVERAL_KEYS, NO_MAX_VERSION)
-        return VersionRange(0 if self.key_type == GROUP else _MIN_VERSION_WITH_KEY_TYPE, NO_MAX_VERSION)
+        return VersionRange(0 if self.key_type == GROUP_KEY_TYPE else _MIN_VERSION_WITH_KEY_TYPE, NO_MAX_VERSION)
 
     def build_message(self, version: int) -> FindCoordinatorRequest:
         if version >= MIN_VERSION_WITH_SEVERAL_KEYS:
@@ -75,4 +75,4 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         }
 
     def describe_subject(self, key: str) -> str:
-        return f"transactional id {key}" if self.key_type == TRANSACTION else f"group {key}"
+        return f"transactional id {key}" if self.key_type == TRANSACTION_KEY_TYPE else f"group {key}"

@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Role, Route
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute, Role, Route
 from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
 
@@ -46,8 +46,8 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     current_id_and_epoch: ProducerIdAndEpoch = NO_PRODUCER_ID
 
     @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(TRANSACTION, self.transactional_id or "")
+    def coordinator(self) -> CoordinatorRoute:
+        return CoordinatorRoute(TRANSACTION_KEY_TYPE, self.transactional_id or "")
 
     @property
     def keys(self) -> Sequence[str]:

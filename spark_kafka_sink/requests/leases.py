@@ -1,4 +1,4 @@
-"""Leases: a cache of idle clients, so that the next user of a client need not connect and authenticate again.
+"""IdleClients: a cache of unleased clients, so that the next user of one need not connect and authenticate again.
 
 - While a client is leased, it is not in the cache, and belongs to the thread that leased it. A second user with the
   same key gets a different client.
@@ -40,8 +40,8 @@ class _IdleClient(Generic[ClientT]):
     """When to close the client, in seconds on the cache's clock."""
 
 
-class Leases(Generic[ClientT]):
-    """A cache of idle clients, by key. Thread-safe.
+class IdleClients(Generic[ClientT]):
+    """A cache of clients that are not leased, by key. Thread-safe.
 
     `_condition` guards `_idle_clients`. A client is either in this list or leased.
     """
@@ -141,7 +141,7 @@ class Leases(Generic[ClientT]):
             self._close(idle_client.client)
 
 
-def _reset_after_fork(leases_reference: weakref.ref[Leases[ClientT]]) -> None:
+def _reset_after_fork(idle_clients_reference: weakref.ref[IdleClients[ClientT]]) -> None:
     """Reset the cache in each child process that this process forks.
 
     The fork hook holds only a weak reference to the cache. Python cannot unregister a hook, so a strong reference would
@@ -149,8 +149,8 @@ def _reset_after_fork(leases_reference: weakref.ref[Leases[ClientT]]) -> None:
     """
 
     def reset() -> None:
-        leases = leases_reference()
-        if leases is not None:
-            leases._reset()
+        idle_clients = idle_clients_reference()
+        if idle_clients is not None:
+            idle_clients._reset()
 
     os.register_at_fork(after_in_child=reset)

@@ -24,29 +24,29 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, VerdictTable, classify
 
-GROUP, TRANSACTION = 0, 1
+GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE = 0, 1
 """Key types of FindCoordinator, as numbered in Kafka's protocol."""
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
-class CoordinatorKey(NamedTuple):
+class CoordinatorRoute(NamedTuple):
     """A route to the coordinator of a consumer group or transactional id."""
 
     key_type: int
-    """GROUP or TRANSACTION."""
+    """GROUP_KEY_TYPE or TRANSACTION_KEY_TYPE."""
     key: str
     """The group id or transactional id."""
 
 
-class Leader(NamedTuple):
+class LeaderRoute(NamedTuple):
     """A route to the leader of a partition."""
 
     topic: str
     partition: int
 
 
-class Broker(NamedTuple):
+class BrokerRoute(NamedTuple):
     """A route to this broker and no other."""
 
     node: Node
@@ -62,7 +62,7 @@ class Role(Enum):
     CONTROLLER = "controller"
 
 
-Route = CoordinatorKey | Leader | Broker | Role
+Route = CoordinatorRoute | LeaderRoute | BrokerRoute | Role
 
 
 class Request(ABC, Generic[ResponseT]):

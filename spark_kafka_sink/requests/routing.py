@@ -9,7 +9,7 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.diagnostics.text import format_count, format_partition
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, build_broker_error
-from spark_kafka_sink.requests.request import Broker, CoordinatorKey, Leader, Role, Route
+from spark_kafka_sink.requests.request import BrokerRoute, CoordinatorRoute, LeaderRoute, Role, Route
 
 MAX_COORDINATORS = 1_000
 """The maximum number of cached coordinators. If one is no longer cached, it is looked up again when it is needed."""
@@ -22,7 +22,7 @@ class Routing:
         """`choose_node`: takes the current time and returns a node for requests that any broker can handle."""
         self._metadata = metadata
         self._choose_node = choose_node
-        self._coordinators: dict[CoordinatorKey, Node] = {}
+        self._coordinators: dict[CoordinatorRoute, Node] = {}
 
     def find_node(self, route: Route, now_ms: float) -> Node | None:
         """Return the node for the route; None if it is unknown, or if no node can be used now.
@@ -30,11 +30,11 @@ class Routing:
         If a leader is unknown, request a metadata update. Unknown coordinators are looked up by the caller.
         """
         snapshot = self._metadata.snapshot
-        if isinstance(route, CoordinatorKey):
+        if isinstance(route, CoordinatorRoute):
             return self._coordinators.get(route)
-        if isinstance(route, Broker):
+        if isinstance(route, BrokerRoute):
             return route.node
-        if isinstance(route, Leader):
+        if isinstance(route, LeaderRoute):
             leader = snapshot.leader(route.topic, route.partition)
             if leader is None:
                 self._metadata.request_update()
@@ -42,7 +42,7 @@ class Routing:
         controller = snapshot.controller if route is Role.CONTROLLER else None
         return controller or self._choose_node(now_ms)
 
-    def find_leader_error(self, route: Leader) -> KafkaSinkError | None:
+    def find_leader_error(self, route: LeaderRoute) -> KafkaSinkError | None:
         """Return the reason why a leader is unknown: the topic's error, or an error about a missing partition."""
         topic = self._metadata.snapshot.topics.get(route.topic)
         if topic is not None and topic.partitions and topic.partition(route.partition) is None:
@@ -52,18 +52,18 @@ class Routing:
             return build_broker_error(UNKNOWN_TOPIC_OR_PARTITION, advice=advice, destination=destination)
         return self._metadata.topic_error(route.topic)
 
-    def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
+    def add_coordinator(self, route: CoordinatorRoute, node: Node) -> None:
         """Cache a coordinator. If the cache is full, drop the oldest one."""
-        if key not in self._coordinators and len(self._coordinators) >= MAX_COORDINATORS:
+        if route not in self._coordinators and len(self._coordinators) >= MAX_COORDINATORS:
             del self._coordinators[next(iter(self._coordinators))]  # the oldest entry
-        self._coordinators[key] = node
+        self._coordinators[route] = node
 
     def forget(self, route: Route) -> None:
         """Forget the node of the route, so that it is looked up again.
 
         Call this when the node may no longer be the coordinator, leader or controller, or when it is unreachable.
         """
-        if isinstance(route, CoordinatorKey):
+        if isinstance(route, CoordinatorRoute):
             self._coordinators.pop(route, None)
-        elif isinstance(route, Leader) or route is Role.CONTROLLER:
+        elif isinstance(route, LeaderRoute) or route is Role.CONTROLLER:
             self._metadata.request_update()

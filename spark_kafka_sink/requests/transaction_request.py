@@ -13,7 +13,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.requests.request import CoordinatorKey, Request, ResponseT, Route
+from spark_kafka_sink.requests.request import CoordinatorRoute, Request, ResponseT, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, VerdictTable
 
 
@@ -59,7 +59,7 @@ class TransactionRequest(Request[ResponseT]):
 
     @property
     @abstractmethod
-    def coordinator(self) -> CoordinatorKey: ...
+    def coordinator(self) -> CoordinatorRoute: ...
 
     @property
     def keys(self) -> Sequence[str]:

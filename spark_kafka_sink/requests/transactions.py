@@ -45,7 +45,15 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 )
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
+from spark_kafka_sink.requests.request import (
+    GROUP_KEY_TYPE,
+    TRANSACTION_KEY_TYPE,
+    BrokerRoute,
+    CoordinatorRoute,
+    Request,
+    Role,
+    Route,
+)
 from spark_kafka_sink.requests.responses import parse_each_response
 from spark_kafka_sink.requests.transaction_description import TransactionDescription, build_transaction_description
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -82,8 +90,8 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
     partitions: frozenset[TopicPartition]
 
     @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+    def coordinator(self) -> CoordinatorRoute:
+        return CoordinatorRoute(TRANSACTION_KEY_TYPE, self.transaction.transactional_id)
 
     def build_message(self, version: int) -> AddPartitionsToTxnRequest:
         partitions_by_topic: dict[str, list[int]] = {}
@@ -137,8 +145,8 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
     group_id: str
 
     @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+    def coordinator(self) -> CoordinatorRoute:
+        return CoordinatorRoute(TRANSACTION_KEY_TYPE, self.transaction.transactional_id)
 
     def build_message(self, version: int) -> AddOffsetsToTxnRequest:
         return AddOffsetsToTxnRequest(
@@ -175,8 +183,8 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
 
     @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(GROUP, self.group.group_id)
+    def coordinator(self) -> CoordinatorRoute:
+        return CoordinatorRoute(GROUP_KEY_TYPE, self.group.group_id)
 
     @property
     def versions(self) -> VersionRange:
@@ -242,8 +250,8 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     """Whether the transaction has certainly begun on the brokers. If not, INVALID_TXN_STATE counts as success."""
 
     @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+    def coordinator(self) -> CoordinatorRoute:
+        return CoordinatorRoute(TRANSACTION_KEY_TYPE, self.transaction.transactional_id)
 
     @property
     def versions(self) -> VersionRange:
@@ -287,8 +295,8 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     wait_while_ending: bool = False
 
     @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(TRANSACTION, self.transactional_ids[0])
+    def coordinator(self) -> CoordinatorRoute:
+        return CoordinatorRoute(TRANSACTION_KEY_TYPE, self.transactional_ids[0])
 
     @property
     def keys(self) -> Sequence[str]:
@@ -373,7 +381,7 @@ class ListTransactions(Request[ListTransactionsResponse]):
         return (str(self.broker),)
 
     def route(self, key: str) -> Route:
-        return Role.ANY_BROKER if self.broker is None else Broker(self.broker)
+        return Role.ANY_BROKER if self.broker is None else BrokerRoute(self.broker)
 
     def build_message(self, version: int) -> ListTransactionsRequest:
         return ListTransactionsRequest(state_filters=list(self.states), producer_id_filters=list(self.producer_ids))

@@ -49,15 +49,15 @@ def clear_cache() -> None:
 
 
 def check_and_plan_write(
-    options: Mapping[str, str], schema: StructType, stream_start: str | None = None, *, check_servers: bool = True
+    options: Mapping[str, str], schema: StructType, stream_start_id: str | None = None, *, check_servers: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Check a write before any row is read, and return its parsed options and its column plan.
 
     Raise a KafkaSinkError if a check fails. Log messages are held back until the checks end, and dropped if a check
     fails, so that the user sees only the error.
 
-    `stream_start`: an id for this run of the stream, or "" if `register` was not called. None for batch writes, unless
-    `register` runs them as micro-batches of a stream, and for the checks before a stream starts.
+    `stream_start_id`: an id for this run of the stream, or "" if `register` was not called. None for batch writes,
+    unless `register` runs them as micro-batches of a stream, and for the checks before a stream starts.
     `check_servers`: whether to check the connection to Kafka and the report's destinations as well, and to add the
     registry's schema ids to the plan.
     """
@@ -65,7 +65,7 @@ def check_and_plan_write(
     with defer_log(exempt="spark_kafka_sink.formats"):
         sink_options, plan = check_options_and_schema(options, schema)
         if check_servers:
-            plan = check_servers_and_add_schema_ids(sink_options, plan, stream_start)
+            plan = check_servers_and_add_schema_ids(sink_options, plan, stream_start_id)
         return sink_options, plan
 
 
@@ -108,17 +108,17 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
 
 
 def check_servers_and_add_schema_ids(
-    options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None
+    options: SinkOptions, plan: ColumnPlan, stream_start_id: str | None = None
 ) -> ColumnPlan:
     """Check the connection to Kafka and the report's destinations. Return the plan with the registry's schema ids.
 
     With createTopic, a missing topic is created. Raise a KafkaSinkError if a check fails.
 
-    `stream_start`: as in `check_and_plan_write`. The latest schemas are cached by this id.
+    `stream_start_id`: as in `check_and_plan_write`. The latest schemas are cached by this id.
     """
-    check_connection_and_create_topic(options, is_stream=stream_start is not None)
+    check_connection_and_create_topic(options, is_stream=stream_start_id is not None)
     check_report_options(options)
-    return add_schema_ids(plan, options, stream_start)
+    return add_schema_ids(plan, options, stream_start_id)
 
 
 def check_connection_and_create_topic(options: SinkOptions, *, is_stream: bool = False) -> None:
@@ -174,8 +174,8 @@ def _run_preflight(options: SinkOptions, target: Target) -> list[CheckResult]:
 def build_write_target(options: SinkOptions) -> Target:
     """Build the target for the preflight checks of a write. Used by the driver and by `pykafka doctor`."""
     optional_topics = (options.topic, options.dead_letter_topic, options.report_topic)
-    topics = tuple(topic for topic in optional_topics if topic is not None)
-    topic_options = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
+    configured_topics = tuple(topic for topic in optional_topics if topic is not None)
+    topic_option_pairs = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
     transactional_id = None
     prefix = ""
     if options.exactly_once_options is not None:
@@ -184,9 +184,9 @@ def build_write_target(options: SinkOptions) -> Target:
         transactional_id = build_driver_id(options.exactly_once_options.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once_options.prefix or GENERATED_PREFIX
     return Target(
-        topics,
+        configured_topics,
         topic_option_names=tuple(
-            (topic, option) for topic, option in topic_options if topic is not None and topic != options.topic
+            (topic, option) for topic, option in topic_option_pairs if topic is not None and topic != options.topic
         ),
         connect_all_brokers=options.topic is None,
         new_topic=options.new_topic,

@@ -79,39 +79,39 @@ class KafkaDataSource(DataSource):
         """
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
-        stream_start = self.options.get(STREAM_START_OPTION)
+        stream_start_id = self.options.get(STREAM_START_OPTION)
         # Check the servers even if this data source has been unpickled, because Sail calls this method on an unpickled
         # data source. Spark calls the method once per job.
-        options, plan = self._check_and_plan(schema, stream_start, check_servers=True)
+        options, plan = self._check_and_plan(schema, stream_start_id, check_servers=True)
         return begin_batch_write(options, plan, self.options)
 
     def streamWriter(self, schema: StructType | pa.Schema, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         """Return the writer for the tasks of a micro-batch or, in a committing worker, the writer that commits it."""
         # `overwrite` means output mode complete. As in Spark's own sink, each micro-batch writes the whole result.
-        stream_start = self.options.get(STREAM_START_OPTION)
+        stream_start_id = self.options.get(STREAM_START_OPTION)
         # To the checks, None means a batch write. An empty string means a stream that was started without `register`.
-        options, plan = self._check_and_plan(schema, stream_start or "", check_servers=self._is_planning)
+        options, plan = self._check_and_plan(schema, stream_start_id or "", check_servers=self._is_planning)
         if options.exactly_once_options is None or not self._is_planning:
-            return KafkaStreamWriter(options, plan, stream_start)
+            return KafkaStreamWriter(options, plan, stream_start_id)
         # This module is needed only for exactly-once delivery.
         from spark_kafka_sink.spark.exactly_once import begin_micro_batch
 
-        return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
+        return KafkaStreamWriter(options, plan, stream_start_id, begin_micro_batch(options, stream_start_id))
 
     def _check_and_plan(
-        self, schema: StructType | pa.Schema, stream_start: str | None, *, check_servers: bool
+        self, schema: StructType | pa.Schema, stream_start_id: str | None, *, check_servers: bool
     ) -> tuple[SinkOptions, ColumnPlan]:
         """Check the write, and return its parsed options and its column plan. Raise a KafkaSinkError if a check fails.
 
         The schema registry's options are removed from the result, so that its credentials are not pickled and sent to
         the tasks.
 
-        `stream_start`, `check_servers`: as in `check_and_plan_write`.
+        `stream_start_id`, `check_servers`: as in `check_and_plan_write`.
         """
         install_stderr_handler()
         try:
             options, plan = check_and_plan_write(
-                self.options, to_struct_type(schema), stream_start, check_servers=check_servers
+                self.options, to_struct_type(schema), stream_start_id, check_servers=check_servers
             )
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:

@@ -38,7 +38,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
+from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, IdleClients
 from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import add_kafka_prefix
@@ -60,7 +60,7 @@ _UNKNOWN_PARTITION_COUNT_MESSAGE = (
 )
 
 _MAX_IDLE_CLIENTS = 4
-_cached_clients: Leases[BlockingClient] = Leases(close=BlockingClient.close, max_idle=_MAX_IDLE_CLIENTS)
+_idle_clients: IdleClients[BlockingClient] = IdleClients(close=BlockingClient.close, max_idle=_MAX_IDLE_CLIENTS)
 """Clients that look up partition counts, cached across micro-batches."""
 
 
@@ -351,7 +351,7 @@ def _fetch_partition_count(options: SinkOptions) -> int:
     try:
         # All micro-batches share one client, because connecting and authenticating would take longer than the lookup.
         create_client = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
-        with _cached_clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
+        with _idle_clients.lease(client_config, create_client, CLIENT_IDLE_SECONDS) as client:
             return len(client.wait_for_topic(options.topic, refresh=True).partitions)
     except KafkaSinkError as error:
         topic = sanitize(options.topic, MAX_NAME_CHARACTERS)

@@ -271,14 +271,14 @@ def _summarize_reports(reports: Sequence[TaskReport]) -> BatchSummary:
 
 
 def begin_micro_batch(
-    options: SinkOptions, stream_start: str | None, micro_batch: MicroBatchId | None = None
+    options: SinkOptions, stream_start_id: str | None, micro_batch: MicroBatchId | None = None
 ) -> ExactlyOnceWrite:
     """Begin a micro-batch under the stream's prefix, and return the state for its writer.
 
-    `stream_start`: identifies this start of the query; None if `register` was not called.
+    `stream_start_id`: identifies this start of the query; None if `register` was not called.
     """
     delivery = build_stream_delivery(options)
-    write = _begin_write(delivery, build_driver_name(stream_start), is_stream=True)
+    write = _begin_write(delivery, build_driver_name(stream_start_id), is_stream=True)
     return dataclasses.replace(write, micro_batch=micro_batch)
 
 
@@ -297,27 +297,27 @@ def _begin_write(delivery: Delivery, driver_name: str, *, is_stream: bool) -> Ex
         return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream=is_stream)
 
 
-def build_driver_name(stream_start: str | None) -> str:
+def build_driver_name(stream_start_id: str | None) -> str:
     """Build the name of the driver for the micro-batches of one start of the query.
 
     With `register`, all of these micro-batches have the same driver. Without it, each micro-batch has a driver of its
     own, because two starts of the query cannot be told apart, and might make decisions under the same epoch.
     """
-    start_name = build_start_name(stream_start)
-    return start_name if stream_start is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
+    start_name = build_start_name(stream_start_id)
+    return start_name if stream_start_id is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
 
 
-def build_start_name(stream_start: str | None) -> str:
+def build_start_name(stream_start_id: str | None) -> str:
     """Build a name that identifies one start of the query.
 
     Without `register`, all starts in a Spark application have the same name, because Spark creates a new data source
     for each micro-batch, and passes it nothing that identifies the start. The name then identifies the application, by
     Spark's local directories or, if SPARK_LOCAL_DIRS is not set, by the driver's process id.
     """
-    if stream_start is None:
+    if stream_start_id is None:
         directories = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
-        stream_start = hashlib.sha256(directories.encode()).hexdigest()[:12]
-    return f"{platform.node()}/{stream_start}"
+        stream_start_id = hashlib.sha256(directories.encode()).hexdigest()[:12]
+    return f"{platform.node()}/{stream_start_id}"
 
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
@@ -387,7 +387,7 @@ def _require_exactly_once_options(options: SinkOptions) -> ExactlyOnceOptions:
 
 
 def restore_from_reports(
-    options: SinkOptions, reports: Sequence[TaskReport], stream_start: str | None
+    options: SinkOptions, reports: Sequence[TaskReport], stream_start_id: str | None
 ) -> ExactlyOnceWrite | UnreportedBatch:
     """Restore the exactly-once state of a micro-batch from its task reports.
 
@@ -399,5 +399,5 @@ def restore_from_reports(
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
     delivery = build_stream_delivery(options)
     if not starts:
-        return UnreportedBatch(delivery, build_start_name(stream_start))
+        return UnreportedBatch(delivery, build_start_name(stream_start_id))
     return ExactlyOnceWrite(delivery, starts[0], is_stream=True)

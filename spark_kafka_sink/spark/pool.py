@@ -21,7 +21,7 @@ from pyspark import TaskContext
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.requests.leases import Leases
+from spark_kafka_sink.requests.leases import IdleClients
 
 MAX_IDLE_PRODUCERS = 8
 """Maximum number of idle producers. Beyond that, the pool closes the least recently used one."""
@@ -33,13 +33,13 @@ _DEFAULT_IDLE_TIMEOUT = "10m"
 _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
-ProducerPool: TypeAlias = Leases[KafkaProducer]
+ProducerPool: TypeAlias = IdleClients[KafkaProducer]
 """Pool of producers, keyed by their options (see requests/leases.py)."""
 
 
 def create_pool() -> ProducerPool:
     """Create a pool. If a task raises, its producer is closed immediately, without waiting for pending records."""
-    return Leases(
+    return IdleClients(
         close=lambda producer: producer.close(timeout=_CLOSE_TIMEOUT_SECONDS),
         discard=lambda producer: producer.close(timeout=0),
         max_idle=MAX_IDLE_PRODUCERS,

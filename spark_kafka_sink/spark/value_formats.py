@@ -40,10 +40,10 @@ class SparkColumns:
         return SparkColumns(data_type) if isinstance(data_type, StructType) else None
 
 
-def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start: str | None) -> ColumnPlan:
+def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start_id: str | None) -> ColumnPlan:
     """Return the plan with the registry's schema ids added to its encoders.
 
-    `stream_start`: as in `check_and_plan_write`. The latest schemas are cached by this id.
+    `stream_start_id`: as in `check_and_plan_write`. The latest schemas are cached by this id.
     """
     encoders: dict[str, Any] = {}
     for format_options in options.formats:
@@ -51,6 +51,6 @@ def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start: str | N
         # If a format uses a registry, the registry options and the encoder exist. The type checker does not know this.
         if format_options.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
             encoders[format_options.record_part] = attach_schema_id(
-                encoder, format_options, options.registry, options.topic, stream_start
+                encoder, format_options, options.registry, options.topic, stream_start_id
             )
     return dataclasses.replace(plan, **encoders)

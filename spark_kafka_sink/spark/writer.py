@@ -124,18 +124,18 @@ class KafkaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
     Spark creates another writer in the process that commits. There, `exactly_once_write` is None, and the exactly-once
     state is restored from the task reports.
 
-    `stream_start`: an id for this run of the query; None if `register` was not called.
+    `stream_start_id`: an id for this run of the query; None if `register` was not called.
     """
 
     def __init__(
         self,
         options: SinkOptions,
         plan: ColumnPlan,
-        stream_start: str | None,
+        stream_start_id: str | None,
         exactly_once_write: ExactlyOnceWrite | None = None,
     ) -> None:
         super().__init__(options, plan, exactly_once_write)
-        self._stream_start = stream_start
+        self._stream_start_id = stream_start_id
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if messages and not select_task_reports(messages):
@@ -157,7 +157,7 @@ class KafkaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
             return None
         from spark_kafka_sink.spark.exactly_once import restore_from_reports  # needed only for exactly-once delivery
 
-        return restore_from_reports(self._options, select_task_reports(messages), self._stream_start)
+        return restore_from_reports(self._options, select_task_reports(messages), self._stream_start_id)
 
 
 def select_task_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:

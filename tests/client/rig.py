@@ -33,12 +33,12 @@ class Rig:
         self.brokers = [ScriptedBroker(metadata_response(nodes=brokers)) for _ in range(brokers)]
         for index, broker in enumerate(self.brokers):
             self.system.listen(f"b{index}", 9092, broker)
-        self.metadata = Metadata(bootstrap, self.config, system=self.system, random=Random(1))
+        self.metadata = Metadata(bootstrap, self.config, system=self.system, rng=Random(1))
         self.selector = Selector(
             self.system,
             timeouts=ChannelTimeouts(idle_ms=self.config.connections_max_idle_ms),
         )
-        self.client = NetworkClient(self.selector, self.metadata, self.config, system=self.system, random=Random(2))
+        self.client = NetworkClient(self.selector, self.metadata, self.config, system=self.system, rng=Random(2))
         self.responses: list[ClientResponse] = []
 
     @property

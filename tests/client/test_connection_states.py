@@ -42,7 +42,7 @@ def states(resolver: FakeResolver) -> ConnectionStates:
         setup_timeout_ms=10_000,
         setup_timeout_max_ms=30_000,
         resolve=resolver.resolve,
-        random=Random(3),
+        rng=Random(3),
     )
 
 

@@ -44,7 +44,7 @@ def test_authentication_failure_of_only_broker_ends_metadata_waits() -> None:
     error = AuthenticationError("b0:9092: wrong password")
     fail_authentication(rig, 0, error)
     assert rig.client.authentication_exception(0) is error
-    assert rig.client.connection_failed(0)
+    assert rig.client.has_connection_failed(0)
     (response,) = rig.responses
     assert (response.request, response.authentication_error, response.disconnected) == (request, error, True)
     with pytest.raises(AuthenticationError, match="wrong password"):
@@ -87,7 +87,7 @@ def rig_with_rejecting_bootstrap_server() -> Rig:
 def test_rejection_is_final_if_other_bootstrap_servers_are_unreachable() -> None:
     rig = rig_with_rejecting_bootstrap_server()
     rig.client.ready(rig.node(-2), rig.now)
-    rig.poll_until(lambda: rig.client.connection_failed(-2), step_ms=1)
+    rig.poll_until(lambda: rig.client.has_connection_failed(-2), step_ms=1)
     fail_authentication(rig, -1, AuthenticationError("b0:9092: wrong password"))
     with pytest.raises(AuthenticationError, match="wrong password"):
         rig.metadata.raise_if_fatal()

@@ -67,7 +67,7 @@ def test_lookup_without_end_fails_after_connection_setup_timeout(caplog: pytest.
     rig = rig_with_slow_resolver(**options)
     rig.client.ready(rig.node(1), rig.now)
     with caplog.at_level(logging.WARNING):
-        rig.poll_until(lambda: rig.client.connection_failed(1), limit_ms=1_500)
+        rig.poll_until(lambda: rig.client.has_connection_failed(1), limit_ms=1_500)
     (message,) = caplog.messages
     detail = "no address for the name within 1000 ms (socket.connection.setup.timeout.ms)"
     assert message == f"Connection failed: b1:9092: {detail}"
@@ -82,7 +82,7 @@ def test_lookup_without_end_fails_after_connection_setup_timeout(caplog: pytest.
 def test_result_of_lookup_is_dropped_if_no_connection_needs_it() -> None:
     rig = rig_with_slow_resolver(socket_connection_setup_timeout_ms=1_000)
     rig.client.ready(rig.node(1), rig.now)
-    rig.poll_until(lambda: rig.client.connection_failed(1))
+    rig.poll_until(lambda: rig.client.has_connection_failed(1))
     finish_lookups(rig)
     rig.poll()
     assert [address.host for _, address in rig.system.connects] == ["b0"]
@@ -99,7 +99,7 @@ def test_failed_lookup_fails_the_connection(caplog: pytest.LogCaptureFixture) ->
     finish_lookups(rig)
     with caplog.at_level(logging.WARNING):
         rig.poll()
-    assert rig.client.connection_failed(1)
+    assert rig.client.has_connection_failed(1)
     assert caplog.messages == ["Connection failed: b1:9092: the name cannot be resolved: unknown name"]
 
 

@@ -32,7 +32,7 @@ def system() -> FakeSystem:
 
 @pytest.fixture
 def metadata(system: FakeSystem) -> Metadata:
-    return Metadata([Node(-1, "b", 9092)], CONFIG, system=system, random=Random(5))
+    return Metadata([Node(-1, "b", 9092)], CONFIG, system=system, rng=Random(5))
 
 
 def receive(metadata: Metadata, response: MetadataResponse, now_ms: float, *, version: int = 12) -> None:

@@ -15,7 +15,7 @@ from tests.fake_system import FakeSystem
 
 @pytest.fixture
 def metadata() -> Metadata:
-    return Metadata([Node(-1, "b", 9092)], CONFIG, system=FakeSystem(), random=Random(5))
+    return Metadata([Node(-1, "b", 9092)], CONFIG, system=FakeSystem(), rng=Random(5))
 
 
 def test_describes_topic_missing_from_responses(metadata: Metadata) -> None:

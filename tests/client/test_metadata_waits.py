@@ -23,7 +23,7 @@ def system() -> FakeSystem:
 
 @pytest.fixture
 def metadata(system: FakeSystem) -> Metadata:
-    return Metadata([Node(-1, "b", 9092)], ClientConfig(("b:9092",)), system=system, random=Random(5))
+    return Metadata([Node(-1, "b", 9092)], ClientConfig(("b:9092",)), system=system, rng=Random(5))
 
 
 def receive_response(metadata: Metadata) -> None:

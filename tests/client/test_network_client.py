@@ -243,10 +243,10 @@ def test_request_version_is_highest_that_broker_and_caller_support() -> None:
     rig.make_ready()
     assert rig.client.latest_usable_version(0, ApiKey.PRODUCE) == 9
     assert rig.client.latest_usable_version(0, ApiKey.PRODUCE, VersionRange(0, 8)) == 8
-    versions = rig.client.versions(0)
+    versions = rig.client.find_api_versions(0)
     assert versions is not None
     assert versions.ranges[ApiKey.PRODUCE] == VersionRange(3, 9)
-    assert rig.client.versions(99) is None
+    assert rig.client.find_api_versions(99) is None
     rig.send(message=ProduceRequest(acks=1), versions=VersionRange(3, 7))
     rig.deliver()
     assert rig.broker.last_request(ApiKey.PRODUCE).header.api_version == 7

@@ -24,7 +24,7 @@ def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     assert all_failed_in_order(rig, 3)
     assert all(response.timed_out for response in rig.responses)
     assert "broker 0 (b0:9092) did not respond within 1 s (request.timeout.ms)" in rig.responses[0].reason
-    assert rig.client.connection_failed(0)
+    assert rig.client.has_connection_failed(0)
     rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(PID)
     rig.pass_time(100)
     assert len(rig.responses) == 3, "the late response belongs to no request"
@@ -80,7 +80,7 @@ def test_reconnects_after_loss_during_api_versions(by_us: bool) -> None:
     else:
         rig.brokers[1].requests[0].connection.close()
     rig.pass_time(100)
-    assert rig.client.connection_failed(1)
+    assert rig.client.has_connection_failed(1)
     assert not rig.client.in_flight_request_count(1)
     rig.brokers[1].on_request = lambda received: False
     rig.make_ready(1)
@@ -134,7 +134,7 @@ def test_channel_that_never_becomes_ready_times_out(
     monkeypatch.setattr(type(rig.selector), "is_channel_ready", lambda self, channel_id: channel_id != "1")
     rig.client.ready(rig.node(1), rig.now)
     began = rig.now
-    rig.poll_until(lambda: rig.client.connection_failed(1), step_ms=100_000)
+    rig.poll_until(lambda: rig.client.has_connection_failed(1), step_ms=100_000)
     assert 8_000 <= rig.now - began <= 12_000
     assert rig.brokers[1].requests == []
 
@@ -167,7 +167,7 @@ def test_resolves_failed_host_again() -> None:
     rig = Rig().bootstrap()
     rig.system.names["b1"] = []
     assert not rig.client.ready(rig.node(1), rig.now)
-    assert rig.client.connection_failed(1)
+    assert rig.client.has_connection_failed(1)
     assert "b1:9092: the name cannot be resolved" in rig.metadata.describe_connection_failures()
     del rig.system.names["b1"]
     rig.make_ready(1)

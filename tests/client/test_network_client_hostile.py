@@ -37,7 +37,7 @@ def test_response_to_partially_written_request_closes_connection() -> None:
     [response] = rig.responses
     assert response.disconnected
     assert "before it was written" in response.reason
-    assert rig.client.connection_failed(0)
+    assert rig.client.has_connection_failed(0)
 
 
 def test_api_versions_response_can_require_rebootstrap() -> None:
@@ -63,7 +63,7 @@ def test_never_rebootstraps_without_recovery_strategy() -> None:
     rig = Rig(brokers=2, metadata_recovery_strategy="none").bootstrap()
     rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     node = rig.node(1)
-    rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.client.connection_failed(1), limit_ms=1_000)
+    rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.client.has_connection_failed(1), limit_ms=1_000)
     rig.pass_time(1_000)
     assert not rig.metadata.snapshot.is_bootstrap
 

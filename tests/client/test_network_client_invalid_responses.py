@@ -119,5 +119,5 @@ def test_response_without_request_closes_connection() -> None:
     received.respond_bytes(struct.pack(">i", 5))
     received.connection.system.connections[-1].send(struct.pack(">ii", 4, 5))
     rig.pass_time(10)
-    assert rig.client.connection_failed(0)
+    assert rig.client.has_connection_failed(0)
     rig.make_ready()

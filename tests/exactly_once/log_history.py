@@ -120,7 +120,7 @@ class HistoryRecorder:
     def _wrap_write_next_entry(self, method: Callable[..., WriterState]) -> Callable[..., WriterState]:
         def write_next_entry(query: QueryTransactions, state: WriterState, previous: Entry, *arguments: Any) -> Any:
             known = self._newest.get(query)
-            if known is None or not known.is_same_except_identity(previous):
+            if known is None or not known.is_same_apart_from_reclaim(previous):
                 self._newest[query] = previous
             return method(query, state, previous, *arguments)
 

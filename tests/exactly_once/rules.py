@@ -186,7 +186,7 @@ def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
         following = found.with_driver_number(query.driver_number + 1)
         records = [(query.prefix.encode(), encode_entry(following))]
         query._begin_transaction(WriterState(driver), records).wait_and_commit()
-        raise precommit_errors.build_fenced_error(query.driver_id)
+        raise precommit_errors.build_other_driver_error(query.driver_id)
 
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
 
@@ -198,7 +198,7 @@ def hand_over_by_claim(patch: pytest.MonkeyPatch) -> None:
         found = query.read_entry()
         following = found.with_driver_number(query.driver_number + 1)
         query._begin_transaction(WriterState(driver), build_claim_records(found, following)).wait_and_commit()
-        raise precommit_errors.build_fenced_error(query.driver_id)
+        raise precommit_errors.build_other_driver_error(query.driver_id)
 
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.exactly_once.simulation import Simulation
 
 _PROCESS_STATE: dict[tuple[Any, str], Callable[[], object]] = {
-    (clients, "CACHED_DRIVER_CLIENTS"): clients.create_client_cache,
+    (clients, "IDLE_DRIVER_CLIENTS"): clients.create_client_cache,
     (clients, "CLIENT_IDLE_SECONDS"): lambda: float("inf"),  # no thread that closes idle clients
     (decision_log, "_partition_cache"): dict,
     **{(decision_log, name): set for name in ("_checked_topics", "_warned_records")},

@@ -19,9 +19,9 @@ from tests.fake_system import FakeSystem
 
 @pytest.fixture(autouse=True)
 def empty_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(clients, "CACHED_DRIVER_CLIENTS", clients.create_client_cache())
+    monkeypatch.setattr(clients, "IDLE_DRIVER_CLIENTS", clients.create_client_cache())
     yield
-    clients.CACHED_DRIVER_CLIENTS.close()
+    clients.IDLE_DRIVER_CLIENTS.close()
 
 
 def config(broker: EmbeddedBroker, **options: str) -> ClientConfig:
@@ -52,7 +52,7 @@ def test_caches_the_last_clients_and_closes_the_others() -> None:
             with clients.lease_client(connect_client(number)) as client:
                 used.append(client)
         assert closed == used[:2]
-        clients.CACHED_DRIVER_CLIENTS.close()
+        clients.IDLE_DRIVER_CLIENTS.close()
     assert set(closed) == set(used)
 
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyO
 from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.precommit_errors import build_concurrent_start_error, build_fenced_error
+from spark_kafka_sink.exactly_once.precommit_errors import build_concurrent_start_error, build_other_driver_error
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -21,7 +21,7 @@ SUMMARY = BatchSummary.from_row_counts({"t": 2}, 6)
 TRANSACTIONS = tuple(TransactionIdentity(f"p-1-{partition}-0", 70 + partition, 3, 2) for partition in range(3))
 STREAM = Entry("p", timeout_ms=60_000).with_decision(Batch("q", 7), SUMMARY, TRANSACTIONS)
 JOB = Entry("p", timeout_ms=60_000).with_decision(Batch(), SUMMARY, TRANSACTIONS)
-FENCED = build_fenced_error("p-driver")
+FENCED = build_other_driver_error("p-driver")
 DISCONNECTED = DisconnectedError("broker 1 closed the connection")
 
 Context = Callable[[Entry], AbstractContextManager[None]]

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
-from spark_kafka_sink.exactly_once.precommit_errors import build_fenced_error
+from spark_kafka_sink.exactly_once.precommit_errors import build_other_driver_error
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -106,7 +106,7 @@ def test_decision_that_fails_after_a_fenced_try_is_not_in_doubt(query: Query) ->
 
     with (
         patch(DESCRIBE_FUNCTION, describe),
-        failing_commits(build_fenced_error("p-driver")),
+        failing_commits(build_other_driver_error("p-driver")),
         pytest.raises(DisconnectedError),
     ):
         query.commit(start, 0, prepared)
@@ -117,8 +117,8 @@ def test_fenced_decision_is_not_in_doubt(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     with (
-        failing_commits(build_fenced_error("p-driver")),
-        patch.object(QueryTransactions, "_reclaim_prefix", side_effect=build_fenced_error("p-driver")),
+        failing_commits(build_other_driver_error("p-driver")),
+        patch.object(QueryTransactions, "_reclaim_prefix", side_effect=build_other_driver_error("p-driver")),
         pytest.raises(ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver") as raised,
     ):
         query.commit(start, 0, prepared)
@@ -159,7 +159,7 @@ def test_decision_whose_commit_was_reported_as_fenced_is_not_written_again(query
         state = original_commit(transaction, timeout_ms)
         if fences:
             fences.pop()
-            raise build_fenced_error("p-driver")
+            raise build_other_driver_error("p-driver")
         return state
 
     def begin_write(transactions: QueryTransactions, state: WriterState, entry: Entry) -> LogTransaction:

@@ -143,7 +143,7 @@ def test_lists_only_prefixes_that_this_user_may_describe(
     monkeypatch.setattr(FindCoordinator, "parse_coordinators", reject_other_ids)
     monkeypatch.setattr(operations, "fetch_ids_by_producer", hide_other_ids)
     for prefix in (PREFIX, None):
-        clients.CACHED_DRIVER_CLIENTS.close()
+        clients.IDLE_DRIVER_CLIENTS.close()
         (mine,) = operations.list_prefixes(client_options(query.broker), LOG, prefix)
         assert (mine.prefix, mine.entry and mine.entry.batch) == (PREFIX, query.batch(0))
     (warned,) = [record for record in caplog.records if record.levelno >= logging.WARNING]

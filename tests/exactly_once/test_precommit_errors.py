@@ -146,7 +146,7 @@ def test_unknown_prefix_is_distinguished_from_a_missing_log() -> None:
 
 def test_fencing_that_a_driver_detects_is_reported_like_that_of_brokers() -> None:
     for error in (
-        precommit_errors.build_fenced_error("p-driver"),
+        precommit_errors.build_other_driver_error("p-driver"),
         precommit_errors.build_hand_over_error("p-driver", "x"),
     ):
         assert isinstance(error, ProducerFencedError)

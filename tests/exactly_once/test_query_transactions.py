@@ -155,7 +155,7 @@ def test_gives_up_after_max_tries_fenced_writes(
     def refused(state: WriterState, entry: Entry) -> WriterState:
         tried.append(state)
         assert len(tried) <= MAX_TRIES, "it does not give up"
-        raise precommit_errors.build_fenced_error(one.driver_id)
+        raise precommit_errors.build_other_driver_error(one.driver_id)
 
     with pytest.raises(ProducerFencedError):
         one.write_next_entry(
@@ -288,7 +288,7 @@ def test_gives_up_after_max_tries_of_a_fenced_action(
     def act(description: object, entry: Entry) -> None:
         assert len(tries) < 10 * MAX_TRIES
         tries.append(1)
-        raise precommit_errors.build_fenced_error("p-driver")
+        raise precommit_errors.build_other_driver_error("p-driver")
 
     with pytest.raises(ProducerFencedError):
         one.retry_when_fenced(act, None)

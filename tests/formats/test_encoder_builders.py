@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import MissingDependencyError, OptionFault, OptionFaults
 from spark_kafka_sink.formats.encoder_builders import build_encoders
-from spark_kafka_sink.formats.format_builders import SchemaOptions
+from spark_kafka_sink.formats.format_builders import SchemaSpec
 from spark_kafka_sink.formats.options import RECORD_PARTS, FormatOptions
 from spark_kafka_sink.producer.table_plan import ArrowColumns
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.table_plan import ArrowColumns
 def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the error was only collected, the key would have no encoder and would be written as null."""
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    options = FormatOptions(part, "protobuf-confluent", ("a",), SchemaOptions(base64.b64encode(b"\n\0").decode()))
+    options = FormatOptions(part, "protobuf-confluent", ("a",), SchemaSpec(base64.b64encode(b"\n\0").decode()))
     faults = OptionFaults()
     with pytest.raises(MissingDependencyError, match=r"requires the protobuf package on the driver: pip install"):
         build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), faults)
@@ -40,7 +40,7 @@ def test_raises_error_for_schema_that_needs_missing_package(part: str, monkeypat
 def test_rejects_column_whose_fields_cannot_be_encoded(requested_column: str, problem: str) -> None:
     struct = pa.struct([pa.field("b", pa.int64())])
     fields = [pa.field("a", pa.int64()), *(pa.field(name, struct) for name in ("s", "twice", "twice"))]
-    options = FormatOptions("value", "json", (requested_column,), SchemaOptions())
+    options = FormatOptions("value", "json", (requested_column,), SchemaSpec())
     faults = OptionFaults()
     build_encoders([options], ArrowColumns(fields), faults)
     (fault,) = faults

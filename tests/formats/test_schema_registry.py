@@ -51,7 +51,7 @@ def test_caches_ids_but_not_latest_schema_of_jobs(fake: FakeRegistry) -> None:
     registry = SchemaRegistryClient(RegistryConfig((fake.url,)))
     for _ in range(3):
         registry.register("t-value", avro_schema("a"))
-        registry.get_latest("t-value", stream_start="1")
+        registry.get_latest("t-value", stream_start_id="1")
     assert len(fake.requests) == 2
     registry.get_latest("t-value")
     registry.get_latest("t-value")
@@ -64,7 +64,7 @@ def test_registers_again_after_a_minute_but_keeps_latest_schema_of_stream(fake: 
     for seconds in (0, 59, 2):
         clock.sleep(seconds)
         registry.register("t-value", avro_schema("a"))
-        registry.get_latest("t-value", stream_start="1")
+        registry.get_latest("t-value", stream_start_id="1")
     assert [method for method, _ in fake.requests] == ["POST", "GET", "POST"]
 
 

@@ -32,7 +32,7 @@ def _build_struct(struct_type: type[StructT], version: int, numbers: Any, nulls:
 
 
 def _build_value(spec: FieldSpec, version: int, numbers: Any, nulls: bool, elements: int) -> Any:
-    if nulls and version in (spec.nullable or VersionRange(1, 0)):
+    if nulls and version in (spec.nullable_versions or VersionRange(1, 0)):
         return None
     if spec.type_name == "array":
         return [_build_element(spec.inner_type, version, numbers, nulls, min(elements, 2)) for _ in range(elements)]

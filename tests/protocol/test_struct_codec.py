@@ -110,7 +110,7 @@ def _draw_struct(draw: st.DrawFn, struct_type: Any, version: int) -> Any:
 
 
 def _draw_value(draw: st.DrawFn, spec: FieldSpec, version: int) -> Any:
-    if spec.nullable is not None and version in spec.nullable and draw(st.booleans()):
+    if spec.nullable_versions is not None and version in spec.nullable_versions and draw(st.booleans()):
         return None
     if spec.type_name == "array":
         return [_draw_scalar(draw, spec.inner_type, version) for _ in range(draw(st.integers(0, 2)))]

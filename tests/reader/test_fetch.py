@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.fetch import FetchableTopicResponse, Fet
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader import fetch as fetch_module
 from spark_kafka_sink.reader.fetch import Fetch
-from spark_kafka_sink.requests.request import Leader
+from spark_kafka_sink.requests.request import LeaderRoute
 from spark_kafka_sink.requests.verdicts import Verdict
 
 REQUEST = Fetch("t", UUID(int=1), {0: 5, 1: 6, 2: 7}, 1)
@@ -28,7 +28,11 @@ def response(*error_codes: int) -> FetchResponse:
 
 
 def test_sends_each_leader_its_own_partitions_and_offsets() -> None:
-    assert [REQUEST.route(key) for key in REQUEST.keys] == [Leader("t", 0), Leader("t", 1), Leader("t", 2)]
+    assert [REQUEST.route(key) for key in REQUEST.keys] == [
+        LeaderRoute("t", 0),
+        LeaderRoute("t", 1),
+        LeaderRoute("t", 2),
+    ]
     (topic,) = REQUEST.select_keys(["2", "0"]).build_message(13).topics
     assert [(requested.partition, requested.fetch_offset) for requested in topic.partitions] == [(2, 7), (0, 5)]
 

@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.request import Broker, Request
+from spark_kafka_sink.requests.request import BrokerRoute, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict
 
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -34,8 +34,8 @@ class NodeMessage(Request[Message]):
     def keys(self) -> Sequence[str]:
         return ("",)
 
-    def route(self, key: str) -> Broker:
-        return Broker(self.node)
+    def route(self, key: str) -> BrokerRoute:
+        return BrokerRoute(self.node)
 
     def build_message(self, version: int) -> Message:
         return self.content

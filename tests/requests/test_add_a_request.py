@@ -75,7 +75,7 @@ from spark_kafka_sink.protocol.messages.describe_producers import (
     DescribeProducersResponse,
     TopicRequest,
 )
-from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.request import LeaderRoute, Request
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class DescribeProducers(Request[DescribeProducersResponse]):
         return (f"{self.topic}-{self.partition}",)
 
     def route(self, key):
-        return Leader(self.topic, self.partition)
+        return LeaderRoute(self.topic, self.partition)
 
     def build_message(self, version):
         return DescribeProducersRequest(topics=[TopicRequest(name=self.topic, partition_indexes=[self.partition])])

@@ -182,10 +182,10 @@ def test_call_fails_with_fatal_error_of_a_poll_and_not_because_its_node_is_unrea
     """The poll closes the connection to the node, whose requests are still queued."""
     (call,) = begin_calls(client, fetch_node(client, 1), 1)
     monkeypatch.setattr(client._client, "ready", lambda *_: False)
-    monkeypatch.setattr(client._client, "connection_failed", lambda _: False)
+    monkeypatch.setattr(client._client, "has_connection_failed", lambda _: False)
 
     def reject_credentials(_timeout_ms: float, _now_ms: float) -> list[ClientResponse]:
-        monkeypatch.setattr(client._client, "connection_failed", lambda _: True)
+        monkeypatch.setattr(client._client, "has_connection_failed", lambda _: True)
         client.metadata.set_fatal_error(AuthenticationError("rejected"))
         return []
 

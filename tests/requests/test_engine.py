@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.requests.engine import MAX_UNKNOWN_TOPIC_MS, POLL_INTERVAL_MS, Attempt, Call, RequestEngine
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Leader, Route
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute, LeaderRoute, Route
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopic
 from spark_kafka_sink.requests.transactions import DescribeTransactions, collect_descriptions
@@ -70,12 +70,12 @@ class EngineRig:
         self.routing.find_leader_error = lambda route: error  # type: ignore[method-assign]
         find_node = self.routing.find_node
         self.routing.find_node = (  # type: ignore[method-assign]
-            lambda route, now_ms: self.leader if isinstance(route, Leader) else find_node(route, now_ms)
+            lambda route, now_ms: self.leader if isinstance(route, LeaderRoute) else find_node(route, now_ms)
         )
 
     def add_coordinators(self, **nodes: int) -> None:
         for name, node in nodes.items():
-            self.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODES[node])
+            self.routing.add_coordinator(CoordinatorRoute(TRANSACTION_KEY_TYPE, name), NODES[node])
 
     def send(self) -> list[Attempt]:
         """Send all requests that are due."""
@@ -107,7 +107,7 @@ class LeaderRequest(DescribeTopic):
     """A request for the leader of a topic's partition 0."""
 
     def route(self, key: str) -> Route:
-        return Leader(self.topic, 0)
+        return LeaderRoute(self.topic, 0)
 
 
 def coordinators_response(by_id: dict[str, int]) -> FindCoordinatorResponse:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from spark_kafka_sink.requests.leases import Leases
+from spark_kafka_sink.requests.leases import IdleClients
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 KEY = "a:1"
@@ -40,7 +40,7 @@ class LeasePool:
     def __init__(self) -> None:
         self.clients: list[FakeClient] = []
         self.clock = Clock()
-        self.pool: Leases[FakeClient] = Leases(
+        self.idle_clients: IdleClients[FakeClient] = IdleClients(
             lambda client: client.close("close"),
             discard=lambda client: client.close("discard"),
             max_idle=MAX_IDLE,
@@ -48,7 +48,7 @@ class LeasePool:
         )
 
     def lease(self, key: str = KEY, idle_seconds: float = 600) -> AbstractContextManager[FakeClient]:
-        return self.pool.lease(key, lambda: self._make(key), idle_seconds)
+        return self.idle_clients.lease(key, lambda: self._make(key), idle_seconds)
 
     def _make(self, key: str) -> FakeClient:
         self.clients.append(FakeClient(key))
@@ -61,15 +61,15 @@ class LeasePool:
 
 @pytest.fixture
 def lease_pool() -> Generator[LeasePool]:
-    leases = LeasePool()
-    yield leases
-    leases.pool.close()
+    pool = LeasePool()
+    yield pool
+    pool.idle_clients.close()
 
 
 def test_close_closes_idle_clients(lease_pool: LeasePool) -> None:
     client = lease_pool.lend()
-    lease_pool.pool.close()
-    assert (client.closed_with, len(lease_pool.pool)) == ("close", 0)
+    lease_pool.idle_clients.close()
+    assert (client.closed_with, len(lease_pool.idle_clients)) == ("close", 0)
 
 
 def test_next_task_reuses_producer(lease_pool: LeasePool) -> None:
@@ -85,7 +85,7 @@ def test_other_options_get_another_producer(lease_pool: LeasePool) -> None:
 def test_concurrent_tasks_never_share_a_producer(lease_pool: LeasePool) -> None:
     with lease_pool.lease(KEY, 600) as first, lease_pool.lease(KEY, 600) as second:
         assert first is not second
-    assert len(lease_pool.pool) == 2
+    assert len(lease_pool.idle_clients) == 2
 
 
 @pytest.mark.parametrize("end", [ValueError, KeyboardInterrupt, GeneratorExit, SystemExit])
@@ -97,17 +97,17 @@ def test_discards_producer_of_failed_task(lease_pool: LeasePool, end: type[BaseE
     with pytest.raises(end):
         task()
     assert lease_pool.clients[0].closed_with == "discard"
-    assert len(lease_pool.pool) == 0
+    assert len(lease_pool.idle_clients) == 0
     lease_pool.lend()
     assert len(lease_pool.clients) == 2
 
 
 def test_closes_idle_producer_after_its_idle_time(lease_pool: LeasePool) -> None:
     lease_pool.lend(idle_seconds=600)
-    lease_pool.pool.evict(599.9)
-    assert len(lease_pool.pool) == 1
-    lease_pool.pool.evict(600)
-    assert len(lease_pool.pool) == 0
+    lease_pool.idle_clients.evict(599.9)
+    assert len(lease_pool.idle_clients) == 1
+    lease_pool.idle_clients.evict(600)
+    assert len(lease_pool.idle_clients) == 0
     assert lease_pool.clients[0].closed_with is not None
 
 
@@ -126,7 +126,7 @@ def test_closes_the_least_recently_used_producer_when_too_many_are_idle(lease_po
     assert [client.key for client in lease_pool.clients if client.closed_with is not None] == ["1"]
     for key in client_ids[MAX_IDLE + 1 :]:
         lease_pool.lend(key)
-    assert len(lease_pool.pool) == MAX_IDLE
+    assert len(lease_pool.idle_clients) == MAX_IDLE
     idle = [client.key for client in lease_pool.clients if client.closed_with is None]
     assert idle == client_ids[-MAX_IDLE:]
 
@@ -136,14 +136,14 @@ def test_limit_of_idle_producers_ignores_leased_ones(lease_pool: LeasePool) -> N
         for _ in range(2 * MAX_IDLE):
             tasks.enter_context(lease_pool.lease(KEY, 600))
         assert [client.closed_with for client in lease_pool.clients] == [None] * (2 * MAX_IDLE)
-    assert len(lease_pool.pool) == MAX_IDLE
+    assert len(lease_pool.idle_clients) == MAX_IDLE
 
 
 def test_each_use_restarts_idle_time(lease_pool: LeasePool) -> None:
     lease_pool.lend(idle_seconds=600)
     lease_pool.clock.now = 500
     lease_pool.lend(idle_seconds=600)
-    lease_pool.pool.evict(900)
+    lease_pool.idle_clients.evict(900)
     assert lease_pool.clients[0].closed_with is None
 
 
@@ -155,7 +155,7 @@ def test_eviction_thread_closes_idle_producers_and_ends(lease_pool: LeasePool) -
         assert not evictor.is_alive()
     assert lease_pool.clients[0].closed_with is not None
     lease_pool.lend(idle_seconds=600)
-    assert len(lease_pool.pool) == 1
+    assert len(lease_pool.idle_clients) == 1
 
 
 class FakeThread:
@@ -188,7 +188,7 @@ def test_eviction_thread_sleeps_until_next_producer_expires(
             return False
 
     monkeypatch.setattr(threading, "Condition", Sleeping)
-    lease_pool.pool._reset()
+    lease_pool.idle_clients._reset()
     monkeypatch.setattr(threading, "Thread", FakeThread)
     monkeypatch.setattr(FakeThread, "instances", threads := list[FakeThread]())
     with lease_pool.lease(KEY, 600), lease_pool.lease(KEY, 100):
@@ -197,7 +197,7 @@ def test_eviction_thread_sleeps_until_next_producer_expires(
     evictor.run()
     assert slept == [100, 500]
     assert [client.closed_with for client in lease_pool.clients] == ["close", "close"]
-    assert len(lease_pool.pool) == 0
+    assert len(lease_pool.idle_clients) == 0
     lease_pool.lend()
     assert len(threads) == 2, "the first thread has ended"
 
@@ -210,7 +210,7 @@ def test_returned_producer_wakes_eviction_thread(lease_pool: LeasePool, monkeypa
             woken.append(len(lease_pool.clients))
 
     monkeypatch.setattr(threading, "Condition", Waking)
-    lease_pool.pool._reset()
+    lease_pool.idle_clients._reset()
     monkeypatch.setattr(threading, "Thread", FakeThread)
     with lease_pool.lease(KEY, 1), lease_pool.lease(KEY, 600):
         pass
@@ -222,7 +222,7 @@ def test_forked_child_has_empty_pool_when_lock_was_held(lease_pool: LeasePool) -
     is_lock_held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lease_pool.pool._condition:
+        with lease_pool.idle_clients._condition:
             is_lock_held.set()
             done.wait()
 
@@ -233,7 +233,7 @@ def test_forked_child_has_empty_pool_when_lock_was_held(lease_pool: LeasePool) -
     if not child:
         # The child would wait forever for the parent's lock, but the alarm ends it.
         signal.alarm(20)
-        os._exit(len(lease_pool.pool))
+        os._exit(len(lease_pool.idle_clients))
     done.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -8,12 +8,19 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.requests.request import TRANSACTION, Broker, CoordinatorKey, Leader, Role, Route
+from spark_kafka_sink.requests.request import (
+    TRANSACTION_KEY_TYPE,
+    BrokerRoute,
+    CoordinatorRoute,
+    LeaderRoute,
+    Role,
+    Route,
+)
 from spark_kafka_sink.requests.routing import MAX_COORDINATORS, Routing
 from tests.fake_system import FakeSystem
 
 NODE, OTHER = Node(1, "b1", 9092), Node(2, "b2", 9092)
-X = CoordinatorKey(TRANSACTION, "x")
+X = CoordinatorRoute(TRANSACTION_KEY_TYPE, "x")
 
 
 def routing(choose_node: Node | None = NODE) -> Routing:
@@ -32,7 +39,7 @@ def test_coordinator_is_known_from_add_until_forget() -> None:
 
 def test_keeps_most_recently_added_coordinators() -> None:
     routes = routing()
-    keys = [CoordinatorKey(TRANSACTION, str(number)) for number in range(MAX_COORDINATORS + 5)]
+    keys = [CoordinatorRoute(TRANSACTION_KEY_TYPE, str(number)) for number in range(MAX_COORDINATORS + 5)]
     for key in keys:
         routes.add_coordinator(key, NODE)
     routes.add_coordinator(keys[-1], OTHER)
@@ -46,20 +53,20 @@ def test_any_node_serves_a_request_for_an_unknown_controller() -> None:
 
 
 def test_broker_route_leads_to_that_broker() -> None:
-    assert routing().find_node(Broker(OTHER), 0) is OTHER
+    assert routing().find_node(BrokerRoute(OTHER), 0) is OTHER
 
 
 def test_unknown_leader_requests_metadata() -> None:
     routes = routing()
     version = routes._metadata.request_update()
     routes._metadata._is_full_update_requested = False
-    assert routes.find_node(Leader("t", 0), 0) is None
+    assert routes.find_node(LeaderRoute("t", 0), 0) is None
     assert routes._metadata._is_full_update_requested
     assert version is not None
 
 
 @pytest.mark.parametrize(
-    ("route", "is_requested"), [(Leader("t", 0), True), (Role.CONTROLLER, True), (Role.ANY_BROKER, False)]
+    ("route", "is_requested"), [(LeaderRoute("t", 0), True), (Role.CONTROLLER, True), (Role.ANY_BROKER, False)]
 )
 def test_forgotten_leader_or_controller_requests_metadata(route: Route, is_requested: bool) -> None:
     routes = routing()
@@ -80,5 +87,5 @@ def test_forgotten_leader_or_controller_requests_metadata(route: Route, is_reque
 def test_missing_leader_is_an_error_if_topic_or_partition_is_missing(topic: TopicInfo | None, message: str) -> None:
     routes = routing()
     routes._metadata.snapshot = ClusterSnapshot(topics={} if topic is None else {"t": topic})
-    error = routes.find_leader_error(Leader("t", 1))
+    error = routes.find_leader_error(LeaderRoute("t", 1))
     assert message in str(error) if message else error is None

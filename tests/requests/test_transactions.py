@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
 from spark_kafka_sink.requests.find_coordinator import MIN_VERSION_WITH_SEVERAL_KEYS, FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, Role
+from spark_kafka_sink.requests.request import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE, BrokerRoute, Role
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
 from spark_kafka_sink.requests.transactions import (
@@ -66,7 +66,9 @@ def test_offset_commit_version_depends_on_group_member(group: GroupMetadata, low
     assert CommitOffsets(identity, group, {}).versions.min == lowest
 
 
-@pytest.mark.parametrize(("key_type", "subject"), [(TRANSACTION, "transactional id x"), (GROUP, "group x")])
+@pytest.mark.parametrize(
+    ("key_type", "subject"), [(TRANSACTION_KEY_TYPE, "transactional id x"), (GROUP_KEY_TYPE, "group x")]
+)
 def test_lookup_names_what_it_looks_up(key_type: int, subject: str) -> None:
     lookup = FindCoordinator(["x"], key_type)
     rejection = FindCoordinatorResponse(error_code=codes.GROUP_AUTHORIZATION_FAILED)
@@ -77,11 +79,11 @@ def test_lookup_names_what_it_looks_up(key_type: int, subject: str) -> None:
 
 @pytest.mark.parametrize("version", [3, MIN_VERSION_WITH_SEVERAL_KEYS])
 def test_lookup_has_the_layout_of_its_version(version: int) -> None:
-    message = FindCoordinator(["x"], GROUP).build_message(version)
+    message = FindCoordinator(["x"], GROUP_KEY_TYPE).build_message(version)
     keys = (message.key, list(message.coordinator_keys))
-    assert (message.key_type, keys) == (GROUP, ("x", []) if version == 3 else ("", ["x"]))
-    lowest_versions = [FindCoordinator(names, TRANSACTION).versions.min for names in (["x"], ["x", "y"])]
-    assert lowest_versions == [TRANSACTION, MIN_VERSION_WITH_SEVERAL_KEYS]
+    assert (message.key_type, keys) == (GROUP_KEY_TYPE, ("x", []) if version == 3 else ("", ["x"]))
+    lowest_versions = [FindCoordinator(names, TRANSACTION_KEY_TYPE).versions.min for names in (["x"], ["x", "y"])]
+    assert lowest_versions == [1, MIN_VERSION_WITH_SEVERAL_KEYS]
 
 
 def test_list_of_transactions_is_rejected_with_the_name_of_its_broker() -> None:
@@ -109,7 +111,7 @@ def test_description_is_classified_by_its_most_severe_id() -> None:
 
 def test_list_of_a_broker_has_filters() -> None:
     node = Node(1, "b1", 9092)
-    assert ListTransactions(node).route("") == Broker(node)
+    assert ListTransactions(node).route("") == BrokerRoute(node)
     assert ListTransactions(None).route("") is Role.ANY_BROKER
     message = ListTransactions(node, ("Ongoing",), (70,)).build_message(0)
     assert (message.state_filters, message.producer_id_filters) == (["Ongoing"], [70])

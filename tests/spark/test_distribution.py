@@ -185,7 +185,7 @@ def find_partition_count(topic: str, **options: str) -> int:
 
 def test_micro_batches_share_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
     broker.create_topic("asked-each-time", 3)
-    distribution._cached_clients.close()
+    distribution._idle_clients.close()
     with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as client_class:
         assert find_partition_count("asked-each-time", **broker.spark_options) == 3
         broker.control.add_partitions("asked-each-time", 5)

@@ -105,12 +105,12 @@ def parse_login(options: Mapping[str, str], token_callback: object, faults: Opti
     if mechanism != "GSSAPI":
         return _parse_password_login(options, mechanism, faults)
     # GSSAPI is the default, so it may not be what the user intends.
-    if "sasl.mechanism" not in options and not _require_gssapi_intended(options, token_callback, faults):
+    if "sasl.mechanism" not in options and not _check_gssapi_intended(options, token_callback, faults):
         return Login()
     return _parse_kerberos_login(options, faults)
 
 
-def _require_gssapi_intended(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
+def _check_gssapi_intended(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> bool:
     """Return whether the other options show that the user intends the default mechanism, GSSAPI.
 
     If they do not, add a fault that suggests a mechanism, and the faults of sasl.jaas.config.

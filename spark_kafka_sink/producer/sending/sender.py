@@ -75,7 +75,7 @@ class Sender:
         self.idempotence = Idempotence(
             enabled=config.enable_idempotence,
             max_in_flight=config.max_in_flight_requests_per_connection,
-            get_connection_identity=client.versions,  # each new connection has its own versions object
+            get_connection_identity=client.find_api_versions,  # each new connection has its own versions object
             transactions=transactions,
         )
         self._transactions = transactions

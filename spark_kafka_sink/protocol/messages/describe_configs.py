@@ -48,7 +48,7 @@ class DescribeConfigsRequest(Message):
 @dataclass(kw_only=True, slots=True)
 class DescribeConfigsSynonym(Struct):
     name: str = string("1+")
-    value: str | None = nullable_string("1+", nullable="0+")
+    value: str | None = nullable_string("1+", nullable_versions="0+")
     source: int = int8("1+")
 
 
@@ -62,7 +62,7 @@ class DescribeConfigsResourceResult(Struct):
     is_sensitive: bool = boolean("0+")
     synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, "1+", ignorable=True)
     config_type: int = int8("3+", ignorable=True)
-    documentation: str | None = nullable_string("3+", nullable="0+", ignorable=True)
+    documentation: str | None = nullable_string("3+", nullable_versions="0+", ignorable=True)
 
 
 @dataclass(kw_only=True, slots=True)

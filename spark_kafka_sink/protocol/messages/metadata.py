@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.schema import (
 @dataclass(kw_only=True, slots=True)
 class MetadataRequestTopic(Struct):
     topic_id: UUID = uuid("10+", ignorable=True)
-    name: str | None = nullable_string("0+", nullable="10+")
+    name: str | None = nullable_string("0+", nullable_versions="10+")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class MetadataRequest(Message):
     VERSIONS = VersionRange(0, 13)
     FIRST_FLEXIBLE_VERSION = 9
 
-    topics: list[MetadataRequestTopic] | None = nullable_array(MetadataRequestTopic, "0+", nullable="1+")
+    topics: list[MetadataRequestTopic] | None = nullable_array(MetadataRequestTopic, "0+", nullable_versions="1+")
     allow_auto_topic_creation: bool = boolean("4+", default=True)
     include_cluster_authorized_operations: bool = boolean("8-10")
     include_topic_authorized_operations: bool = boolean("8+")
@@ -66,7 +66,7 @@ class MetadataResponsePartition(Struct):
 @dataclass(kw_only=True, slots=True)
 class MetadataResponseTopic(Struct):
     error_code: int = int16("0+")
-    name: str | None = nullable_string("0+", nullable="12+")
+    name: str | None = nullable_string("0+", nullable_versions="12+")
     topic_id: UUID = uuid("10+", ignorable=True)
     is_internal: bool = boolean("1+", ignorable=True)
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, "0+")

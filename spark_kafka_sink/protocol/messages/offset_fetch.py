@@ -58,7 +58,9 @@ class OffsetFetchRequest(Message):
     FIRST_FLEXIBLE_VERSION = 6
 
     group_id: str = string("0-7")
-    topics: list[OffsetFetchRequestTopic] | None = nullable_array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
+    topics: list[OffsetFetchRequestTopic] | None = nullable_array(
+        OffsetFetchRequestTopic, "0-7", nullable_versions="2-7"
+    )
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")
     require_stable: bool = boolean("7+")
 

@@ -140,7 +140,7 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
     _check_save_mode(recorded_calls)
     uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
     # This checks all options, and may add an internal option to the recorded calls.
-    plan = _prepare_write(writer, recorded_calls)
+    plan = _check_and_build_write_plan(writer, recorded_calls)
     source_frame = get_writer_dataframe(writer)
     sink_frame, distribution_options = _select_and_distribute(source_frame, recorded_calls, plan)
     micro_batch_options = _build_micro_batch_options(writer)
@@ -234,7 +234,7 @@ def _start_kafka_query(writer: Any, recorded_calls: RecordedCalls, original_star
     """
     uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
     # This checks all options, and may add an internal option to the recorded calls.
-    plan = _prepare_write(writer, recorded_calls)
+    plan = _check_and_build_write_plan(writer, recorded_calls)
     source_frame = get_writer_dataframe(writer)
     if plan.distribution is None:
         sink_frame = coalesce_to_max_tasks(_select_columns(source_frame, plan.column_positions), recorded_calls)
@@ -455,18 +455,18 @@ def _build_micro_batch_options(writer: Any) -> dict[str, str]:
 
 
 def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
-    """Prepare a write to a table with `_prepare_write`, and reject options that do not work for tables.
+    """Prepare a write to a table with `_check_and_build_write_plan`, and reject options that do not work for tables.
 
     Raise ConfigurationError if the options require mapInArrow or a distribution.
     """
     if should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
-    plan = _prepare_write(writer, recorded_calls)
+    plan = _check_and_build_write_plan(writer, recorded_calls)
     if plan.distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
-def _prepare_write(writer: Any, recorded_calls: RecordedCalls) -> WritePlan:
+def _check_and_build_write_plan(writer: Any, recorded_calls: RecordedCalls) -> WritePlan:
     """Set the writer's internal options, then check the options, the schema and the connection to Kafka.
 
     Return which columns to write, and how to distribute the rows. Raise a KafkaSinkError if a check fails.

@@ -88,7 +88,7 @@ def add_partitions(broker: EmbeddedBroker) -> None:
     """Add partitions, so that the prefix hashes to another one, and close the clients that know the old number."""
     assert partition_for(PREFIX, INCREASED_PARTITION_COUNT) != partition_for(PREFIX, PARTITION_COUNT)
     broker.control.add_partitions(LOG, INCREASED_PARTITION_COUNT)
-    clients.CACHED_DRIVER_CLIENTS.close()
+    clients.IDLE_DRIVER_CLIENTS.close()
 
 
 def test_added_log_partitions_stop_queries_with_the_reason(query: Query) -> None:

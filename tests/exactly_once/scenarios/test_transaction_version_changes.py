@@ -31,7 +31,7 @@ def set_version(broker: EmbeddedBroker, version: int) -> None:
 
 def reconnect() -> None:
     """Close the connections that the driver has kept."""
-    clients.CACHED_DRIVER_CLIENTS.close()
+    clients.IDLE_DRIVER_CLIENTS.close()
 
 
 @pytest.mark.parametrize("versions", [(1, 1, 2, 2), (2, 2, 1, 1), (1, 2, 1, 2)])

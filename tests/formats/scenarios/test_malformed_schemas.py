@@ -14,7 +14,7 @@ import pytest
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats import avro
 from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
-from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
+from spark_kafka_sink.formats.format_builders import SchemaSpec, build_format
 from spark_kafka_sink.formats.schema_json import MAX_NESTING
 from tests.formats.protobuf_reference import compile_proto
 
@@ -56,7 +56,7 @@ def test_rejects_deeply_nested_schema(name: str, levels: int, opening: str, clos
     brackets = opening * levels + "1" + closing * levels
     for text in (brackets, AVRO.replace('"long"', brackets)):
         with pytest.raises(SchemaError, match=f"is nested more than {MAX_NESTING} levels deep"):
-            build_format(name, ID, SchemaOptions(text))
+            build_format(name, ID, SchemaSpec(text))
 
 
 @pytest.mark.parametrize("levels", [10, 80])
@@ -65,9 +65,9 @@ def test_accepts_structs_of_eighty_levels(levels: int) -> None:
     for _ in range(levels):
         data_type = pa.struct([pa.field("x", data_type)])
     for name in ("avro", "avro-confluent", "json-schema-confluent", "protobuf-confluent"):
-        format_and_schema = build_format(name, [pa.field("x", data_type)], SchemaOptions())
+        format_and_schema = build_format(name, [pa.field("x", data_type)], SchemaSpec())
         if format_and_schema.schema is not None and name != "protobuf-confluent":
-            build_format(name, [pa.field("x", data_type)], SchemaOptions(format_and_schema.schema.text))
+            build_format(name, [pa.field("x", data_type)], SchemaSpec(format_and_schema.schema.text))
 
 
 def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(avro, "build_scalar_writer", count_calls)
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": schema}]})
-    build_format("avro", ID, SchemaOptions(text))
+    build_format("avro", ID, SchemaSpec(text))
     assert built_paths == ["id"]
 
 
@@ -93,25 +93,25 @@ def test_unions_have_at_most_64_branches(branches: int, is_valid: bool) -> None:
     other_branches = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches - 1)]
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": [*other_branches, "long"]}]})
     if is_valid:
-        rows = build_format("avro", ID, SchemaOptions(text)).row_format.encode_rows(["id"], [pa.array([1])], 1, b"")
+        rows = build_format("avro", ID, SchemaSpec(text)).row_format.encode_rows(["id"], [pa.array([1])], 1, b"")
         assert rows.to_pylist() == [bytes([2 * (branches - 1), 2])]
     else:
         with pytest.raises(
             SchemaError, match="a type record whose fields must be a list of objects with name and type"
         ):
-            build_format("avro", ID, SchemaOptions(text))
+            build_format("avro", ID, SchemaSpec(text))
 
 
 @pytest.mark.parametrize(("name", "base"), [("avro", AVRO), ("json-schema-confluent", JSON)])
 def test_mutated_schema_is_accepted_or_rejected_with_schema_error(name: str, base: str) -> None:
-    build_format(name, FIELDS, SchemaOptions(base))
+    build_format(name, FIELDS, SchemaSpec(base))
     rejected = 0
     for seed in range(3_000):
         random_source, schema = random.Random(seed), json.loads(base)
         for _ in range(random_source.randint(1, 3)):
             mutate_schema(schema, random_source)
         try:
-            build_format(name, FIELDS, SchemaOptions(json.dumps(schema)))
+            build_format(name, FIELDS, SchemaSpec(json.dumps(schema)))
         except SchemaError:
             rejected += 1
     assert rejected > 100
@@ -136,14 +136,14 @@ def find_locations(value: Any) -> Iterator[tuple[Any, Any]]:
 def test_mutated_descriptor_is_accepted_or_rejected_with_schema_error() -> None:
     descriptor = compile_proto(PROTOBUF)
     fields = [field for field in FIELDS if field.name != "s"] + [pa.field("s", pa.struct([pa.field("x", pa.string())]))]
-    build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(descriptor).decode()))
+    build_format("protobuf-confluent", fields, SchemaSpec(base64.b64encode(descriptor).decode()))
     rejected = 0
     for seed in range(3_000):
         random_source, data = random.Random(seed), bytearray(descriptor)
         for _ in range(random_source.randint(1, 4)):
             data[random_source.randrange(len(data))] = random_source.randrange(256)
         try:
-            build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(data).decode()))
+            build_format("protobuf-confluent", fields, SchemaSpec(base64.b64encode(data).decode()))
         except SchemaError:
             rejected += 1
     assert rejected > 100

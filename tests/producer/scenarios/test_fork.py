@@ -109,7 +109,7 @@ def write_in_virtual_time() -> bool:
     return stored
 
 
-MADE_ANEW = (".PRODUCER_POOL.", ".CACHED_DRIVER_CLIENTS.", "._cached_clients.")
+MADE_ANEW = (".PRODUCER_POOL.", ".IDLE_DRIVER_CLIENTS.", "._idle_clients.")
 """Parts of the names of locks that a child recreates; see the tests below."""
 
 
@@ -117,15 +117,15 @@ def test_all_module_locks_are_recreated_in_forked_child() -> None:
     assert [name for name, _ in shared_locks() if not any(part in name for part in MADE_ANEW)] == []
 
 
-@pytest.mark.parametrize("leases", [clients.CACHED_DRIVER_CLIENTS, distribution._cached_clients])
-def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_requests(leases: Any) -> None:
+@pytest.mark.parametrize("idle_clients", [clients.IDLE_DRIVER_CLIENTS, distribution._idle_clients])
+def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_requests(idle_clients: Any) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
 
     def lend_one() -> bool:
-        with leases.lease("a key", lambda: create_client(config), 60) as client:
+        with idle_clients.lease("a key", lambda: create_client(config), 60) as client:
             return client is not None
 
-    with held(leases._condition):
+    with held(idle_clients._condition):
         assert in_child(lend_one)
 
 

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTra
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.engine import POLL_INTERVAL_MS, Call
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute
 from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.requests.test_engine import descriptions_response
 
@@ -35,7 +35,7 @@ class Sender:
         self.client = Mock(spec=NetworkClient)
         self.client.least_loaded_node.return_value = NODE
         self.client.ready.side_effect = lambda node, now_ms: self.is_ready
-        self.client.connection_failed.return_value = False
+        self.client.has_connection_failed.return_value = False
         self.client.poll_delay_ms.return_value = 0.0
         self.client.latest_usable_version.return_value = 4
         self.client.new_client_request.side_effect = self._new_request
@@ -75,7 +75,7 @@ def test_call_ends_with_its_last_key_when_one_response_covers_several(sender: Se
     ended_with: list[list[str]] = []
     call.done_event.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
     for name in "ab":
-        sender.requests._engine.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
+        sender.requests._engine.routing.add_coordinator(CoordinatorRoute(TRANSACTION_KEY_TYPE, name), NODE)
     sender.requests.submit(call)
     sender.requests.send_due(0)
     sender.respond(descriptions_response({"a": codes.NONE, "b": code}))
@@ -157,7 +157,7 @@ def test_end_of_producer_does_not_change_results_of_ended_call(sender: Sender) -
 def describing_call(sender: Sender) -> BlockingCall[DescribeTransactionsResponse]:
     """Submit a call to the known coordinator of the transactional id "a"."""
     call = BlockingCall([DescribeTransactions(["a"])])
-    sender.requests._engine.routing.add_coordinator(CoordinatorKey(TRANSACTION, "a"), NODE)
+    sender.requests._engine.routing.add_coordinator(CoordinatorRoute(TRANSACTION_KEY_TYPE, "a"), NODE)
     sender.requests.submit(call)
     return call
 
@@ -168,7 +168,7 @@ def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
 ) -> None:
     loss = Mock(reason="broker 1 refused the connection")
     sender.client.connection_losses = {NODE.id: loss} if is_reason_known else {}
-    sender.client.connection_failed.return_value = True
+    sender.client.has_connection_failed.return_value = True
     sender.is_ready = False
     call = describing_call(sender)
     assert sender.requests.send_due(0) == 0
@@ -179,7 +179,7 @@ def test_unreachable_coordinator_is_looked_up_again_and_its_failure_reported(
 
 
 def test_request_for_any_broker_waits_for_a_connection(sender: Sender) -> None:
-    sender.client.connection_failed.return_value = True
+    sender.client.has_connection_failed.return_value = True
     sender.is_ready = False
     call = new_call()
     sender.requests.submit(call)

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddPartitions, EndTransaction
 from tests.producer.transactions.transaction_cases import (
@@ -86,7 +86,7 @@ def test_a_request_stays_due_until_it_was_sent() -> None:
 def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> None:
     talk = Talk().init()
     operation = talk.manager.init("y")
-    assert looked_up(talk.due()) == CoordinatorKey(TRANSACTION, "y")
+    assert looked_up(talk.due()) == CoordinatorRoute(TRANSACTION_KEY_TYPE, "y")
     message = talk.answer(InitProducerId).build_message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id == talk.manager.transactional_id == "y"

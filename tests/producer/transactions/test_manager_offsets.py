@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommit
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
-from spark_kafka_sink.requests.request import CoordinatorKey
+from spark_kafka_sink.requests.request import CoordinatorRoute
 from spark_kafka_sink.requests.transactions import AddOffsets, CommitOffsets, EndTransaction
 from tests.producer.transactions.transaction_cases import (
     GROUP,
@@ -38,11 +38,11 @@ def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator()
     talk = Talk(1).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     added = talk.answer(AddOffsets)
-    assert added.route("x") == CoordinatorKey(1, "x")
+    assert added.route("x") == CoordinatorRoute(1, "x")
     lookup = talk.answer(FindCoordinator)
-    assert looked_up(lookup) == CoordinatorKey(0, "g")
+    assert looked_up(lookup) == CoordinatorRoute(0, "g")
     written = talk.answer(CommitOffsets)
-    assert written.route("g") == CoordinatorKey(0, "g")
+    assert written.route("g") == CoordinatorRoute(0, "g")
     assert get_offsets(written.build_message(4)) == {("t", 0): 5, ("t", 1): 7}
     assert get_error(operation) is None
 

@@ -43,7 +43,7 @@ from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMe
 from spark_kafka_sink.requests.engine import Attempt, RequestEngine
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.request import CoordinatorKey
+from spark_kafka_sink.requests.request import CoordinatorRoute
 from spark_kafka_sink.requests.request import Request as ClusterRequest
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.transactions import (
@@ -281,10 +281,10 @@ def initial(talk: Talk) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
 
 
-def looked_up(request: Request) -> CoordinatorKey:
+def looked_up(request: Request) -> CoordinatorRoute:
     assert isinstance(request, FindCoordinator)
     (key,) = request.keys
-    return CoordinatorKey(request.key_type, key)
+    return CoordinatorRoute(request.key_type, key)
 
 
 def adding(request: Request) -> set[TopicPartition]:

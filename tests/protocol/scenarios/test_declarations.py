@@ -57,7 +57,7 @@ def describe_our_field(struct_type: type[Struct], name: str, spec: FieldSpec, ve
     element = kafka_struct_name(spec.inner_type) if isinstance(spec.inner_type, type) else spec.inner_type
     kind = {"array": f"[]{element}", "struct": element}.get(spec.type_name, spec.type_name)
     default = "struct" if spec.type_name == "struct" else getattr(struct_type(), name)
-    return name, kind, version in (spec.nullable or NEVER), spec.tag, default
+    return name, kind, version in (spec.nullable_versions or NEVER), spec.tag, default
 
 
 def compare_fields(struct_type: type[Struct], fields: list[dict[str, Any]], version: int) -> int:
