@@ -50,7 +50,7 @@ def test_history_is_not_linearizable_if_log_is_not_read_after_fence(
     rules.skip_read_after_fence(monkeypatch)
 
     def is_linearizable(seed: int) -> bool:
-        explore_seed(seed, [], tmp_path / str(seed))
+        explore_seed(seed, [], histories=tmp_path / str(seed))
         return run_checker(linearizability_checker, *(tmp_path / str(seed)).iterdir())[0] == 0
 
     assert not all(is_linearizable(seed) for seed in (*DETECTING_SEEDS, *range(MAX_SEARCHED_SEED)))

@@ -43,7 +43,7 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
         "the thread has released its lock in its last statement, and ends at once without being joined"
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.__init__: self._may_be_decided = False  "
-    "# whether a decision's commit was requested and its outcome is not known yet": (
+    "# whether an error now would leave the decision in doubt": (
         "declares the attribute: _write_decision sets it before it is read"
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.commit: "
