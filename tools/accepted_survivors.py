@@ -1,7 +1,7 @@
 """Statements whose deletion no test can or should detect, with the reasons.
 
 The mutation tester (tools/mutation_tester.py) does not report these mutants unless a test detects them. A key consists
-of the module, the function or method, and the first line of the statement.
+of the module, the function or method, and the first line of the statement without a comment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
         "only unmutes queues sooner: the sender drops the batches of a failed transaction, whether muted or not"
     ),
     "spark_kafka_sink/producer/transactions/transaction_call.py: TransactionCall.__init__: "
-    "self._request: TransactionRequest[Any] | None = None  # the request that was last scheduled": (
+    "self._request: TransactionRequest[Any] | None = None": (
         "declares the attribute: update_due_keys sets it before a key is due"
     ),
     "spark_kafka_sink/producer/sending/deliveries.py: Deliveries.__init__: "
@@ -38,12 +38,10 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: if self._has_sender_ended:": (
         "see the next statement"
     ),
-    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: "
-    "self._thread.join()  # the thread has only a few instructions left": (
+    "spark_kafka_sink/producer/sending/sender_thread.py: SenderThread.join: self._thread.join()": (
         "the thread has released its lock in its last statement, and ends at once without being joined"
     ),
-    "spark_kafka_sink/exactly_once/driver.py: Driver.__init__: self._may_be_decided = False  "
-    "# whether an error now would leave the decision in doubt": (
+    "spark_kafka_sink/exactly_once/driver.py: Driver.__init__: self._may_be_decided = False": (
         "declares the attribute: _write_decision sets it before it is read"
     ),
     "spark_kafka_sink/exactly_once/driver.py: Driver.commit: "

@@ -44,7 +44,7 @@ def find_statements(source: str) -> list[Statement]:
         for node in _iter_nested_statements(function):
             if not isinstance(node, _EXCLUDED_NODE_TYPES) and not _has_no_effect(node, function):
                 assert node.end_lineno is not None
-                text = lines[node.lineno - 1].strip()
+                text = lines[node.lineno - 1].partition("  # ")[0].strip()  # without a comment
                 statements.append(Statement(node.lineno, node.end_lineno, node.col_offset, text, name, function.lineno))
     return sorted(statements, key=lambda statement: (statement.first_line, -statement.last_line))
 
