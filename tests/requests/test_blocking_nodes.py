@@ -172,8 +172,10 @@ def test_unsupported_request_fails_without_waiting(client: BlockingClient) -> No
 def test_fatal_error_of_the_metadata_ends_a_waiting_call(client: BlockingClient) -> None:
     call = client.begin([DescribeTopic("t")])
     client.metadata.set_fatal_error(AuthenticationError("rejected"))
+    started_ms = client.now()
     with pytest.raises(AuthenticationError):
         client.finish(call)
+    assert client.now() == started_ms
 
 
 def test_call_fails_with_fatal_error_of_a_poll_and_not_because_its_node_is_unreachable(
