@@ -111,7 +111,7 @@ def test_aborted_records_between_committed_writes_do_not_count(
     receipts.write(numbered(spark, 2 * ROWS, 3 * ROWS), **EXACTLY_ONCE)
     assert_intact(receipts)
     status, output = receipts.verify("--isolation", "read_uncommitted")
-    assert (status, "of other writers" in output) == (0, True), output
+    assert (status, "from other writers" in output) == (0, True), output
 
 
 @pytest.mark.needs("go")

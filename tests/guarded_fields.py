@@ -117,8 +117,8 @@ GUARDS = [
         TransactionManager,
         "_lock",
         _names(
-            "_lifecycle _transaction _version _needs_producer_id _id_and_epoch_to_send _transaction_count "
-            "_may_have_late_request"
+            "_lifecycle _transaction _transaction_count _last_transaction_version _needs_producer_id "
+            "_init_request_identity _may_have_late_request"
         ),
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),

@@ -340,9 +340,11 @@ TRANSACTION_BRANCHES = (
     Branch(
         "a transaction begins under a new epoch",
         f"{_MANAGER}.begin",
-        "if self._version == 1 and (version >= 2 or self._may_have_late_request):",
+        "if self._needs_new_epoch(version):",
     ),
-    Branch("a transaction is the first one after an upgrade to version 2", f"{_MANAGER}.begin", "version >= 2"),
+    Branch(
+        "a transaction is the first one after an upgrade to version 2", f"{_MANAGER}._needs_new_epoch", "version >= 2"
+    ),
     Branch(
         "version 1: a transaction with a gap is followed by a new epoch",
         f"{_MANAGER}._complete_transaction",

@@ -20,6 +20,14 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
     "self._request: TransactionRequest[Any] | None = None": (
         "declares the attribute: update_due_keys sets it before a key is due"
     ),
+    "spark_kafka_sink/producer/transactions/manager.py: TransactionManager.__init__: "
+    "self._last_transaction_version = 0": (
+        "declares the attribute: on_initialized or take_over sets it before a transaction begins"
+    ),
+    "spark_kafka_sink/producer/transactions/manager.py: TransactionManager.__init__: "
+    "self._init_request_identity = NO_PRODUCER_ID": (
+        "declares the attribute: _request_producer_id sets it before InitProducerId is built"
+    ),
     "spark_kafka_sink/producer/sending/deliveries.py: Deliveries.__init__: "
     "self._last_response_ms: float | None = None": (
         "declares the attribute: handle_response sets it before complete_stored_batches reads it"

@@ -80,7 +80,7 @@ def build_source() -> str:
             "",
             *_build_typed_dict(
                 "TableOptions",
-                "Keyword arguments of send_table(): the options of formats and of schema registries.",
+                "Keyword arguments of send_table() that configure the formats and the schema registry.",
                 TABLE_ARGUMENTS,
             ),
             "",

@@ -11,6 +11,8 @@ from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.errors import ConfigurationError
 
 ALL_INTERFACES = ("", "0.0.0.0", "::")
+ANY_FREE_PORT = 0
+"""The port number with which the operating system chooses a free port."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,10 @@ class ListenerConfig:
         errors = [f"{name} must be at least {lowest}, not {value}." for name, value, lowest in bounds if value < lowest]
         if errors:
             raise ConfigurationError(errors)
+
+    def find_port(self, node_id: int) -> int:
+        """Return the port on which the node listens; ANY_FREE_PORT if `ports` has no entry for the node."""
+        return self.ports[node_id] if node_id < len(self.ports) else ANY_FREE_PORT
 
     def resolve_advertised_host(self) -> str:
         """Return the host name for clients to connect to.

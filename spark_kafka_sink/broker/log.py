@@ -148,11 +148,11 @@ class PartitionLog:
     # --- writes
 
     def append(
-        self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, requires_sequence_zero: bool = False
+        self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, new_producer_must_start_at_zero: bool = False
     ) -> AppendResult:
         """Append a producer's batch. Raise ApiError if it is rejected.
 
-        `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
+        `new_producer_must_start_at_zero`: whether an unknown producer must begin with sequence number 0.
         """
         if self.config.discard:
             return self._discard_batch(parse_batch_header(data))
@@ -165,7 +165,7 @@ class PartitionLog:
         with self._lock:
             if self._is_deleted:
                 raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted.")
-            duplicate = self._find_duplicate_or_validate(header, requires_sequence_zero)
+            duplicate = self._find_duplicate_or_validate(header, new_producer_must_start_at_zero)
             if duplicate is not None:
                 return duplicate
             append_time_ms = wall_ms if self.config.uses_log_append_time else None
@@ -205,7 +205,9 @@ class PartitionLog:
                 self.log_end_offset = header.base_offset
                 self._add_batch(header, batch)
 
-    def _find_duplicate_or_validate(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
+    def _find_duplicate_or_validate(
+        self, header: BatchHeader, new_producer_must_start_at_zero: bool
+    ) -> AppendResult | None:
         """Return the original's result if the batch is a duplicate, or None if the batch may be appended.
 
         Raise ApiError if the batch is rejected.
@@ -218,8 +220,8 @@ class PartitionLog:
         if duplicate is not None:
             return AppendResult(duplicate.base_offset, duplicate.append_time_ms, is_duplicate=True)
         if self.config.first_sequence_must_be_zero and self.log_end_offset == 0:
-            requires_sequence_zero = True
-        producer.validate(header, requires_sequence_zero=requires_sequence_zero)
+            new_producer_must_start_at_zero = True
+        producer.validate(header, new_producer_must_start_at_zero=new_producer_must_start_at_zero)
         return None
 
     def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time_ms: int | None) -> int:

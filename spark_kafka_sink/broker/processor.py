@@ -87,6 +87,7 @@ class Processor:
         self._new_connections: deque[_AcceptedConnection] = deque()
         self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
         self._nodes_to_close: deque[tuple[int, threading.Event]] = deque()
+        """The nodes to which all connections must be closed, each with an event to set once they are closed."""
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=f"embedded-broker-processor-{number}", daemon=True)
 
@@ -110,7 +111,7 @@ class Processor:
         self._selector.wakeup()
 
     def close_connections(self, node_id: int) -> threading.Event:
-        """Ask the thread to close all connections of a node. Return an event that is set once they are closed."""
+        """Ask the thread to close all connections to a node. Return an event that is set once they are closed."""
         closed_event = threading.Event()
         self._nodes_to_close.append((node_id, closed_event))
         self._selector.wakeup()
@@ -166,7 +167,7 @@ class Processor:
                 self._node_ids_by_channel_id[connection.channel_id] = connection.node_id
 
     def _close_node_connections(self) -> None:
-        """Close the connections of each node that is to stop, and wake the thread that waits for it."""
+        """Close the connections to each node in `_nodes_to_close`, and wake the thread that waits for this."""
         while self._nodes_to_close:
             node_id, closed_event = self._nodes_to_close.popleft()
             channel_ids = [

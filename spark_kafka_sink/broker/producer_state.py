@@ -62,10 +62,10 @@ class ProducerStateEntry:
                 return batch
         return None
 
-    def validate(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
+    def validate(self, header: BatchHeader, *, new_producer_must_start_at_zero: bool = False) -> None:
         """Raise ApiError unless the batch may be appended next. Call `find_duplicate_batch` first.
 
-        `requires_sequence_zero`: whether an unknown producer must begin with sequence number 0.
+        `new_producer_must_start_at_zero`: whether an unknown producer must begin with sequence number 0.
         """
         if header.producer_epoch < self.epoch:
             raise ApiError(
@@ -73,7 +73,7 @@ class ProducerStateEntry:
                 f"Epoch {header.producer_epoch} of producer {header.producer_id} is older than the current epoch "
                 f"{self.epoch}.",
             )
-        expected_sequence = self._compute_expected_sequence(header.producer_epoch, requires_sequence_zero)
+        expected_sequence = self._compute_expected_sequence(header.producer_epoch, new_producer_must_start_at_zero)
         if expected_sequence is not None and header.base_sequence != expected_sequence:
             raise ApiError(
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -100,10 +100,10 @@ class ProducerStateEntry:
             self.batches.clear()
             self.epoch = epoch
 
-    def _compute_expected_sequence(self, epoch: int, requires_sequence_zero: bool) -> int | None:
+    def _compute_expected_sequence(self, epoch: int, new_producer_must_start_at_zero: bool) -> int | None:
         """Return the expected sequence number, or None if any number is accepted."""
         if self.epoch == NO_EPOCH:
-            return 0 if requires_sequence_zero else None
+            return 0 if new_producer_must_start_at_zero else None
         if epoch != self.epoch:
             return 0
         # If a transaction marker has just started the epoch, it has no batches yet.

@@ -47,9 +47,9 @@ class SocketServer:
     """The listeners, threads and connections of an embedded cluster. Implements NodeListeners."""
 
     def __init__(self, cluster: EmbeddedCluster, control: Control, config: ListenerConfig) -> None:
-        """Listen on the ports of all nodes, and become the cluster's `listeners`. Call `start_threads` afterwards.
+        """Listen on the ports of all nodes, and set each node's advertised host and port.
 
-        Each node gets its advertised host and its port. Raise OSError if a port is in use.
+        Call `start_threads` afterwards. Raise OSError if a port is in use.
         """
         self.cluster = cluster
         self.failure: BaseException | None = None
@@ -72,8 +72,8 @@ class SocketServer:
         self._processors: list[Processor] = []
         try:
             for node in cluster.nodes.values():
-                port = config.ports[node.id] if node.id < len(config.ports) else 0  # 0: any free port
-                node.host, node.port = advertised_host, self._acceptor.bind(node.id, port)
+                node.host = advertised_host
+                node.port = self._acceptor.bind(node.id, config.find_port(node.id))
         except BaseException:
             # Release the ports of the nodes that are already listening.
             self._acceptor.close()
@@ -82,7 +82,6 @@ class SocketServer:
         handle_request = self._requests.put if self._handlers else self._handle
         for number in range(config.network_threads):
             self._processors.append(Processor(number, self._system, channel_builder, handle_request, self._fail))
-        cluster.listeners = self
 
     @property
     def bootstrap_servers(self) -> str:

@@ -1,4 +1,4 @@
-"""`pykafka doctor`: find out why a write to Kafka fails, by running the driver's checks and additional ones."""
+"""`pykafka doctor`: diagnose why writes to Kafka fail, with the driver's own checks and additional ones."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 COMMAND_HELP = "check whether this machine can write to a cluster, and suggest remedies"
 
 MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
-"""The mark in front of a check's name, by the value of its outcome."""
+"""The mark shown before a check's name, by the value of the check's outcome."""
 PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
 """Marks for terminals that cannot show the characters in MARKS."""
 
 ROWS_BY_TASK = "rows by task"
 _SKEW_REMEDY = (
-    "The write is as slow as its task with the most rows. If one partition or key has most rows (option distribution), "
-    "use a more selective key or write without distribution. Otherwise, use more tasks: df.repartition(n)."
+    "The write is as slow as its task with the most rows. If the option distribution is set and most rows share one "
+    "partition or key, use a more selective key or remove the option. Otherwise, use more tasks: df.repartition(n)."
 )
 
 

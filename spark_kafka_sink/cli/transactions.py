@@ -132,14 +132,14 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         )
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
-    for transactional_id, error in finish_result.errors_by_lost_id.items():
+    for transactional_id, error in finish_result.lost_transaction_errors.items():
         print(f"Lost: {transactional_id}: {error}")
-    if finish_result.errors_by_lost_id and action == FINISH:
+    if finish_result.lost_transaction_errors and action == FINISH:
         print(
             "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
             "accept the loss, run give-up."
         )
-    return 1 if finish_result.errors_by_lost_id else 0
+    return 1 if finish_result.lost_transaction_errors else 0
 
 
 def _print_prefix_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:

@@ -58,7 +58,7 @@ class InFlightRequest:
         correlation_id = peek_correlation_id(frame)
         if correlation_id != request.correlation_id:
             raise DecodeError(
-                f"a response to request {correlation_id} instead of request {request.correlation_id} "
+                f"it is for request {correlation_id} instead of request {request.correlation_id} "
                 f"({request.api_key.name})"
             )
         if request.api_key is ApiKey.API_VERSIONS:
@@ -100,10 +100,11 @@ class InFlightRequests:
         """
         requests = self._requests_by_node.get(node_id)
         if not requests:
-            raise DecodeError("a response, although no request is in flight")
+            raise DecodeError("no request is in flight")
         if not requests[0].is_written:
             # Accepting the response would free the request's memory while the channel is still writing from it.
-            raise DecodeError(f"a response to request {requests[0].request.correlation_id} before it was written")
+            correlation_id = requests[0].request.correlation_id
+            raise DecodeError(f"it arrived before request {correlation_id} had been fully written")
         message = requests[0].decode(frame)
         self._count -= 1
         return requests.popleft(), message

@@ -160,7 +160,7 @@ def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> Exactl
 
 
 def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """Build the error for a decided batch if some of its transactions are still open because commits were rejected.
+    """Build the error for a decided batch that still has open transactions, because brokers rejected their commits.
 
     Other transactions may be lost. The open ones must be committed before the user gives up the lost ones with
     `pykafka transactions give-up`.
@@ -172,16 +172,16 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
         batch 7 of query q is decided (prefix orders), but 1 of its 3 transactions could not be committed yet:
         - orders-2-0-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED ...
         These transactions are still open. Permanently lost: orders-2-1-0. None of them has been given up yet.
-        Remove the cause and start again, or commit the open transactions with ...
+        Fix the cause and start again, or commit the open transactions with ...
     """
-    errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
-    open_lines = [f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()]
+    lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
+    open_lines = [f"{transactional_id}: {error}" for transactional_id, error in open_transaction_errors.items()]
     loss_sentence = "Nothing is lost."
-    if errors_by_lost_id:
-        loss_sentence = f"Permanently lost: {', '.join(errors_by_lost_id)}. None of them has been given up yet."
+    if lost_transaction_errors:
+        loss_sentence = f"Permanently lost: {', '.join(lost_transaction_errors)}. None of them has been given up yet."
     return ExactlyOnceError(
         join_sentences(
-            f"{entry.batch} is decided (prefix {entry.prefix}), but {len(errors_by_open_id)} of its "
+            f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_transaction_errors)} of its "
             f"{len(entry.transactions)} transactions could not be committed yet:\n{_format_list(open_lines)}\n"
             "These transactions are still open.",
             loss_sentence,
@@ -191,16 +191,18 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
     )
 
 
-def _split_by_loss(errors_by_id: Mapping[str, BrokerError]) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
-    """Return the errors of lost transactions and those of open ones, each sorted by transactional id."""
+def _split_errors_by_loss(
+    errors_by_id: Mapping[str, BrokerError],
+) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
+    """Return the errors of lost transactions and the errors of open ones, both by transactional id in sorted order."""
     sorted_errors = dict(sorted(errors_by_id.items()))
-    errors_by_lost_id = {
+    lost_transaction_errors = {
         transactional_id: error for transactional_id, error in sorted_errors.items() if is_transaction_lost(error)
     }
-    errors_by_open_id = {
+    open_transaction_errors = {
         transactional_id: error for transactional_id, error in sorted_errors.items() if not is_transaction_lost(error)
     }
-    return errors_by_lost_id, errors_by_open_id
+    return lost_transaction_errors, open_transaction_errors
 
 
 def build_unknown_outcome_remedy(entry: Entry) -> str:
@@ -225,11 +227,11 @@ def _describe_how_to_finish(entry: Entry) -> str:
     """Say how to commit the transactions of a decided batch that are still open."""
     if entry.batch.is_idempotent:
         return (
-            "Remove the cause and start again, or commit the open transactions with `pykafka transactions finish` "
+            "Fix the cause and start again, or commit the open transactions with `pykafka transactions finish` "
             + _describe_finish_deadline(entry)
         )
     return (
-        "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Remove the "
+        "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Fix the "
         f"cause, and commit the open transactions with `{_build_finish_command(entry)}` "
         f"{_describe_finish_deadline(entry)}"
     )
@@ -241,11 +243,11 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     If the commits failed only because brokers have forgotten the transactional ids, the transactions may have been
     committed before.
     """
-    errors_by_lost_id, errors_by_open_id = _split_by_loss(errors_by_id)
-    lost_count_text = f"{len(errors_by_lost_id)} of its {len(entry.transactions)} transactions"
-    lost_list = _format_lost_transactions(entry, errors_by_lost_id)
-    other_outcome = _describe_other_transactions(errors_by_open_id)
-    if all(error.code in _FORGOTTEN_ID_ERRORS for error in errors_by_lost_id.values()):
+    lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
+    lost_count_text = f"{len(lost_transaction_errors)} of its {len(entry.transactions)} transactions"
+    lost_list = _format_lost_transactions(entry, lost_transaction_errors)
+    other_outcome = _describe_other_transactions(open_transaction_errors)
+    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_transaction_errors.values()):
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know {lost_count_text}:\n"
             f"{lost_list}\nBrokers forget an id that is not used for a week (transactional.id.expiration.ms). "
@@ -265,11 +267,11 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     return CommitLostError(join_sentences(explanation, _describe_how_to_give_up(entry), describe_unknown_writer(entry)))
 
 
-def _format_lost_transactions(entry: Entry, errors_by_lost_id: Mapping[str, BrokerError]) -> str:
+def _format_lost_transactions(entry: Entry, lost_transaction_errors: Mapping[str, BrokerError]) -> str:
     """List the lost transactions, with details by which a user can find their rows and search the brokers' logs."""
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
     lines = []
-    for transactional_id, error in errors_by_lost_id.items():
+    for transactional_id, error in lost_transaction_errors.items():
         transaction = transactions_by_id[transactional_id]
         task_id = parse_task_id(transactional_id)
         details = [] if task_id is None else [f"rows of Spark's partition {task_id.task_attempt.partition}"]
@@ -278,11 +280,13 @@ def _format_lost_transactions(entry: Entry, errors_by_lost_id: Mapping[str, Brok
     return _format_list(lines)
 
 
-def _describe_other_transactions(errors_by_open_id: Mapping[str, BrokerError]) -> str:
+def _describe_other_transactions(open_transaction_errors: Mapping[str, BrokerError]) -> str:
     """Say what became of the transactions that are not lost. The result continues a sentence about the lost ones."""
-    if not errors_by_open_id:
+    if not open_transaction_errors:
         return "those of the others are committed"
-    open_list = _format_list([f"{transactional_id}: {error}" for transactional_id, error in errors_by_open_id.items()])
+    open_list = _format_list(
+        [f"{transactional_id}: {error}" for transactional_id, error in open_transaction_errors.items()]
+    )
     return f"these could not be committed yet, and are still open:\n{open_list}\nThe others are committed"
 
 

@@ -157,33 +157,21 @@ class DecisionLog:
 
         Entries that cannot be decoded are logged and omitted.
 
-        `describe_driver_ids`: takes the numbers of the driver ids to describe, by prefix, and returns the described ids
-        by prefix. A prefix that is missing from its result is omitted here, too.
+        `describe_driver_ids`: maps the driver numbers of each prefix to the prefix's DriverIds, in which the driver ids
+        with these numbers are described. If it omits a prefix, this method omits the prefix as well.
         """
         partitions = self._client.wait_for_topic(self.topic, refresh=True).partitions
-        partition_states = [
-            (metadata.index, self._read_partition(metadata.index, encoded_prefix=None)) for metadata in partitions
-        ]
-        # Other programs may write to the topic, so a key may be invalid UTF-8. Such a key is decoded with replacement
-        # characters, which no prefix contains, so no entry is found for it.
-        numbers_by_prefix = {
-            encoded_prefix.decode("utf-8", "replace"): {
-                FIRST_DRIVER_NUMBER,
-                *_find_candidate_driver_numbers(newest_records.values()),
-            }
-            for _, partition_state in partition_states
-            for encoded_prefix, newest_records in partition_state.newest_records.items()
+        partition_states = {
+            metadata.index: self._read_partition(metadata.index, encoded_prefix=None) for metadata in partitions
         }
-        ids_by_prefix = describe_driver_ids(numbers_by_prefix)
+        driver_ids_by_prefix = describe_driver_ids(_collect_driver_numbers(partition_states.values()))
         entries: dict[str, Entry] = {}
-        for partition, partition_state in partition_states:
-            for prefix in (
-                encoded_prefix.decode("utf-8", "replace") for encoded_prefix in partition_state.newest_records
-            ):
-                if prefix not in ids_by_prefix:
+        for partition, partition_state in partition_states.items():
+            for prefix in map(_decode_prefix, partition_state.newest_records):
+                if prefix not in driver_ids_by_prefix:
                     continue
                 try:
-                    entry = self._select_entry(partition, partition_state, ids_by_prefix[prefix])
+                    entry = self._select_entry(partition, partition_state, driver_ids_by_prefix[prefix])
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -394,6 +382,27 @@ class DecisionLog:
 
     def _format_position(self, partition: int, record: LogRecord) -> str:
         return f"{format_partition(self.topic, partition)}, offset {record.offset}"
+
+
+def _decode_prefix(encoded_prefix: bytes) -> str:
+    """Decode a record's key.
+
+    Other programs may write to the topic, so the key may be invalid UTF-8. Its invalid bytes become replacement
+    characters, which no prefix contains, so no entry is found for such a key.
+    """
+    return encoded_prefix.decode("utf-8", "replace")
+
+
+def _collect_driver_numbers(partition_states: Iterable[LogPartitionState]) -> dict[str, set[int]]:
+    """Return, for each prefix in the log, the numbers of the driver ids under which its records may be written."""
+    return {
+        _decode_prefix(encoded_prefix): {
+            FIRST_DRIVER_NUMBER,
+            *_find_candidate_driver_numbers(newest_records.values()),
+        }
+        for partition_state in partition_states
+        for encoded_prefix, newest_records in partition_state.newest_records.items()
+    }
 
 
 def _describe_possible_writers(newest_records: Iterable[LogRecord], driver_ids: DriverIds) -> None:

@@ -43,7 +43,8 @@ _TOPIC_CONFIGS = {
     "delete.retention.ms": "60000",
 }
 
-_LOG_DESCRIPTION = "the decision log"
+_TOPIC_ROLE = "the decision log"
+"""What the topic is, for error messages."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class LogTopic:
         self._pending_describe_call: Call[MetadataResponse] | None = None
 
     def exists(self) -> bool:
-        return topic_admin.topic_exists(self._client, self.name, name_suffix=f", {_LOG_DESCRIPTION}")
+        return topic_admin.topic_exists(self._client, self.name, role=_TOPIC_ROLE)
 
     def prefetch_topic(self) -> None:
         """Request the topic's description without waiting for the response, which `create_if_missing` then uses."""
@@ -76,12 +77,12 @@ class LogTopic:
         transactions, which exactly-once delivery requires.
         """
         new_topic = NewTopic(self.name, PARTITION_COUNT, replication_factor, tuple(_TOPIC_CONFIGS.items()))
-        # Use the response only once. When this method is called again, the topic may have been deleted since.
+        # Use the pending describe call only once: by the next call of this method, the topic may have been deleted.
         describe_call, self._pending_describe_call = self._pending_describe_call, None
         topic_admin.create_if_missing(
             self._client,
             new_topic,
-            name_suffix=f", {_LOG_DESCRIPTION}",
+            role=_TOPIC_ROLE,
             prerequisite_request=LIST_TRANSACTIONS_PROBE,
             describe_call=describe_call,
         )

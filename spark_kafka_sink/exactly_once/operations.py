@@ -100,7 +100,7 @@ class FinishResult:
     """The entry with the decision, as it was before the operation."""
     committed_ids: tuple[str, ...]
     """The batch's transactional ids whose transactions are committed."""
-    errors_by_lost_id: Mapping[str, BrokerError]
+    lost_transaction_errors: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
 
 
@@ -347,7 +347,7 @@ def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) 
 
 def _describe_driver_ids(
     client: BlockingClient,
-    numbers_by_prefix: Mapping[str, Collection[int]],
+    driver_numbers_by_prefix: Mapping[str, Collection[int]],
     list_ids_by_producer: Callable[[], Mapping[int, str]],
 ) -> dict[str, DriverIds]:
     """Describe the driver ids of several prefixes, which are the transactional ids of their drivers.
@@ -356,11 +356,13 @@ def _describe_driver_ids(
     warning, and return only the prefixes with a driver id that brokers list for this user. Prefixes of other users, and
     prefixes that brokers have forgotten, are then missing.
 
-    `numbers_by_prefix`: the numbers of the driver ids to describe; the id `orders-driver-2` has number 2.
+    `driver_numbers_by_prefix`: the numbers of the driver ids to describe; the id `orders-driver-2` has number 2.
     `list_ids_by_producer`: lists the transactional ids that this user may see, by producer id.
     """
     prefixes_by_driver_id = {
-        build_driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers
+        build_driver_id(prefix, number): prefix
+        for prefix, numbers in driver_numbers_by_prefix.items()
+        for number in numbers
     }
     try:
         descriptions = describe_transactions(client, prefixes_by_driver_id)
@@ -375,11 +377,11 @@ def _describe_driver_ids(
             "Only %d of %d prefixes are shown. This user may not describe the driver ids of the others, or the brokers "
             "have forgotten them: %s",
             len(set(prefixes_by_driver_id.values())),
-            len(numbers_by_prefix),
+            len(driver_numbers_by_prefix),
             error,
         )
         descriptions = describe_transactions(client, prefixes_by_driver_id)
-    ids_by_prefix = {
+    driver_ids_by_prefix = {
         prefix: DriverIds(
             prefix,
             describe_transactions=lambda ids: describe_transactions(client, ids),
@@ -387,10 +389,10 @@ def _describe_driver_ids(
         )
         for prefix in dict.fromkeys(prefixes_by_driver_id.values())
     }
-    for prefix, driver_ids in ids_by_prefix.items():
-        for number in numbers_by_prefix[prefix]:
+    for prefix, driver_ids in driver_ids_by_prefix.items():
+        for number in driver_numbers_by_prefix[prefix]:
             driver_ids.record_description(number, descriptions.get(build_driver_id(prefix, number)))
-    return ids_by_prefix
+    return driver_ids_by_prefix
 
 
 def _is_listed_task_id(transactional_id: str, known_prefixes: Iterable[str], only_prefix: str | None) -> bool:

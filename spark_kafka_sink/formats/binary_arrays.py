@@ -130,15 +130,15 @@ def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
 
 
 def read_element_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
-    """Return the element offsets of a list or map column, and the range of its elements in the child arrays.
+    """Return the element offsets, the first element's index and the number of elements of a list or map column.
 
-    The child arrays hold the elements (of a map: the keys and values) of all rows, one after the other. If the column
-    is a slice, its elements may begin anywhere in them. The result consists of
+    The child arrays hold the elements of all rows back to back: a list has one child array, a map has one for the keys
+    and one for the values. If the column is a slice, its first element can be anywhere in the child arrays.
 
-    - the element offsets: the index of each row's first element, counted from the column's first element, followed by
-      the number of elements. For lists with 2, 0 and 3 elements, they are [0, 2, 2, 5].
-    - the index of the column's first element in the child arrays
-    - the number of elements
+    - element offsets: the index of each row's first element, counted from the column's first element, followed by the
+      number of elements. For lists with 2, 0 and 3 elements, they are [0, 2, 2, 5].
+    - first element's index: the position of the column's first element in the child arrays
+    - number of elements: the total over all rows
     """
     child_offsets = integers_to_numpy(column.offsets).astype(np.int64)
     first_element_index, element_stop = int(child_offsets[0]), int(child_offsets[-1])

@@ -30,7 +30,7 @@ from spark_kafka_sink.formats.format_builders import (
     DESCRIPTOR_FORMATS,
     FormatAndSchema,
     build_format,
-    build_latest_format,
+    build_format_from_registry,
 )
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_options import RegistryOptions
@@ -108,10 +108,12 @@ def _attach_latest_schema(
         options.record_part, topic, options.schema.name or ""
     )
     latest_schema = client.get_latest(
-        subject, is_serialized=options.format in DESCRIPTOR_FORMATS, stream_start_id=stream_start_id
+        subject, as_serialized_descriptor=options.format in DESCRIPTOR_FORMATS, stream_start_id=stream_start_id
     )
     try:
-        format_and_schema = build_latest_format(options.format, encoder.fields, latest_schema, options.schema.name)
+        format_and_schema = build_format_from_registry(
+            options.format, encoder.fields, latest_schema, options.schema.name
+        )
     except SchemaError as error:
         reason = client.sanitize(str(error))
         # `from None`, because the original error contains text from the registry that has not been sanitized.
@@ -199,7 +201,7 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     except SchemaError as error:
         placeholders = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(
-            OptionFault(f"{options.record_part}Format", "{format}: {problem}.", placeholders)
+            OptionFault(options.option_names.format, "{format}: {problem}.", placeholders)
         ) from error
     return ColumnsEncoder(format_and_schema.row_format, fields, tuple(positions), struct_position)
 
@@ -226,7 +228,7 @@ def _find_struct_position(options: FormatOptions, columns: Columns) -> int | Non
         problem = "names the struct column '{name}', which does not exist. {alternatives}"
     alternatives = describe_missing_column(requested_name, struct_names, "struct columns")
     placeholders = {"name": requested_name, "alternatives": alternatives}
-    raise ConfigurationError(OptionFault(f"{options.record_part}Columns", problem, placeholders))
+    raise ConfigurationError(OptionFault(options.option_names.columns, problem, placeholders))
 
 
 def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
@@ -236,24 +238,24 @@ def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
     """
     names = list(columns.names)
     selected_names: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
-    option, faults = f"{options.record_part}Columns", OptionFaults()
+    option_names, faults = options.option_names, OptionFaults()
     if not selected_names:
         faults.add(
-            f"{options.record_part}Format",
+            option_names.format,
             f"has no columns to encode: {', '.join(NON_VALUE_COLUMNS)} are not part of the value by default, and the "
-            f"table has no other columns. Name the columns in {option_placeholder(option)}.",
+            f"table has no other columns. Name the columns in {option_placeholder(option_names.columns)}.",
         )
     for name in dict.fromkeys(selected_names):
         if name not in names:
             alternatives = describe_missing_column(name, names)
             faults.add(
-                option,
+                option_names.columns,
                 "names the column '{name}', which does not exist. {alternatives}",
                 name=name,
                 alternatives=alternatives,
             )
         elif names.count(name) > 1 or selected_names.count(name) > 1:
-            faults.add(option, "names the column '{name}', which occurs more than once.", name=name)
+            faults.add(option_names.columns, "names the column '{name}', which occurs more than once.", name=name)
     if faults:
         raise ConfigurationError(faults)
     return [names.index(name) for name in selected_names]

@@ -73,7 +73,7 @@ def build_format(format_name: str, fields: Sequence[pa.Field], schema: SchemaSpe
     return format_and_schema
 
 
-def build_latest_format(
+def build_format_from_registry(
     format_name: str, fields: Sequence[pa.Field], registered_schema: RegisteredSchema, schema_name: str | None
 ) -> FormatAndSchema:
     """Build the format with this name for a schema from the registry. Raise SchemaError if the schema does not fit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.errors import option_placeholder
@@ -22,6 +23,38 @@ from spark_kafka_sink.options.files import read_bounded_file
 
 RECORD_PARTS = ("value", "key")
 """Record fields that can be encoded from columns."""
+
+
+class PartOptionNames(NamedTuple):
+    """Names of the options that encode one part of a record, its value or its key, from columns."""
+
+    format: str
+    columns: str
+    schema: str
+    schema_file: str
+    schema_name: str
+    subject: str
+
+
+OPTION_NAMES: Mapping[str, PartOptionNames] = {
+    "value": PartOptionNames(
+        format="valueFormat",
+        columns="valueColumns",
+        schema="valueSchema",
+        schema_file="valueSchemaFile",
+        schema_name="valueSchemaName",
+        subject="valueSubject",
+    ),
+    "key": PartOptionNames(
+        format="keyFormat",
+        columns="keyColumns",
+        schema="keySchema",
+        schema_file="keySchemaFile",
+        schema_name="keySchemaName",
+        subject="keySubject",
+    ),
+}
+"""The option names of each part in RECORD_PARTS."""
 
 
 def _parse_columns(value: object) -> tuple[str, ...]:
@@ -96,6 +129,10 @@ class FormatOptions:
     """The subject in the schema registry, or None if the subject name strategy determines it."""
 
     @property
+    def option_names(self) -> PartOptionNames:
+        return OPTION_NAMES[self.record_part]
+
+    @property
     def has_registry(self) -> bool:
         return self.format in REGISTRY_FORMATS
 
@@ -105,8 +142,10 @@ def find_encoded_parts(options: Mapping[str, str]) -> list[str]:
 
     `options`: unparsed options, which may be invalid and have names in any case.
     """
-    names = {name.lower() for name in options}
-    return [part for part in RECORD_PARTS if {f"{part}format", f"{part}columns"} & names]
+    lowercase_names = {name.lower() for name in options}
+    return [
+        part for part, names in OPTION_NAMES.items() if {names.format.lower(), names.columns.lower()} & lowercase_names
+    ]
 
 
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
@@ -123,52 +162,56 @@ def _parse_part_options(parsed_options: ParsedOptions, part: str) -> FormatOptio
 
     `part`: `value` or `key`.
     """
-    option_values = parsed_options.values
-    format_option = f"{part}Format"
-    if format_option not in parsed_options.raw_values and f"{part}Columns" in parsed_options.raw_values:
-        format_option = "valueFormat"  # the default format of key columns
+    names, option_values = OPTION_NAMES[part], parsed_options.values
+    format_option = _find_format_option(parsed_options, names)
     if format_option in parsed_options.invalid_fields:
         return None
     format_name: str | None = option_values[format_option]
     if format_name is None:
-        format_placeholder = option_placeholder(f"{part}Format")
-        part_options = (option for option in FORMAT_OPTIONS if option.name.startswith(part))
-        parsed_options.reject_unused(part_options, f"{format_placeholder} is one of {_list_formats()}")
+        part_options = (option for option in FORMAT_OPTIONS if option.name in names)
+        parsed_options.reject_unused(part_options, f"{option_placeholder(names.format)} is one of {_list_formats()}")
         return None
-    if part == "key" and "keyColumns" not in parsed_options.raw_values:
-        parsed_options.faults.add("keyFormat", "requires {keyColumns}, which names the columns of the key.")
-    subject = option_values[f"{part}Subject"]
+    if part == "key" and names.columns not in parsed_options.raw_values:
+        parsed_options.faults.add(names.format, "requires {keyColumns}, which names the columns of the key.")
+    subject = option_values[names.subject]
     if subject and format_name not in REGISTRY_FORMATS:
         parsed_options.faults.add(
-            f"{part}Subject", f"has no effect, because the format '{format_name}' does not use a schema registry."
+            names.subject, f"has no effect, because the format '{format_name}' does not use a schema registry."
         )
-    schema = _parse_schema_options(parsed_options, part, format_name)
+    schema = _parse_schema_options(parsed_options, names, format_name)
     return FormatOptions(
         record_part=part,
         format=format_name,
-        columns=option_values[f"{part}Columns"],
+        columns=option_values[names.columns],
         schema=schema,
         subject=subject,
     )
 
 
-def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name: str) -> SchemaSpec:
+def _find_format_option(parsed_options: ParsedOptions, names: PartOptionNames) -> str:
+    """Return the option that determines the part's format. Key columns have the value's format by default."""
+    if names.columns in parsed_options.raw_values and names.format not in parsed_options.raw_values:
+        return OPTION_NAMES["value"].format
+    return names.format
+
+
+def _parse_schema_options(parsed_options: ParsedOptions, names: PartOptionNames, format_name: str) -> SchemaSpec:
     """Return one part's schema, which is read from a file if the part's option SchemaFile is set.
 
     Add a fault to `parsed_options` if the file cannot be read, or if an option conflicts or has no effect.
     """
-    option_names = [f"{part}{suffix}" for suffix in ("Schema", "SchemaFile", "SchemaName")]
-    schema_text, path, schema_name = (parsed_options.values[name] for name in option_names)
+    schema_options = (names.schema, names.schema_file, names.schema_name)
+    schema_text, path, schema_name = (parsed_options.values[name] for name in schema_options)
     if format_name not in SCHEMA_FORMATS:
         # One fault is enough, so only the first of these options is reported.
-        useless_option = next((name for name in option_names if parsed_options.values[name]), None)
+        useless_option = next((name for name in schema_options if parsed_options.values[name]), None)
         if useless_option is not None:
             problem = f"has no effect, because the format '{format_name}' has no schema."
             parsed_options.faults.add(useless_option, problem)
         return NO_SCHEMA
     if schema_text and path:
-        file_placeholder = option_placeholder(f"{part}SchemaFile")
-        parsed_options.faults.add(f"{part}Schema", f"cannot be set together with {file_placeholder}.")
+        file_placeholder = option_placeholder(names.schema_file)
+        parsed_options.faults.add(names.schema, f"cannot be set together with {file_placeholder}.")
     elif path:
         try:
             schema_bytes = read_bounded_file(path)
@@ -177,7 +220,7 @@ def _parse_schema_options(parsed_options: ParsedOptions, part: str, format_name:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             parsed_options.faults.add(
-                f"{part}SchemaFile",
+                names.schema_file,
                 "is {path}, which cannot be read on the driver: {reason}.",
                 path=path,
                 reason=reason,

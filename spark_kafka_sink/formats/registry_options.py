@@ -180,7 +180,7 @@ def parse_registry_options(
 def _reject_registry_options(parsed_options: ParsedOptions, formats: Sequence[FormatOptions]) -> None:
     """Add a fault for each registry option that the user has set. None of the formats uses a schema registry."""
     remedies = [
-        f" The format '{options.format}' writes no schema id: set {option_placeholder(f'{options.record_part}Format')} "
+        f" The format '{options.format}' writes no schema id: set {option_placeholder(options.option_names.format)} "
         f"to '{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
         for options in formats
     ]
@@ -223,7 +223,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     """
     if options.subject:
         return
-    subject_option = f"{options.record_part}Subject"
+    subject_option = options.option_names.subject
     if topic is None and registry.subject_name_strategy != RECORD_STRATEGY:
         faults.add(
             subject_option,
@@ -235,7 +235,7 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
     needs_record_name = registry.schema_source == "latest" and registry.subject_name_strategy != TOPIC_STRATEGY
     if needs_record_name and not options.schema.name:
         strategy_placeholder = option_placeholder("subjectNameStrategy")
-        name_placeholder = option_placeholder(f"{options.record_part}SchemaName")
+        name_placeholder = option_placeholder(options.option_names.schema_name)
         faults.add(
             "schemaSource",
             f"cannot be 'latest' while {strategy_placeholder} is '{registry.subject_name_strategy}' and the record "

@@ -109,8 +109,8 @@ class _FailedRequest(NamedTuple):
     """A failed request to one URL, which may succeed later or with another URL."""
 
     message: str
-    min_backoff_s: float | None = 0.0
-    """Minimum delay before a retry with the same URL, or None if a retry cannot succeed."""
+    requested_backoff_s: float | None = 0.0
+    """Minimum delay before a retry, as requested by the registry (Retry-After); None if a retry cannot succeed."""
 
 
 class RegistryTransport:
@@ -173,7 +173,7 @@ class RegistryTransport:
             backoff_s = _compute_backoff_s(attempt, outcome)
             remaining_s = deadline_s - self._now_s()
             if backoff_s is None or backoff_s >= remaining_s:
-                raise self._build_failure_error(attempt, outcome, max(0.0, remaining_s))
+                raise self._build_final_failure_error(attempt, outcome, max(0.0, remaining_s))
             _log.warning(
                 "The request to the schema registry failed (%s). Retrying in %.1f s.",
                 _join_messages(outcome),
@@ -181,18 +181,18 @@ class RegistryTransport:
             )
             self._sleep(backoff_s)
 
-    def _build_failure_error(
+    def _build_final_failure_error(
         self, attempt_count: int, failures: Sequence[_FailedRequest], remaining_s: float
     ) -> SchemaRegistryError:
-        """Build the error of a request that must not be retried again.
+        """Build the error of a request whose last attempt has failed.
 
         `failures`: the failed requests of the last attempt.
         `remaining_s`: the time that remains until the timeout expires.
         """
         message = _join_messages(failures)
-        requested_backoff_s = max(_select_min_backoffs_s(failures), default=0.0)
-        if requested_backoff_s > remaining_s:
-            message += f"; the requested backoff is {requested_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
+        longest_backoff_s = max(_collect_requested_backoffs_s(failures), default=0.0)
+        if longest_backoff_s > remaining_s:
+            message += f"; the requested backoff is {longest_backoff_s:.0f} s, but only {remaining_s:.1f} s remain"
         return SchemaRegistryError(
             f"The request to the schema registry failed after {format_count(attempt_count, 'attempt')}: "
             f"{message.removesuffix('.')}. The timeout is {self._config.timeout_ms} ms for all attempts "
@@ -230,7 +230,7 @@ class RegistryTransport:
             )
         except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
             # The same URL would respond in the same way again, but another one may not.
-            return _FailedRequest(f"{url}: {describe_http_error(error)}", min_backoff_s=None)
+            return _FailedRequest(f"{url}: {describe_http_error(error)}", requested_backoff_s=None)
         except (OSError, http.client.HTTPException) as error:
             return _FailedRequest(f"{url}: {describe_http_error(error)}")
         if response.status not in request.retriable_statuses:
@@ -296,17 +296,17 @@ def _compute_backoff_s(attempt: int, failures: Sequence[_FailedRequest]) -> floa
     `attempt`: the number of the attempt that has failed, counted from 1.
     `failures`: the failure of each URL in this attempt.
     """
-    min_backoffs_s = _select_min_backoffs_s(failures)
-    if attempt > MAX_RETRIES or not min_backoffs_s:
+    requested_backoffs_s = _collect_requested_backoffs_s(failures)
+    if attempt > MAX_RETRIES or not requested_backoffs_s:
         return None
     # The next attempt tries all URLs, so it has to wait for the longest requested backoff.
     default_backoff_s: float = _BACKOFF_S * 2 ** (attempt - 1)
-    return max(default_backoff_s, *min_backoffs_s)
+    return max(default_backoff_s, *requested_backoffs_s)
 
 
-def _select_min_backoffs_s(failures: Sequence[_FailedRequest]) -> list[float]:
-    """Return the minimum backoff of each failed request that can be retried."""
-    return [failure.min_backoff_s for failure in failures if failure.min_backoff_s is not None]
+def _collect_requested_backoffs_s(failures: Sequence[_FailedRequest]) -> list[float]:
+    """Return the backoff that the registry has requested for each failed request that can be retried."""
+    return [failure.requested_backoff_s for failure in failures if failure.requested_backoff_s is not None]
 
 
 def _join_messages(failures: Sequence[_FailedRequest]) -> str:

@@ -122,17 +122,17 @@ class SchemaRegistryClient:
         return self._get_or_request(_Operation.LOOKUP, subject, schema)
 
     def get_latest(
-        self, subject: str, *, is_serialized: bool = False, stream_start_id: str | None = None
+        self, subject: str, *, as_serialized_descriptor: bool = False, stream_start_id: str | None = None
     ) -> RegisteredSchema:
         """Return the latest version of the subject.
 
         Raise SchemaRegistryError if the request fails, or if the version has write rules or references.
 
-        `is_serialized`: request a Protobuf schema as a serialized descriptor.
+        `as_serialized_descriptor`: request a Protobuf schema as a serialized descriptor.
         `stream_start_id`: an id for one run of a Spark stream, for which the version is cached until the process ends.
         An empty id means that it is cached for up to a minute. If it is None, every call queries the registry.
         """
-        operation = _Operation.GET_LATEST_SERIALIZED if is_serialized else _Operation.GET_LATEST
+        operation = _Operation.GET_LATEST_SERIALIZED if as_serialized_descriptor else _Operation.GET_LATEST
         if stream_start_id is None:
             return self._request_schema(operation, subject, schema=None)
         return self._get_or_request(operation, subject, schema=None, stream_start_id=stream_start_id)

@@ -1,4 +1,4 @@
-"""Turns the results of a probe (probe.py) into checks: whether the brokers can be reached and the topics written to.
+"""Turns the results of a probe (probe.py) into checks that show whether brokers are reachable and topics are writable.
 
 If a check has failed, the checks that depend on it are skipped.
 """

@@ -258,7 +258,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             future = producer.send("orders", b"12.50", key=b"o-1", headers={"trace": "8f3a"})
             print(future.result(timeout=60).offset)
         """
-        transaction_check = self._ensure_can_send()
+        transaction_check = self._build_transaction_check()
         try:
             if unexpected:
                 raise build_unexpected_argument_error(unexpected)
@@ -350,7 +350,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
         """
-        transaction_check = self._ensure_can_send()
+        transaction_check = self._build_transaction_check()
         try:
             return self._send_columns(
                 topic,
@@ -475,7 +475,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         error: KafkaSinkError,
         transaction_check: OpenTransactionCheck | None,
     ) -> None:
-        """Fail all rows but the first `staged_count`, which `error` has kept from being staged.
+        """Fail every row after the first `staged_count`. `error` is the reason why those rows could not be staged.
 
         If no row was staged and `error` is an IllegalStateError, raise the error instead, because the caller has
         misused the producer.

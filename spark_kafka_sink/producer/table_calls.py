@@ -53,7 +53,7 @@ class TableCalls:
 
         def without_linger(self) -> AbstractContextManager[None]: ...
 
-        def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None: ...
+        def _build_transaction_check(self, transaction_number: int | None = None) -> OpenTransactionCheck | None: ...
 
         def _send_columns(
             self,
@@ -179,7 +179,7 @@ class _TableTransaction:
         # Ignore the error if the producer cannot send. It is raised again when rows are sent, so errors in the
         # arguments come first.
         with suppress(KafkaSinkError):
-            transaction_check = producer._ensure_can_send()
+            transaction_check = producer._build_transaction_check()
             self._transaction_number = None if transaction_check is None else transaction_check.transaction_number
 
     def columns_producer(self) -> ColumnsProducer:
@@ -199,7 +199,7 @@ class _TableTransaction:
 
         Raise IllegalStateError if the transaction has ended.
         """
-        transaction_check = self._ensure_can_send()
+        transaction_check = self._build_transaction_check()
         return self._producer._send_columns(
             topic,
             columns,
@@ -210,11 +210,11 @@ class _TableTransaction:
         )
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Prevent the commit of the transaction, if any, because `error` has kept some rows from being sent.
+        """Prevent the commit of the transaction, if any, because `error` prevented some rows from being sent.
 
         Raise a KafkaSinkError if the producer cannot send now, for example because the transaction has ended.
         """
-        transaction_check = self._ensure_can_send()
+        transaction_check = self._build_transaction_check()
         if transaction_check is not None:
             transaction_check.prevent_commit(error)
 
@@ -231,9 +231,12 @@ class _TableTransaction:
                 self.prevent_commit(error if isinstance(error, KafkaSinkError) else _build_interrupted_error(error))
             raise
 
-    def _ensure_can_send(self) -> OpenTransactionCheck | None:
-        """Raise a KafkaSinkError if rows can no longer be sent in this transaction. Return the check for a call."""
-        return self._producer._ensure_can_send(self._transaction_number)
+    def _build_transaction_check(self) -> OpenTransactionCheck | None:
+        """Build the check that this transaction is still open; None if the producer is not transactional.
+
+        Raise a KafkaSinkError if rows can no longer be sent in this transaction.
+        """
+        return self._producer._build_transaction_check(self._transaction_number)
 
 
 class _PreparedTable(NamedTuple):

@@ -27,7 +27,13 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import attach_schema_id, build_encoders
-from spark_kafka_sink.formats.options import FORMAT_OPTIONS, RECORD_PARTS, FormatOptions, parse_format_options
+from spark_kafka_sink.formats.options import (
+    FORMAT_OPTIONS,
+    OPTION_NAMES,
+    RECORD_PARTS,
+    FormatOptions,
+    parse_format_options,
+)
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
 from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
@@ -269,14 +275,14 @@ def _parse_formats(topic: str | None, mapping: ColumnMapping, arguments: Mapping
     """Parse the format and schema registry arguments of a send_table() call."""
     options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
     name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
-    for part in RECORD_PARTS:
+    for part, option_names in OPTION_NAMES.items():
         # By default, a key format encodes the column `key`, and a value format encodes all other columns.
         default_columns = "key" if part == "key" else None
         columns = getattr(mapping, part) or default_columns
-        if f"{part}Format" in options and columns is not None:
+        if option_names.format in options and columns is not None:
             column_names = [columns] if isinstance(columns, str) else list(columns)
             # The names are quoted as in Spark SQL, so that a name may contain a comma.
-            options[f"{part}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
+            options[option_names.columns] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
     parsed_options = parse_option_values(_OPTIONS, options, other_names=(), component="producer")
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)

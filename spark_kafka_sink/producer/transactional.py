@@ -46,7 +46,7 @@ class OpenTransactionCheck:
         self.manager.require_transaction_number(self.transaction_number)
 
     def prevent_commit(self, error: KafkaSinkError) -> None:
-        """Prevent the commit of the transaction, because `error` has kept records out of it.
+        """Prevent the commit of the transaction, because `error` kept records out of it.
 
         Do nothing if the transaction has ended, or if `error` is an IllegalStateError.
         """
@@ -254,10 +254,10 @@ class TransactionalProducer:
             error.__cause__ = cause
         transaction_check.prevent_commit(error)
 
-    def _ensure_can_send(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
-        """Raise a KafkaSinkError if the producer cannot send now, for example because no transaction is open.
+    def _build_transaction_check(self, transaction_number: int | None = None) -> OpenTransactionCheck | None:
+        """Build the check that a send call's transaction is still open; None if the producer is not transactional.
 
-        Return a check that the call's transaction is still open; None if the producer is not transactional.
+        Raise a KafkaSinkError if the producer cannot send now, for example because no transaction is open.
 
         `transaction_number`: the number that the open transaction must have; None if any open transaction will do.
         """

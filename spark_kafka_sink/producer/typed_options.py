@@ -130,7 +130,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class TableOptions(TypedDict, total=False):
-    """Keyword arguments of send_table(): the options of formats and of schema registries."""
+    """Keyword arguments of send_table() that configure the formats and the schema registry."""
 
     value_format: Literal["json", "avro", "avro-confluent", "protobuf-confluent", "json-schema-confluent"] | None
     value_schema: Text

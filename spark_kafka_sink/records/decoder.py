@@ -1,4 +1,4 @@
-"""Decodes record batches to columns, for the embedded broker, for reading topics, and for splitting a batch.
+"""Decodes record batches into columns. Used by the embedded broker, by topic readers and when a batch is split.
 
 A record starts where the previous one ends, so a loop first reads the lengths of the records one by one. If many
 consecutive records have the same size, it skips over them in one step. After that, each field is read for all records
@@ -40,7 +40,8 @@ DEFAULT_MAX_BYTES = 256 << 20
 """Default memory limit for decoding one batch."""
 MIN_RECORD_BYTES = 7
 """Minimum size of a record: one byte each for its length, attributes, two deltas, two lengths and header count."""
-# Measured memory for the positions and lengths of a record or header, which may be much smaller on the wire.
+# Measured memory for the positions and lengths of one record or header while the batch is decoded. On the wire, the
+# record or header may be much smaller.
 DECODING_BYTES_PER_RECORD = 110
 DECODING_BYTES_PER_HEADER = 64
 
@@ -68,7 +69,7 @@ _HEADER_PARTS = ((_KEY_STARTS, _KEY_LENGTHS, 0), (_VALUE_STARTS, _VALUE_LENGTHS,
 """For the key and then the value of a header: the row of the starts, the row of the lengths, and the minimum length.
 Only a value can be null, which is encoded as the length -1."""
 # The following numbers are for tuning.
-_MIN_RUN_RECORDS = 16
+_MIN_STREAK_BEFORE_RUN = 16
 """After this many consecutive records of equal size, the following records are compared in one step."""
 _RUN_COMPARISON_RECORDS = 64
 """Number of records in the first comparison. The number doubles whenever all of them have the expected size."""
@@ -127,9 +128,9 @@ def find_keyless_records(header: BatchHeader, body: Buffer, *, max_bytes: int = 
 
 def _build_reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _RecordReader:
     """Decompress a batch and find its records. Raise DecodeError if they are malformed or exceed `max_bytes`."""
-    count = header.record_count
-    if not 0 <= count <= max_bytes // DECODING_BYTES_PER_RECORD:
-        raise DecodeError(f"batch of {count} records, at most {max_bytes // DECODING_BYTES_PER_RECORD} are allowed")
+    count, max_records = header.record_count, max_bytes // DECODING_BYTES_PER_RECORD
+    if not 0 <= count <= max_records:
+        raise DecodeError(f"the batch has {count} records, but at most {max_records} are allowed")
     data = decompress(header.codec, body, max_bytes)
     if count * MIN_RECORD_BYTES > len(data):
         raise DecodeError(f"{count} records do not fit into {len(data)} bytes")
@@ -158,7 +159,7 @@ def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Itera
         if header.size_bytes > len(remaining_view):
             if allow_partial_last:
                 return
-            raise DecodeError(f"truncated batch: {len(remaining_view)} of {header.size_bytes} bytes")
+            raise DecodeError(f"the batch is truncated: {len(remaining_view)} of {header.size_bytes} bytes are present")
         batch = remaining_view[: header.size_bytes]
         checksum = crc32c(batch[ATTRIBUTES_OFFSET:])
         if checksum != header.crc:
@@ -184,9 +185,9 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
     Raise DecodeError if a length is malformed, or if the records do not end at `data_end`.
     """
     starts, ends = array("q"), array("q")
-    # `size` is the size of the previous record, including its length field, and `same_size_streak` counts how many
-    # records directly before that one had the same size.
-    position, size, same_size_streak = 0, 0, 0
+    # Sizes include the length fields of the records. `same_size_streak` counts the records directly before the current
+    # one that have the same size as the current one.
+    position, previous_size, same_size_streak = 0, 0, 0
     while len(ends) < count:
         start = position
         if position >= data_end:
@@ -194,18 +195,19 @@ def _find_record_boundaries(data: bytearray, data_end: int, count: int) -> tuple
         length, position = _read_varint(data, position)
         starts.append(position)
         position += length
+        # The length does not count its own field, which takes one of the MIN_RECORD_BYTES.
         if length < MIN_RECORD_BYTES - 1 or position > data_end:
             raise DecodeError(
                 f"record {len(ends)} of a batch has the invalid length {length}: {data_end - starts[-1]} bytes are left"
             )
         ends.append(position)
-        same_size_streak = same_size_streak + 1 if position - start == size else 0
         size = position - start
-        if same_size_streak >= _MIN_RUN_RECORDS:
-            # The next records probably have the same size, too. Find out how many do, and add them in one step. There
-            # are at most as many as records are missing, and at most as many as fit into the remaining bytes. One is
-            # subtracted, because the bytes from `start` on include the record that was just added.
-            max_run_length = min(count - len(ends), (data_end - start) // size - 1)
+        same_size_streak = same_size_streak + 1 if size == previous_size else 0
+        previous_size = size
+        if same_size_streak >= _MIN_STREAK_BEFORE_RUN:
+            # The next records probably have the same size, too. Find out how many do, and add them in one step. They
+            # cannot be more than the records that are still missing, nor more than fit into the remaining bytes.
+            max_run_length = min(count - len(ends), (data_end - position) // size)
             run_length = _count_equal_sizes(data, start, size, max_run_length)
             run_end = position + run_length * size
             length_width = starts[-1] - start
@@ -350,60 +352,71 @@ class _RecordReader:
 
     def _read_headers(self) -> tuple[Positions, NDArray[np.int64]]:
         """Read the headers of all records. Return `header_offsets` and `header_ranges` of _RecordFields."""
-        counts = self._read_varints(_MAX_INT32_VARINT_BYTES)
+        header_counts = self._read_varints(_MAX_INT32_VARINT_BYTES)
         # A header takes at least two bytes, for the lengths of its key and value.
-        if ((counts < 0) | (counts * 2 > self.ends - self.positions)).any():
+        if ((header_counts < 0) | (header_counts * 2 > self.ends - self.positions)).any():
             raise DecodeError("a record has a negative number of headers, or more than fit into it")
-        header_offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=header_offsets[1:])
+        header_offsets = np.zeros(len(header_counts) + 1, np.int64)
+        np.cumsum(header_counts, out=header_offsets[1:])
         if header_offsets[-1] > self._max_headers:
-            raise DecodeError(f"batch of {header_offsets[-1]} headers, at most {self._max_headers} are allowed")
-        header_ranges = np.zeros((4, int(header_offsets[-1])), np.int64)  # for the rows, see _RecordFields
-        # Read the first header of all records that have one, then the second header of all records that have two, and
-        # so on. When few records are left, read all their remaining headers, one record after the other.
-        unfinished_records = np.nonzero(counts)[0]
-        headers_read = 0
-        while len(unfinished_records) > _MIN_VECTORIZED_RECORDS:
-            header_columns = header_offsets[unfinished_records] + headers_read
-            self._read_next_headers(unfinished_records, header_columns, header_ranges)
-            headers_read += 1
-            unfinished_records = unfinished_records[counts[unfinished_records] > headers_read]
-        for record_index in unfinished_records.tolist():
-            next_header = int(header_offsets[record_index]) + headers_read
-            header_stop = int(header_offsets[record_index + 1])
-            self._read_remaining_headers(record_index, next_header, header_stop, header_ranges)
+            raise DecodeError(
+                f"the batch has {header_offsets[-1]} headers, but at most {self._max_headers} are allowed"
+            )
+        # See _RecordFields for what each of the four rows means.
+        header_ranges = np.zeros((4, int(header_offsets[-1])), np.int64)
+        self._fill_header_ranges(header_ranges, header_offsets, header_counts)
         return header_offsets, header_ranges
 
+    def _fill_header_ranges(
+        self, header_ranges: NDArray[np.int64], header_offsets: Positions, header_counts: Positions
+    ) -> None:
+        """Read all headers into `header_ranges`.
+
+        Read the first header of all records that have one, then the second header of all records that have two, and so
+        on. When few records are left, read all their remaining headers, one record after the other.
+        """
+        unfinished_records = np.nonzero(header_counts)[0]
+        headers_read = 0
+        while len(unfinished_records) > _MIN_VECTORIZED_RECORDS:
+            header_indices = header_offsets[unfinished_records] + headers_read
+            self._read_next_headers(unfinished_records, header_indices, header_ranges)
+            headers_read += 1
+            unfinished_records = unfinished_records[header_counts[unfinished_records] > headers_read]
+        for record_index in unfinished_records.tolist():
+            next_header_index = int(header_offsets[record_index]) + headers_read
+            header_stop = int(header_offsets[record_index + 1])
+            self._read_remaining_headers(record_index, next_header_index, header_stop, header_ranges)
+
     def _read_next_headers(
-        self, record_indices: Positions, header_columns: Positions, header_ranges: NDArray[np.int64]
+        self, record_indices: Positions, header_indices: Positions, header_ranges: NDArray[np.int64]
     ) -> None:
         """Read the next header of each of the given records into `header_ranges`.
 
-        `header_columns`: for each of these records, the column of `header_ranges` to fill.
+        `header_indices`: for each of these records, the index of the header, which is a column of `header_ranges`.
         """
         positions, ends = self.positions[record_indices], self.ends[record_indices]
         for start_row, length_row, min_length in _HEADER_PARTS:
             lengths, positions = read_varints(self.data, positions, _MAX_INT32_VARINT_BYTES)
             if ((lengths < min_length) | (lengths > ends - positions)).any():
                 raise DecodeError("a header has a negative length, or extends beyond its record")
-            header_ranges[start_row, header_columns] = positions
-            header_ranges[length_row, header_columns] = lengths
+            header_ranges[start_row, header_indices] = positions
+            header_ranges[length_row, header_indices] = lengths
             positions = positions + np.maximum(lengths, 0)
         self.positions[record_indices] = positions
 
     def _read_remaining_headers(
-        self, record_index: int, next_header: int, header_stop: int, header_ranges: NDArray[np.int64]
+        self, record_index: int, next_header_index: int, header_stop: int, header_ranges: NDArray[np.int64]
     ) -> None:
         """Read the remaining headers of one record into `header_ranges`, one at a time.
 
         This is faster than `_read_next_headers` when only a few records have headers left.
 
-        `next_header`, `header_stop`: the range of columns of `header_ranges` for these headers.
+        `next_header_index`, `header_stop`: the range of columns of `header_ranges` for these headers.
         """
         data = self.data.data
         position, end = int(self.positions[record_index]), int(self.ends[record_index])
         record_ranges = array("q")  # for each header, the four numbers of its column in `header_ranges`
-        for _ in range(next_header, header_stop):
+        for _ in range(next_header_index, header_stop):
             for min_length in (0, -1):  # the key, then the value; only the value can be null (-1)
                 length, position = _read_varint(data, position)  # type: ignore[arg-type]
                 if length < min_length or length > end - position:
@@ -411,7 +424,7 @@ class _RecordReader:
                 record_ranges.append(position)
                 record_ranges.append(length)
                 position += max(length, 0)
-        header_ranges[:, next_header:header_stop] = np.frombuffer(record_ranges, np.int64).reshape(-1, 4).T
+        header_ranges[:, next_header_index:header_stop] = np.frombuffer(record_ranges, np.int64).reshape(-1, 4).T
         self.positions[record_index] = position
 
     def _build_header_array(self, offsets: Positions, keys: pa.Array, header_ranges: NDArray[np.int64]) -> pa.Array:

@@ -3,7 +3,7 @@
 Lines have different dash patterns, and their names are drawn at their ends. Horizontal bars have numbers next to them.
 Browsers show a `<title>` as a tooltip. The page's CSS classes define the colors for both light and dark mode.
 
-Charts over time draw each write at its start time on a linear x axis, so that pauses are visible.
+Time charts plot each write at its start time on a linear x axis, so pauses show up as gaps.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ WIDTH, HEIGHT = 560, 250
 """The width of all charts, and the height of charts with axes."""
 _EMPTY_CHART_HEIGHT = 60
 
-# --- texts
+# --- text
 _CHARACTER_WIDTH = 8
 """Approximate width of a character in a label of the x axis."""
 _HALF_TEXT_HEIGHT = 4
-"""Distance from the middle of a text to its baseline."""
+"""Distance from the vertical middle of a piece of text to its baseline."""
 _TEXT_GAP = 8
-"""Horizontal gap between a text and the line or bar that it belongs to."""
+"""Horizontal gap between a label and the line or bar that it belongs to."""
 
 # --- charts with axes, which show lines or columns
 _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 62, 14, 30

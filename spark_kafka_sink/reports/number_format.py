@@ -1,4 +1,4 @@
-"""Format numbers in few characters, for tables and charts."""
+"""Format numbers compactly for tables and charts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 _SI_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NO_VALUE = "-"
-"""Text in place of an undefined number, which is nan or a percentage of 0."""
+"""Text shown instead of an undefined number: NaN, or a percentage of a total of zero."""
 
 
 def format_number(value: float) -> str:

@@ -199,7 +199,7 @@ def compare_partition(written_range: OffsetRange, found_records: FoundRecords) -
 
 
 def _determine_outcome(written_range: OffsetRange, found_records: FoundRecords) -> tuple[ReceiptOutcome, str]:
-    """Return the outcome and its explanation, without regard to rows whose offset is unknown."""
+    """Return the outcome and its explanation, ignoring rows whose offset is unknown."""
     if written_range.digest is None:
         return ReceiptOutcome.UNKNOWN, "the report has no digest: set receipt=true for the write"
     if written_range.first_offset < 0:
@@ -216,13 +216,13 @@ def _determine_outcome(written_range: OffsetRange, found_records: FoundRecords) 
     extra_records = found_records.find_extra_records(extra_count, digest_difference)
     if extra_records is None:
         return ReceiptOutcome.EXTRA, (
-            f"at least {format_count(extra_count, 'record')} more than were written: duplicates, or records of other "
-            "writers. Among so many, records may also be missing or altered"
+            f"at least {format_count(extra_count, 'record')} more than this write produced: duplicates, or records "
+            "from other writers. They could not be identified, so written records may also be missing or altered"
         )
     location = _format_location(extra_records.offsets)
     if extra_records.are_copies:
         return ReceiptOutcome.DUPLICATED, f"{format_count(extra_count, 'record')} duplicated, {location}"
-    return ReceiptOutcome.INTACT_WITH_OTHERS, f"{format_count(extra_count, 'record')} of other writers, {location}"
+    return ReceiptOutcome.INTACT_WITH_OTHERS, f"{format_count(extra_count, 'record')} from other writers, {location}"
 
 
 def _format_location(offsets: NDArray[np.int64]) -> str:

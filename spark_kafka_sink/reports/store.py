@@ -59,7 +59,8 @@ _REMEDIES = {
 """Remedy for a failed read or write, by Arrow's URI scheme."""
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
 _SUPPORTED_PATHS_TEXT = (
-    "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
+    "a path on the driver's machine, or one that starts with file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, "
+    "abfs: or abfss:"
 )
 _MOUNTS = ("/dbfs/", "/Volumes/")
 """Databricks mounts. Every path in them is treated as a directory, because files in them cannot be appended to."""
@@ -78,7 +79,7 @@ def find_path_error(path: str) -> str | None:
     """
     scheme = _parse_scheme(path)
     if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
-        return f"{scheme}: is not a supported file system for reports. Supported are {_SUPPORTED_PATHS_TEXT}."
+        return f"{scheme}: paths are not supported for reports. Use {_SUPPORTED_PATHS_TEXT}."
     url = urlsplit(path)
     if scheme in _ARROW_SCHEMES and url.password is not None:
         return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
@@ -86,7 +87,7 @@ def find_path_error(path: str) -> str | None:
     is_local_uri = scheme != "" and scheme in _LOCAL_SCHEMES
     has_host = url.netloc not in ("", "localhost")
     if is_local_uri and (has_host or url.query or url.fragment):
-        return f"the path of {scheme}: must not have a host, and '?' and '#' must be written as %3F and %23."
+        return f"a {scheme}: path must not include a host, and must encode '?' and '#' as %3F and %23."
     return None
 
 

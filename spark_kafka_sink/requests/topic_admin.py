@@ -24,17 +24,17 @@ def begin_describing(client: BlockingClient, topic: str) -> Call[MetadataRespons
 
 
 def topic_exists(
-    client: BlockingClient, topic: str, *, name_suffix: str = "", describe_call: Call[MetadataResponse] | None = None
+    client: BlockingClient, topic: str, *, role: str = "", describe_call: Call[MetadataResponse] | None = None
 ) -> bool:
     """Return whether the topic exists. Raise BrokerError if a broker rejects the request to describe it.
 
-    `name_suffix`: text to append to the topic's name in error messages.
+    `role`: what the topic is, for error messages, such as "the decision log"; empty to name only the topic.
     `describe_call`: the result of an earlier `begin_describing`, if any.
     """
     response = client.finish(describe_call or begin_describing(client, topic))[topic]
     classification = DescribeTopic(topic).classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise build_broker_error(classification.code, f"{format_partition(topic)}{name_suffix}")
+        raise build_broker_error(classification.code, _format_topic(topic, role))
     return classification.code == error_codes.NONE
 
 
@@ -42,7 +42,7 @@ def create_if_missing(
     client: BlockingClient,
     new_topic: NewTopic,
     *,
-    name_suffix: str = "",
+    role: str = "",
     prerequisite_request: Request[Any] | None = None,
     describe_call: Call[MetadataResponse] | None = None,
 ) -> bool:
@@ -51,11 +51,11 @@ def create_if_missing(
     It is not an error if another client creates the topic at the same time. Raise BrokerError if the brokers reject the
     creation, and MetadataTimeoutError if the topic is still missing when the client's timeout has passed.
 
-    `name_suffix` and `describe_call`: see `topic_exists`.
+    `role` and `describe_call`: see `topic_exists`.
     `prerequisite_request`: a request to send before the topic is created. If the brokers do not support it, its error
     is raised and no topic is created.
     """
-    if topic_exists(client, new_topic.name, name_suffix=name_suffix, describe_call=describe_call):
+    if topic_exists(client, new_topic.name, role=role, describe_call=describe_call):
         return False
     if prerequisite_request is not None:
         client.send(prerequisite_request)
@@ -63,8 +63,8 @@ def create_if_missing(
     failure_count = 0
     # Retry the creation, because brokers that are still deleting a topic of this name report that it exists.
     while True:
-        _create(client, new_topic, name_suffix)
-        if topic_exists(client, new_topic.name, name_suffix=name_suffix):
+        _create(client, new_topic, role)
+        if topic_exists(client, new_topic.name, role=role):
             break
         deadline.wait_or_raise(failure=None, pause_ms=compute_pause_ms(failure_count))
         failure_count += 1
@@ -72,13 +72,18 @@ def create_if_missing(
     return True
 
 
-def _create(client: BlockingClient, new_topic: NewTopic, name_suffix: str) -> None:
+def _create(client: BlockingClient, new_topic: NewTopic, role: str) -> None:
     """Create the topic, or do nothing if it exists. Raise BrokerError if the brokers reject the creation."""
     (result,) = client.send(CreateTopic(new_topic)).topics
     if result.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-        subject = f"{format_partition(new_topic.name)}{name_suffix}{',' if name_suffix else ''}"
+        subject = _format_topic(new_topic.name, role) + ("," if role else "")
         context = f"{subject} does not exist and could not be created{format_broker_message(result)}"
         raise build_broker_error(result.error_code, context, find_remedy(result.error_code))
+
+
+def _format_topic(topic: str, role: str) -> str:
+    """Return the topic's name for error messages, followed by its role, if any."""
+    return f"{format_partition(topic)}, {role}" if role else format_partition(topic)
 
 
 def fetch_topic_settings(client: BlockingClient, topic: str, settings: Sequence[str]) -> dict[str, str]:

@@ -247,11 +247,9 @@ def distribute_rows(
     `positions`: positions of the selected columns.
     `max_tasks`: the option maxTasks, or None for no limit.
     """
-    if type(frame).__module__.startswith("pyspark.sql.connect"):
-        # pyspark.sql.functions reads this variable to choose between classic columns and Connect columns. A Connect
-        # client sets it, but the server's Python process that runs foreachBatch does not.
-        os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
+    _ensure_connect_mode(frame)
     names = frame.schema.fieldNames()
+    # Refer to columns by position, because names may be ambiguous. The selection at the end restores the names.
     renamed_frame = rename_by_position(frame)
     sort_expressions = [_build_sort_expression(sort_position) for sort_position in distribution.sort_order]
     if distribution.strategy == BY_PARTITION:
@@ -262,6 +260,16 @@ def distribute_rows(
         extra_columns = []
     selected_columns = [F.col(build_positional_name(position)).alias(names[position]) for position in positions]
     return shuffled_frame.select(*selected_columns, *extra_columns)
+
+
+def _ensure_connect_mode(frame: Any) -> None:
+    """Make the functions of pyspark.sql.functions create Connect columns if `frame` is a Connect DataFrame.
+
+    The functions read an environment variable to choose between classic columns and Connect columns. A Connect client
+    sets it, but the server's Python process that runs foreachBatch does not.
+    """
+    if type(frame).__module__.startswith("pyspark.sql.connect"):
+        os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
 
 
 def _distribute_by_key(

@@ -157,7 +157,7 @@ class ExactlyOnceWrite:
 
     def attach_batch_start(self, report: TaskReport) -> None:
         """Add the batch's start to the report if this is a stream, because another process commits its batches."""
-        report.start = self.start if self.is_stream else None
+        report.batch_start = self.start if self.is_stream else None
 
     # --- methods for the driver. They may run while task attempts that Spark has not accepted are still running.
 
@@ -394,10 +394,10 @@ def restore_from_reports(
     Return an UnreportedBatch if no report contains a BatchStart. Raise DeliveryError if the reports contain BatchStarts
     of several drivers.
     """
-    starts = [report.start for report in reports if report.start is not None]
-    if len({(start.prefix, start.driver_identity) for start in starts}) > 1:
+    batch_starts = [report.batch_start for report in reports if report.batch_start is not None]
+    if len({(batch_start.prefix, batch_start.driver_identity) for batch_start in batch_starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
     delivery = build_stream_delivery(options)
-    if not starts:
+    if not batch_starts:
         return UnreportedBatch(delivery, build_start_name(stream_start_id))
-    return ExactlyOnceWrite(delivery, starts[0], is_stream=True)
+    return ExactlyOnceWrite(delivery, batch_starts[0], is_stream=True)

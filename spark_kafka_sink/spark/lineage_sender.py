@@ -125,7 +125,7 @@ class EventSender:
         """Send one event. Log an error as a warning if it is the first one, otherwise at DEBUG."""
         try:
             self._transport.emit(event)
-        except Exception as error:  # any error of a transport or of a user's token provider
+        except Exception as error:  # anything that a transport or the user's token provider may raise
             cause = describe_error(error)
             if self._has_warned:
                 LOGGER.debug("Could not send an OpenLineage event to %s: %s", self._target, cause)
@@ -168,20 +168,8 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
     url_parts = _split_url(settings)
     if url_parts is None or not url_parts.scheme or not url_parts.hostname:
         raise ConfigurationError(_INVALID_URL_MESSAGE)
+    session = _create_session(settings, url_parts)
     host_and_port = url_parts.netloc.rpartition("@")[2]
-    url_parameters = dict(parse_qsl(url_parts.query))
-    auth = _select_by_prefix(settings, "transport.auth.")
-    if _API_KEY_PARAMETER in url_parameters:
-        auth = {"type": "api_key", "apiKey": url_parameters.pop(_API_KEY_PARAMETER)}
-    if "tokenFields" in auth:
-        auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
-    # The OpenLineage package logs the configuration, so set secrets on the session instead. `auth` may stay in the
-    # configuration, because the package logs an API key only as an object.
-    session = requests.Session()
-    session.headers.update(_select_by_prefix(settings, "transport.headers."))
-    session.params = url_parameters | _select_by_prefix(settings, "transport.urlParams.")
-    if url_parts.username is not None:
-        session.auth = (unquote(url_parts.username), unquote(url_parts.password or ""))
     url = f"{url_parts.scheme}://{host_and_port}"
     transport_config = {
         "url": url,
@@ -189,18 +177,47 @@ def _create_http_sender(settings: Mapping[str, str]) -> EventSender:
         "timeout": _parse_timeout_seconds(settings.get("transport.timeoutInMillis") or str(_DEFAULT_TIMEOUT_MS)),
         "session": session,
         "adapter": HTTPAdapter(max_retries=0),
-        "auth": auth,
+        # `auth` can stay in the configuration, because the OpenLineage package logs only the object that holds the API
+        # key, not the key itself.
+        "auth": _parse_auth(settings, url_parts),
     }
     if settings.get("transport.compression"):
         transport_config["compression"] = settings["transport.compression"]
     try:
         transport = HttpTransport(HttpConfig.from_dict(transport_config))
-    except Exception as error:  # any error of the package or of a user's token provider
+    except Exception as error:  # anything that the package or the user's token provider may raise
         raise ConfigurationError(
             f"The HTTP transport of OpenLineage rejects the settings ({type(error).__name__}). Check "
             "spark.openlineage.transport.auth.* and spark.openlineage.transport.compression."
         ) from None  # the text of the original error may contain a secret
     return EventSender(transport, target=url, session=session)
+
+
+def _create_session(settings: Mapping[str, str], url_parts: SplitResult) -> requests.Session:
+    """Create an HTTP session with the headers, the URL parameters and the password.
+
+    They may contain secrets, so they are set on the session and not in the transport's configuration, which the
+    OpenLineage package logs. The API key is not among the URL parameters, because it becomes a header (`_parse_auth`).
+    """
+    url_parameters = dict(parse_qsl(url_parts.query))
+    url_parameters.pop(_API_KEY_PARAMETER, None)
+    session = requests.Session()
+    session.headers.update(_select_by_prefix(settings, "transport.headers."))
+    session.params = url_parameters | _select_by_prefix(settings, "transport.urlParams.")
+    if url_parts.username is not None:
+        session.auth = (unquote(url_parts.username), unquote(url_parts.password or ""))
+    return session
+
+
+def _parse_auth(settings: Mapping[str, str], url_parts: SplitResult) -> dict[str, Any]:
+    """Return the configuration of the transport's authentication. An API key in the URL takes precedence."""
+    api_key = dict(parse_qsl(url_parts.query)).get(_API_KEY_PARAMETER)
+    if api_key is not None:
+        return {"type": "api_key", "apiKey": api_key}
+    auth = _select_by_prefix(settings, "transport.auth.")
+    if "tokenFields" in auth:
+        auth["tokenFields"] = _parse_token_fields(auth["tokenFields"])
+    return auth
 
 
 def find_secrets(settings: Mapping[str, str]) -> list[str]:

@@ -61,13 +61,15 @@ class TaskReport(WriterCommitMessage):
     """The commit message of one task.
 
     Except with acks=0, a task returns its report only after all of its records were acknowledged or written to the
-    dead-letter topic. The fields are documented in WriteReport, which adds up the reports of all tasks.
+    dead-letter topic. WriteReport adds up the reports of all tasks, and documents the fields without a description.
     """
 
     task: TaskIdentity
-    partitions: dict[str, dict[int, OffsetRange]] = field(default_factory=dict)
+    written_ranges: dict[str, dict[int, OffsetRange]] = field(default_factory=dict)
+    """The offsets of the rows, by topic and partition."""
     totals: WriteTotals = field(default_factory=WriteTotals)
-    errors: dict[str, int] = field(default_factory=dict)
+    error_counts: dict[str, int] = field(default_factory=dict)
+    """The number of rejected records that became dead letters, by the name of the error class."""
     started_ms: int = 0
     duration_ms: int = 0
     host: str = ""
@@ -79,7 +81,7 @@ class TaskReport(WriterCommitMessage):
     skipped_bytes: int = 0
     transaction: TransactionIdentity | None = None
     """The open transaction that contains the rows until the driver commits it (exactly-once only)."""
-    start: BatchStart | None = None
+    batch_start: BatchStart | None = None
     """The batch's start, for the process that commits the batch (exactly-once streams only)."""
 
     def rows_by_topic(self) -> dict[str, int]:
@@ -87,7 +89,8 @@ class TaskReport(WriterCommitMessage):
         if self.was_already_committed:
             return self.skipped_rows
         return {
-            topic: sum(offsets.rows for offsets in partitions.values()) for topic, partitions in self.partitions.items()
+            topic: sum(offsets.rows for offsets in partition_ranges.values())
+            for topic, partition_ranges in self.written_ranges.items()
         }
 
 
@@ -113,8 +116,8 @@ def build_write_report(
         started_ms=started_ms,
         duration_ms=max((report.started_ms + report.duration_ms for report in reports), default=0) - started_ms,
         tasks=len(reports),
-        partitions=merge_offset_ranges(report.partitions for report in reports),
-        errors=sum_errors(report.errors for report in reports),
+        partitions=merge_offset_ranges(report.written_ranges for report in reports),
+        errors=sum_errors(report.error_counts for report in reports),
         longest_task_ms=slowest_reports[0].duration_ms if slowest_reports else 0,
         task_list=tuple(_build_task_summary(report) for report in slowest_reports[:MAX_LISTED_TASKS]),
         **vars(totals),

@@ -191,7 +191,7 @@ class TaskWriter:
         offset_ranges = self._offset_collector.by_topic()
         if self._digests is not None:
             offset_ranges = self._digests.with_digests(offset_ranges)
-        self._report.partitions = offset_ranges
+        self._report.written_ranges = offset_ranges
         self._report_totals()
         if self._failures:
             raise self._failures.build_error(self._options)
@@ -285,9 +285,9 @@ class TaskWriter:
 
     def _count_error(self, error: KafkaSinkError, row_count: int) -> None:
         """Add the rows that failed with this error to the report's counts by error class."""
-        row_counts = self._report.errors
+        error_counts = self._report.error_counts
         error_name = type(error).__name__
-        row_counts[error_name] = row_counts.get(error_name, 0) + row_count
+        error_counts[error_name] = error_counts.get(error_name, 0) + row_count
 
     def _send_dead_letters(
         self, dead_letter_topic: str, rows: TopicRows, failed_records: RecordColumns, failure: FailedRows

@@ -44,6 +44,7 @@ class EmbeddedBroker:
             """Injects common faults by name."""
             self._client_options = client_options or {}
             self._server = SocketServer(self.cluster, self.control, listener_config)
+            self.cluster.listeners = self._server
             self._server.start_threads()
             # From now on, `close` releases the resources.
             self._resources = resources.pop_all()

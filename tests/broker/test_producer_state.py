@@ -76,8 +76,8 @@ def test_tracks_sequence_numbers_per_producer() -> None:
 
 def test_unknown_producer_must_begin_at_zero_if_required() -> None:
     log = PartitionLog(LogConfig())
-    assert append(log, 3, requires_sequence_zero=True) == GAP
-    assert append(log, 0, requires_sequence_zero=True) == "0"
+    assert append(log, 3, new_producer_must_start_at_zero=True) == GAP
+    assert append(log, 0, new_producer_must_start_at_zero=True) == "0"
 
 
 def test_first_sequence_of_partition_must_be_zero_from_kafka_4_5() -> None:

@@ -99,7 +99,7 @@ def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFi
     ("arguments", "message"),
     [
         (["missing.jsonl"], "cannot be read: no such file or directory"),
-        (["ftp://host/x"], "Supported are"),
+        (["ftp://host/x"], "ftp: paths are not supported for reports"),
         (["{path}", "--last", "0"], "--last must be at least 1, not 0"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
     ],

@@ -78,7 +78,7 @@ def test_records_of_other_writers_between_two_writes(broker: EmbeddedBroker, pat
     first, _, last = write(broker, b"a", b"b"), write(broker, b"x"), write(broker, b"d", b"e")
     save(path, first, last)
     assert verify(broker, path) == 0
-    assert "orders, partition 0: 1 record of other writers, at offset 1." in capsys.readouterr().out
+    assert "orders, partition 0: 1 record from other writers, at offset 1." in capsys.readouterr().out
     assert verify(broker, path, "--last", "1") == 0
     assert "other writers" not in capsys.readouterr().out
 
@@ -126,7 +126,7 @@ def test_reads_committed_records_only_by_default(broker: EmbeddedBroker, path: s
         save(path, first, write(broker, b"c", b"d"))
         assert verify(broker, path) == 0
         assert verify(broker, path, "--isolation", "read_uncommitted") == 0
-        assert "orders, partition 0: 1 record of other writers, at offset 1." in capsys.readouterr().out
+        assert "orders, partition 0: 1 record from other writers, at offset 1." in capsys.readouterr().out
         producer.begin_transaction()
         producer.send("orders", b"open", partition=0)
         producer.flush()

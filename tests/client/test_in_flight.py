@@ -48,7 +48,7 @@ def test_response_completes_oldest_request() -> None:
 
 def test_rejects_response_out_of_order_and_keeps_requests() -> None:
     requests = tracked(in_flight(1), in_flight(2))
-    with pytest.raises(DecodeError, match=r"response to request 2 instead of request 1 \(INIT_PRODUCER_ID\)"):
+    with pytest.raises(DecodeError, match=r"it is for request 2 instead of request 1 \(INIT_PRODUCER_ID\)"):
         requests.complete_next(1, encode_init_producer_id_response(2))
     assert requests.count(1) == 2
 

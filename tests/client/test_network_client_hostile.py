@@ -36,7 +36,7 @@ def test_response_to_partially_written_request_closes_connection() -> None:
     rig.poll_until(lambda: bool(rig.responses), limit_ms=1_000)
     [response] = rig.responses
     assert response.disconnected
-    assert "before it was written" in response.reason
+    assert "had been fully written" in response.reason
     assert rig.client.has_connection_failed(0)
 
 

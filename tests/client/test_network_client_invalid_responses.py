@@ -71,7 +71,7 @@ def test_wrong_correlation_id_closes_connection() -> None:
     received.respond(PID, correlation_id=received.header.correlation_id + 1)
     rig.poll_until(lambda: bool(rig.responses))
     assert all_failed_in_order(rig, 3)
-    assert "response to request" in rig.responses[0].reason
+    assert "it is for request" in rig.responses[0].reason
     rig.make_ready()
 
 

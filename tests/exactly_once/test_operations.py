@@ -190,7 +190,7 @@ def test_finish_commits_decided_transactions(query: Query) -> None:
     decided = decide_and_die(query)
     finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
-    assert (list(finished.committed_ids), finished.errors_by_lost_id) == (decided, {})
+    assert (list(finished.committed_ids), finished.lost_transaction_errors) == (decided, {})
     assert read_values(query.broker) == rows(0)
     assert operations.finish(client_options(query.broker), PREFIX, LOG) is None
     assert query.with_new_driver().begin().is_committed(query.batch(0))
@@ -287,12 +287,12 @@ def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> N
         init_producer_id(client, second, 60_000)
     finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
-    assert (finished.committed_ids, list(finished.errors_by_lost_id)) == ((first,), [second])
+    assert (finished.committed_ids, list(finished.lost_transaction_errors)) == ((first,), [second])
     with pytest.raises(CommitLostError):
         query.with_new_driver().begin()
     given_up = operations.give_up(client_options(query.broker), PREFIX, LOG)
     assert given_up is not None
-    assert list(given_up.errors_by_lost_id) == [second]
+    assert list(given_up.lost_transaction_errors) == [second]
     start = query.with_new_driver().begin()
     assert start.entry.state is EntryState.DONE
     assert start.is_committed(query.batch(0)), "it is not written again by itself"
@@ -330,7 +330,7 @@ def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code
     query.broker.control.clear()
     given_up = operations.give_up(client_options(query.broker), PREFIX, LOG)
     assert given_up is not None
-    assert (list(given_up.committed_ids), given_up.errors_by_lost_id) == ([first, second], {})
+    assert (list(given_up.committed_ids), given_up.lost_transaction_errors) == ([first, second], {})
     assert read_values(query.broker) == rows(0)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.format_builders import FormatAndSchema, build_latest_format
+from spark_kafka_sink.formats.format_builders import FormatAndSchema, build_format_from_registry
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema
 
@@ -26,4 +26,4 @@ def test_header_with_guid_has_magic_byte_guid_and_message_indexes() -> None:
 def test_rejects_latest_schema_of_another_type() -> None:
     registered = RegisteredSchema(7, text='{"type": "object"}', schema_type="JSON")
     with pytest.raises(SchemaError, match="the schema with id 7 in the registry has type JSON, not AVRO"):
-        build_latest_format("avro-confluent", [pa.field("a", pa.int64())], registered, None)
+        build_format_from_registry("avro-confluent", [pa.field("a", pa.int64())], registered, None)

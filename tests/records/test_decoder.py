@@ -26,7 +26,7 @@ from spark_kafka_sink.records.batch_slicing import (
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import (
-    _MIN_RUN_RECORDS,
+    _MIN_STREAK_BEFORE_RUN,
     SCHEMA,
     decode_batches,
     decode_records,
@@ -193,7 +193,7 @@ def test_rejects_body_that_contradicts_header(body: bytes, count: int) -> None:
 
 
 def test_rejects_negative_record_count_of_empty_body() -> None:
-    with pytest.raises(DecodeError, match="batch of -1 records"):
+    with pytest.raises(DecodeError, match="the batch has -1 records"):
         list(decode_batches(build_batch(b"", -1, last_offset_delta=0)))
 
 
@@ -203,7 +203,7 @@ def test_limits_number_of_records_that_compress_to_nothing() -> None:
     enough = 1_000 * decoder.DECODING_BYTES_PER_RECORD
     (decoded_batch,) = decode_batches(batch, max_bytes=enough)
     assert decoded_batch.columns.num_rows == 1_000
-    with pytest.raises(DecodeError, match="batch of 1000 records, at most 999 are allowed"):
+    with pytest.raises(DecodeError, match="the batch has 1000 records, but at most 999 are allowed"):
         list(decode_batches(batch, max_bytes=enough - 1))
 
 
@@ -267,7 +267,7 @@ def test_limits_number_of_headers_that_compress_to_nothing(records: int, monkeyp
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 2_000)
     assert len(decoded(batch)) == records
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 1_999)
-    with pytest.raises(DecodeError, match="batch of 2000 headers, at most 1999"):
+    with pytest.raises(DecodeError, match="the batch has 2000 headers, but at most 1999"):
         decoded(batch)
 
 
@@ -281,7 +281,7 @@ def test_decodes_many_short_runs_in_linear_time(monkeypatch: pytest.MonkeyPatch)
         return from_buffer(data, dtype, count, offset)
 
     monkeypatch.setattr(np, "frombuffer", count_values)
-    run = _MIN_RUN_RECORDS + 2
+    run = _MIN_STREAK_BEFORE_RUN + 2
     batch = reference_batch([Row(b"v" * (i % run == 0)) for i in range(200 * run)])
     assert len(decoded(batch)) == 200 * run
     assert values_read < 20 * len(batch)

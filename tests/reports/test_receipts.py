@@ -190,7 +190,7 @@ def test_records_of_other_writers_are_no_failure_if_they_are_consecutive(written
     result = compare_partition(receipt[0], build_found(own[:7], other, own[7:]))
     assert (result.outcome, result.detail) == (
         ReceiptOutcome.INTACT_WITH_OTHERS,
-        "3 records of other writers, at offsets 7 to 9",
+        "3 records from other writers, at offsets 7 to 9",
     )
     assert not result.outcome.is_failure
     scattered = build_found(other[:1], own, other[:1])

@@ -87,8 +87,8 @@ def test_error_names_missing_databricks_mount(monkeypatch: pytest.MonkeyPatch) -
 def test_rejects_unsupported_file_system_and_lists_supported_ones(path: str) -> None:
     path_error = find_path_error(path)
     assert path_error is not None
-    assert "Supported are a path on the driver's machine, file:, dbfs:, s3:" in path_error
-    with pytest.raises(ConfigurationError, match="Supported are"):
+    assert "Use a path on the driver's machine, or one that starts with file:, dbfs:, s3:" in path_error
+    with pytest.raises(ConfigurationError, match="paths are not supported for reports"):
         read_reports(path)
 
 
@@ -235,7 +235,7 @@ def test_rejects_devices_and_fifos(tmp_path: Path) -> None:
 def test_rejects_local_uri_with_host_or_query(path: str) -> None:
     path_error = find_path_error(path)
     assert path_error is not None
-    assert "must not have a host" in path_error
+    assert "must not include a host" in path_error
     assert find_path_error("file://localhost/reports") is None
 
 

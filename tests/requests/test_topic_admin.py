@@ -52,7 +52,7 @@ def test_creates_topic_that_is_being_deleted(cluster: SimulatedCluster, client: 
 def test_error_names_purpose_when_description_is_rejected(cluster: SimulatedCluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError, match="topic t, the log: TOPIC_AUTHORIZATION_FAILED"):
-        topic_exists(client, "t", name_suffix=", the log")
+        topic_exists(client, "t", role="the log")
 
 
 def test_creates_no_topic_on_brokers_without_the_prerequisite_request() -> None:
@@ -74,7 +74,7 @@ def test_error_names_purpose_and_cause_when_creation_is_rejected(
 ) -> None:
     cluster.control.when(api=ApiKey.CREATE_TOPICS).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError, match="topic new, the log, does not exist and could not be created"):
-        create_if_missing(client, NewTopic("new"), name_suffix=", the log")
+        create_if_missing(client, NewTopic("new"), role="the log")
     assert not topic_exists(client, "new")
 
 

@@ -15,7 +15,7 @@ OPTIONS = SinkOptions(producer_options={})
 def create_task_report(partition: int, *, rows: int = 10, first: int = 0, attempt: int = 0) -> TaskReport:
     return TaskReport(
         TaskIdentity(partition, attempt, 100 + partition, 3, "app", "query", "12"),
-        partitions={"orders": {0: OffsetRange(first, first + rows - 1, rows)}},
+        written_ranges={"orders": {0: OffsetRange(first, first + rows - 1, rows)}},
         totals=WriteTotals(rows=rows, bytes=rows * 100, producer=Totals(retries=1)),
         duration_ms=5 * partition,
     )

@@ -36,7 +36,7 @@ def write(sink_options: SinkOptions, pool: ProducerPool) -> TaskReport:
 
 
 def find_leader_racks(broker: EmbeddedBroker, report: TaskReport) -> set[str | None]:
-    leaders = [broker.cluster.partition(TOPIC, index).leader for index in report.partitions[TOPIC]]
+    leaders = [broker.cluster.partition(TOPIC, index).leader for index in report.written_ranges[TOPIC]]
     return {broker.cluster.nodes[leader].rack for leader in leaders if leader is not None}
 
 

@@ -132,7 +132,7 @@ def test_reports_faults_of_report_options_with_all_others() -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_options_and_schema(options, schema)
     path, topic = caught.value.faults
-    assert path.startswith("Option 'reportPath' cannot be used: ftp: is not a supported file system")
+    assert path.startswith("Option 'reportPath' cannot be used: ftp: paths are not supported for reports.")
     assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")
 
 

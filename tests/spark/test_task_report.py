@@ -33,7 +33,7 @@ def test_logs_written_rows_in_one_line() -> None:
 def test_log_line_names_few_topics_and_counts_the_others() -> None:
     partitions = {f"t{number:03}": {0: OffsetRange(0, 0, 1)} for number in range(300)}
     line = build_write_report(
-        [TaskReport(TaskIdentity(0, 0, 0, 0), partitions=partitions, totals=WriteTotals(rows=300))]
+        [TaskReport(TaskIdentity(0, 0, 0, 0), written_ranges=partitions, totals=WriteTotals(rows=300))]
     ).line()
     assert "to t000 (1 partition), t001 (1 partition), t002 (1 partition)" in line
     assert "t004 (1 partition), 295 other topics; 1 task," in line

@@ -41,7 +41,7 @@ def test_task_reports_acknowledged_rows(broker: EmbeddedBroker, pool: ProducerPo
         for record_batch in (batch(0), batch(100))
     ]
     report = write_rows(options(broker), plan, iter(batches), pool)
-    assert report.partitions == {TOPIC: {0: OffsetRange(0, 99, 100), 1: OffsetRange(0, 99, 100)}}
+    assert report.written_ranges == {TOPIC: {0: OffsetRange(0, 99, 100), 1: OffsetRange(0, 99, 100)}}
     assert (report.totals.rows, report.totals.producer.retries, report.totals.dead_letters) == (200, 0, 0)
     assert report.totals.bytes == sum(len(f"{n}key-{n}") for n in range(200)), (
         "of keys and values, without Arrow's offsets"

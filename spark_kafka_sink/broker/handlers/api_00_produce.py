@@ -92,7 +92,7 @@ def _append_partition(
     if result.error_code:
         return result
     try:
-        append_result = _append(context, request, topic, partition, partition_data.records)
+        append_result = _check_and_append_batch(context, request, topic, partition, partition_data.records)
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.record_errors = [
@@ -125,10 +125,13 @@ def _find_acks_error_code(context: RequestContext, acks: int, topic: Topic, part
     return 0
 
 
-def _append(
+def _check_and_append_batch(
     context: RequestContext, request: ProduceRequest, topic: Topic, partition: Partition, records: Records
 ) -> AppendResult:
-    """Append a batch. Raise ApiError if the batch is rejected or does not belong to its producer's transaction."""
+    """Check that a batch belongs to its producer's transaction, if any, and append it.
+
+    Raise ApiError if it does not belong to the transaction, or if it is rejected for another reason.
+    """
     if not isinstance(records, Buffer):
         raise ApiError(error_codes.INVALID_RECORD, "The request has no records for the partition.")
     header = parse_batch_header(records)
@@ -139,20 +142,20 @@ def _append(
             topic_partition = (topic.name, partition.index)
             _join_or_verify_transaction(context, request.transactional_id or "", identity, topic_partition)
             return _append_to_log(
-                context, partition, records, requires_sequence_zero=_uses_transaction_version_2(context)
+                context, partition, records, new_producer_must_start_at_zero=_uses_transaction_version_2(context)
             )
-    return _append_to_log(context, partition, records, requires_sequence_zero=False)
+    return _append_to_log(context, partition, records, new_producer_must_start_at_zero=False)
 
 
 def _append_to_log(
-    context: RequestContext, partition: Partition, records: Buffer, *, requires_sequence_zero: bool
+    context: RequestContext, partition: Partition, records: Buffer, *, new_producer_must_start_at_zero: bool
 ) -> AppendResult:
     """Append a batch without checking its transaction. Raise ApiError if the log rejects the batch."""
     return partition.log.append(
         records,
         wall_ms=context.cluster.wall_ms(),
         leader_epoch=partition.leader_epoch,
-        requires_sequence_zero=requires_sequence_zero,
+        new_producer_must_start_at_zero=new_producer_must_start_at_zero,
     )
 
 

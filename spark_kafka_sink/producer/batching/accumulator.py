@@ -400,13 +400,7 @@ class RecordAccumulator:
     # -- sender thread ------------------------------------------------------------------------------------------------
 
     def fill_and_find_ready_nodes(self, snapshot: ClusterSnapshot, now_ms: float) -> ReadyCheckResult:
-        """Fill batches with the rows that are due, and return the nodes with batches that can be sent.
-
-        The lock is released while batches are filled, because encoding and compression take a long time. Meanwhile,
-        other threads may stage rows, fill batches from full stages and begin flushes. Each of these events wakes the
-        sender, so the next call handles it. A planned flush may also end early, because its caller has stopped waiting.
-        Assigning batches to such a flush is harmless.
-        """
+        """Fill batches with the rows that are due, and return the nodes with batches that can be sent."""
         with self._lock:
             is_flushing_or_closed = self._is_closed or self._incomplete_batches.is_flush_in_progress
             is_memory_short = self.pool.waiter_count > 0
@@ -422,8 +416,13 @@ class RecordAccumulator:
             )
             if not plan.is_stage_due_by_topic and not plan.flushes:
                 return self._build_ready_check_result(now_ms, plan.next_due_ms)
+        # Fill batches without the lock, because encoding and compression take a long time. Meanwhile, other threads may
+        # stage rows, fill batches from full stages and begin flushes. Each of these events wakes the sender, so the
+        # next call handles it.
         next_due_ms = self._fill_batches(plan, now_ms)
         with self._lock:
+            # A planned flush may have ended by now, because its caller has stopped waiting. It does no harm to assign
+            # batches to such a flush.
             self._incomplete_batches.assign_batches_to_flushes(plan.flushes)
             return self._build_ready_check_result(now_ms, next_due_ms)
 

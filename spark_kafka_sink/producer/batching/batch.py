@@ -299,11 +299,13 @@ class ProducerBatch:
         own_lease = shared_leases[0].create_empty()
         own_lease.add_holder(self, needed_bytes)
         owned_records = OwnedRecords(segments=(segment,), rows=(detach_rows(rows),), leases=(own_lease,))
-        # From here on, the properties `segments`, `rows` and `leases` return only what the batch owns.
+        # From here on, the properties `segments`, `rows` and `leases` return only what the batch owns. Keep this a
+        # single statement: an interrupt between two statements would leave the records in the batch twice.
         self._owned_records, self._encoded_buffers, self._slice_indices = owned_records, (), ()
         # Start with the largest lease, which usually has all the bytes that are needed.
         for shared_lease in sorted(shared_leases, key=lambda lease: -lease.reserved_bytes):
-            shared_lease.transfer(needed_bytes - own_lease.reserved_bytes, own_lease)
+            missing_bytes = needed_bytes - own_lease.reserved_bytes
+            shared_lease.transfer_up_to(missing_bytes, own_lease)
         # Stop holding the leases last: once a lease has no holders, its bytes are back in the pool and cannot be moved.
         for shared_lease in shared_leases:
             shared_lease.remove_holder(self)

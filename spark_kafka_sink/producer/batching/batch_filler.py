@@ -360,7 +360,7 @@ class BatchFiller:
             stage.leases.append(lease)
             overhead_bytes = row_group.compute_overhead_bytes(row_starts[0], row_stops[-1])
             encoded_bytes = self._compressor.max_encoded_copy_count * encoded_slices.data.nbytes
-            stage_lease.transfer(encoded_bytes + overhead_bytes, lease)
+            stage_lease.transfer_up_to(encoded_bytes + overhead_bytes, lease)
             first_offset_deltas = buffer_slices.first_offset_deltas
             encoded_buffers.append(
                 EncodedBuffer(encoded_slices, lease, row_group, row_starts, row_stops, first_offset_deltas)

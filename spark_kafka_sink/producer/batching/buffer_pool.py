@@ -228,7 +228,7 @@ class MemoryLease:
         """Create a lease on the same pool that reserves no bytes yet."""
         return MemoryLease(self._pool, 0)
 
-    def transfer(self, nbytes: int, target: MemoryLease) -> None:
+    def transfer_up_to(self, nbytes: int, target: MemoryLease) -> None:
         """Move `nbytes`, or all reserved bytes if there are fewer, to another lease on the same pool.
 
         `target`: the other lease. This method does not lock it, so no other thread may use it yet.

@@ -101,7 +101,7 @@ _NO_RECORD_MESSAGES: Mapping[int, str] = {}
 class PartitionResponse(NamedTuple):
     """The response for one batch. If the broker sent no response, `code` and `cause` say how the request ended.
 
-    An offset of -1 means that it is unknown, and a `log_append_time` of -1 that the records keep their own timestamps.
+    An offset of -1 is unknown. A `log_append_time` of -1 means that the records keep their own timestamps.
     """
 
     code: int
@@ -110,7 +110,7 @@ class PartitionResponse(NamedTuple):
     log_start_offset: int = -1
     error_message: str = ""
     record_error_messages: Mapping[int, str] = _NO_RECORD_MESSAGES
-    """Error messages of single records, keyed by their index in the batch (KIP-467)."""
+    """Error messages for individual records, keyed by the record's index in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
     """Reason why the broker sent no response for this partition; None if it sent one, or if acks=0."""
 

@@ -14,7 +14,7 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class ProducerIdCall(Call[InitProducerIdResponse]):
-    """The sender's request for a producer id (InitProducerId), which is sent whenever one is needed.
+    """The sender's InitProducerId request, which is sent whenever the sender needs a producer id.
 
     Unlike other calls, this one stays in the request engine (requests/engine.py) for the producer's lifetime.
     """
@@ -29,7 +29,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         """Create the call with the functions that connect it to the sender.
 
         `is_needed`: returns whether any records are waiting for a producer id.
-        `set_producer_id_and_epoch`: called with each identity that a broker has assigned.
+        `set_producer_id_and_epoch`: called with each producer id and epoch that a broker has assigned.
         `on_failure`: called with the error of a failed request, and the time of the failure.
         `compute_backoff_ms`: returns the backoff after a failure, given the number of consecutive failures before it.
         """
@@ -46,7 +46,7 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
         """Make the request due if a producer id is needed, but not before its backoff has ended."""
         if self.in_flight_keys:
             return
-        # Keep the due time before the key is removed. After a retriable error, the engine postpones the key, and that
+        # Save the due time before removing the key. After a retriable error, the engine postpones the key, and that
         # backoff must still apply if the producer id is not needed for a while and then needed again.
         self._next_attempt_ms = self.due_ms_by_key.get(self._key, self._next_attempt_ms)
         self.due_ms_by_key = {self._key: self._next_attempt_ms} if self._is_needed() else {}

@@ -233,24 +233,23 @@ class Sender:
         self._fail_expired_batches(now_ms)
         self._fail_abandoned_batches(now_ms)
         self._request_leaders(ready_check.unknown_leader_topics, now_ms)
-        request_delay_ms = _MAX_POLL_MS
-        if self._transactions is not None:
-            # Send requests about the transaction before the drain. Otherwise, batches of other partitions could use up
-            # the free request slots on the connection to the coordinator, and a new partition could be added to the
-            # transaction only after all of them were sent.
-            request_delay_ms = self._send_due_requests(now_ms)
+        # Send requests about the transaction before the drain. Otherwise, batches of other partitions could use up the
+        # free request slots on the connection to the coordinator, and a new partition could be added to the transaction
+        # only after all of them were sent.
+        transaction_delay_ms = _MAX_POLL_MS if self._transactions is None else self._send_due_requests(now_ms)
         node_ids, node_delay_ms = self._connect_and_find_available_nodes(snapshot, ready_check.ready_node_ids, now_ms)
         batches_by_node = self.accumulator.drain(
             snapshot, node_ids, self.config.max_request_size, now_ms, self.idempotence.admit
         )
         for node_id, batches in batches_by_node.items():
             self._send_produce_request(node_id, batches, snapshot, now_ms)
-        request_delay_ms = min(request_delay_ms, self._send_due_requests(now_ms))
+        request_delay_ms = self._send_due_requests(now_ms)
         # Read the due time again, because the one in `ready_check` is stale. When a batch expires or is drained, the
         # next batch of its queue becomes the head, and may be backing off. Other queues may have become ready just
         # after `now_ms`.
         deadline_ms = min(self.accumulator.next_due_ms(), self.accumulator.next_expiry_ms())
         timeout_ms = min(
+            transaction_delay_ms,
             request_delay_ms,
             node_delay_ms,
             ready_check.next_ready_check_delay_ms,

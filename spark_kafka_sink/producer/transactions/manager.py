@@ -89,16 +89,21 @@ class TransactionManager:
         """The error of the last request; None if it succeeded. Set by the sender thread, read by any thread."""
         self._lifecycle = TransactionLifecycle(transactional_id)
         self._timeout_ms = timeout_ms
-        self._version: int  # protocol version of the last transaction under this epoch; 0 if there was none yet
         self._lock = threading.RLock()
-        self._transaction: OpenTransaction | None = None  # None if no transaction is open
-        self._needs_producer_id = False  # whether InitProducerId must be sent before any other request
-        self._id_and_epoch_to_send: ProducerIdAndEpoch
-        """The identity that InitProducerId contains: the current one to get its next epoch (KIP-360), or
-        NO_PRODUCER_ID."""
-        self._transaction_count = 0  # number of transactions that `begin` has begun
+        self._transaction: OpenTransaction | None = None
+        """The open transaction, if any."""
+        self._transaction_count = 0
+        """The number of transactions that `begin` has begun."""
+        self._last_transaction_version = 0
+        """The protocol version of the last transaction under this epoch; 0 if no transaction has begun under it."""
+        self._needs_producer_id = False
+        """Whether InitProducerId must be sent before any other request."""
+        self._init_request_identity = NO_PRODUCER_ID
+        """The identity to send in InitProducerId: the current one to have its epoch bumped (KIP-360), or
+        NO_PRODUCER_ID to get an identity for the transactional id."""
         self._may_have_late_request = False
-        """Whether a request under this epoch got no response, so that brokers may execute it in a later transaction."""
+        """Whether a request sent under this epoch may have gone unanswered. Brokers may still execute such a request
+        during a later transaction."""
 
     @property
     def transactional_id(self) -> str:
@@ -146,7 +151,7 @@ class TransactionManager:
             self._lifecycle.transition_to(_State.INITIALIZING)
             self._needs_producer_id = False
             self._lifecycle.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
-            self._version = prepared.version
+            self._last_transaction_version = prepared.version
             # We do not know which requests the other process has sent under this epoch, nor the next sequence number.
             # So the next transaction needs a new epoch. In version 1, `begin` requests one if this flag is set. In
             # version 2, every transaction gets one.
@@ -164,14 +169,11 @@ class TransactionManager:
             self._lifecycle.raise_if_failed()
             self._lifecycle.transition_to(_State.IN_TRANSACTION)
             if version is None:
-                version = self._version or 1  # that of the previous transaction, or 1 if there was none
-            # A new epoch is needed in two cases. First, brokers expect one when the version changes from 1 to 2.
-            # Second, a request of an earlier transaction may still be executed, and would affect this transaction if
-            # both had the same epoch. No new epoch is needed if nothing was sent under the current one, as after a
-            # transaction of version 2, or before the first transaction under this epoch (version 0).
-            if self._version == 1 and (version >= 2 or self._may_have_late_request):
+                # Use the version of the previous transaction, or 1 if there was none under this epoch.
+                version = self._last_transaction_version or 1
+            if self._needs_new_epoch(version):
                 self._request_producer_id(self.id_and_epoch)
-            self._version = version
+            self._last_transaction_version = version
             self._transaction_count += 1
             self._transaction = OpenTransaction(version, number=self._transaction_count)
 
@@ -515,7 +517,7 @@ class TransactionManager:
         if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
         if self._needs_producer_id:
-            return InitProducerId(self.transactional_id, self._timeout_ms, self._id_and_epoch_to_send)
+            return InitProducerId(self.transactional_id, self._timeout_ms, self._init_request_identity)
         transaction = self._transaction
         if transaction is not None and self.state in WRITABLE_STATES:
             if transaction.partitions_to_add:
@@ -538,7 +540,7 @@ class TransactionManager:
         """
         if not self._needs_producer_id or request.transactional_id != self.transactional_id:
             return False
-        return request.current_id_and_epoch == self._id_and_epoch_to_send
+        return request.current_id_and_epoch == self._init_request_identity
 
     def _build_offsets_request(self, group_offsets: GroupOffsets) -> Request:
         """Build the request that writes the offsets or, in version 1, the one that must first add their group."""
@@ -554,7 +556,7 @@ class TransactionManager:
         self.id_and_epoch = id_and_epoch
         self._needs_producer_id = self._may_have_late_request = False
         if self._transaction is None:
-            self._version = 0  # no transaction has begun under the new epoch yet
+            self._last_transaction_version = 0  # no transaction has begun under the new epoch yet
         if self.state is _State.INITIALIZING:
             self._lifecycle.transition_to(_State.READY)
             self._lifecycle.finish_operation()
@@ -617,10 +619,24 @@ class TransactionManager:
 
     # --- helpers
 
-    def _request_producer_id(self, id_and_epoch_to_send: ProducerIdAndEpoch) -> None:
-        """Make InitProducerId, with this id and epoch, the next request. Other requests wait for its response."""
+    def _needs_new_epoch(self, version: int) -> bool:
+        """Return whether a transaction of this version must begin under a new epoch.
+
+        That is the case after a transaction of version 1, for one of two reasons. Brokers expect a new epoch when the
+        version changes from 1 to 2. A late request of an earlier transaction would affect the new transaction if both
+        had the same epoch.
+
+        Otherwise, nothing was sent under the current epoch: either no transaction has begun under it (version 0), or
+        the last one was of version 2, where each transaction that is not empty gets a new epoch at its end.
+        """
+        if self._last_transaction_version != 1:
+            return False
+        return version >= 2 or self._may_have_late_request
+
+    def _request_producer_id(self, identity: ProducerIdAndEpoch) -> None:
+        """Make InitProducerId, with this identity, the next request. Other requests wait for its response."""
         self._needs_producer_id = True
-        self._id_and_epoch_to_send = id_and_epoch_to_send
+        self._init_request_identity = identity
 
     def _mark_in_doubt(self, request: Request) -> None:
         """Put the transaction in doubt if this request, which may have been executed, can open a transaction."""

@@ -1,6 +1,6 @@
-"""Sends OpenLineage events for a write if Spark has settings for OpenLineage's Spark listener.
+"""Sends OpenLineage events for a write if OpenLineage's Spark listener is configured.
 
-Without such settings, a write makes only one extra call to the JVM, and `openlineage-python` is not imported.
+Without its settings, a write makes only one extra call to the JVM, and `openlineage-python` is not imported.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PREFIX = "spark.openlineage."
 """Prefix of the settings of OpenLineage's Spark listener."""
 _PACKAGE_MISSING_MESSAGE = (
-    "Spark has settings of OpenLineage (spark.openlineage.*), but the Python package '%s' is missing or too old, so "
-    "this sink sends no lineage. To send it, install the extra on the driver: pip install "
+    "Spark is configured for OpenLineage (spark.openlineage.*), but the Python package '%s' is missing or too old, so "
+    "this sink does not report lineage. To enable lineage, install the extra on the driver: pip install "
     '"spark-kafka-sink[openlineage]".'
 )
 

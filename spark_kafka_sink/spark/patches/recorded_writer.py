@@ -109,6 +109,8 @@ def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
     `excluding`: names of the methods whose calls are not repeated.
     """
     recorded_calls: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
+    # The constructor of a classic writer takes the DataFrame as `df`. That of a Connect writer takes the DataFrame's
+    # logical plan, which has no public accessor, and its session, which is the same for both DataFrames.
     is_classic = "df" in recorded_calls.constructor_arguments
     frame_argument = {"df": frame} if is_classic else {"plan": frame._plan}
     new_writer = type(writer)(**(recorded_calls.constructor_arguments | frame_argument))

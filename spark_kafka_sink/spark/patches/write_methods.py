@@ -100,7 +100,7 @@ _MAP_IN_ARROW_TO_TABLE_MESSAGE = (
 _log = logging.getLogger(__name__)
 
 
-def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_save(original_save: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataFrameWriter.save`.
 
     The wrapper validates the mode, the options, the schema and the connection, selects the columns that the sink needs
@@ -108,7 +108,7 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
     passed to the original method.
     """
 
-    @functools.wraps(original)
+    @functools.wraps(original_save)
     def save(
         self: Any,
         path: str | None = None,
@@ -119,14 +119,14 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> None:
         recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
-            original(self, path, format, mode, partitionBy, **options)
+            original_save(self, path, format, mode, partitionBy, **options)
             return
         # First turn the arguments of save() into recorded calls, because all further steps read the recorded calls.
         self.options(**options)
         _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
             self.option("path", path)  # make it an option, so that the option checks report it as an error
-        _save_to_kafka(self, recorded_calls, original)
+        _save_to_kafka(self, recorded_calls, original_save)
 
     return save
 
@@ -139,7 +139,7 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
     """
     _check_save_mode(recorded_calls)
     uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
-    # This checks all options, and may add an internal option to the recorded calls.
+    set_concurrent_tasks_option(writer, recorded_calls)
     plan = _check_and_build_write_plan(writer, recorded_calls)
     source_frame = get_writer_dataframe(writer)
     sink_frame, distribution_options = _select_and_distribute(source_frame, recorded_calls, plan)
@@ -159,7 +159,7 @@ def _save_to_kafka(writer: Any, recorded_calls: RecordedCalls, original_save: Ca
         original_save(new_writer.format(FORMAT_NAME).mode("append").options(**internal_options))
 
 
-def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_save_as_table(original_save_as_table: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataFrameWriter.saveAsTable`.
 
     The wrapper validates the mode, the options, the schema and the connection before Spark plans the write. Unlike the
@@ -167,7 +167,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
     check fails. Writes in any other format are passed to the original method.
     """
 
-    @functools.wraps(original)
+    @functools.wraps(original_save_as_table)
     def save_as_table(
         self: Any,
         name: str,
@@ -178,7 +178,7 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> None:
         recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
-            original(self, name, format, mode, partitionBy, **options)
+            original_save_as_table(self, name, format, mode, partitionBy, **options)
             return
         # First turn the arguments of saveAsTable() into recorded calls, which the checks and the new writer read.
         self.options(**options)
@@ -189,12 +189,12 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         # maxTasks has been checked. The table layout has no effect on Kafka, so the new writer does not get it.
         frame = coalesce_to_max_tasks(get_writer_dataframe(self), recorded_calls)
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
-        original(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
+        original_save_as_table(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
 
     return save_as_table
 
 
-def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_start(original_start: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataStreamWriter.start`.
 
     The wrapper validates the trigger, the options, the schema and the connection, selects the columns that the sink
@@ -202,7 +202,7 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     the original method.
     """
 
-    @functools.wraps(original)
+    @functools.wraps(original_start)
     def start(
         self: Any,
         path: str | None = None,
@@ -214,14 +214,14 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
-            return original(self, path, format, outputMode, partitionBy, queryName, **options)
+            return original_start(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
             self.option("path", path)  # make it an option, so that the option checks report it as an error
         # Turn the other arguments into recorded calls as well, because all further steps read the recorded calls.
-        _check_and_prepare_stream(
+        _record_and_check_arguments(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
-        return _start_kafka_query(self, recorded_calls, original)
+        return _start_kafka_query(self, recorded_calls, original_start)
 
     return start
 
@@ -233,7 +233,7 @@ def _start_kafka_query(writer: Any, recorded_calls: RecordedCalls, original_star
     write goes through mapInArrow. Raise a KafkaSinkError if a check fails.
     """
     uses_map_in_arrow = should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer))
-    # This checks all options, and may add an internal option to the recorded calls.
+    set_concurrent_tasks_option(writer, recorded_calls)
     plan = _check_and_build_write_plan(writer, recorded_calls)
     source_frame = get_writer_dataframe(writer)
     if plan.distribution is None:
@@ -256,7 +256,7 @@ def _start_kafka_query(writer: Any, recorded_calls: RecordedCalls, original_star
     return trace_query(source_frame, recorded_calls.options(), plan.column_positions, start_query)
 
 
-def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_to_table(original_to_table: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `DataStreamWriter.toTable`.
 
     The wrapper validates the trigger, the options, the schema and the connection, and starts the query. Unlike the
@@ -264,7 +264,7 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
     check fails. Writes in any other format are passed to the original method.
     """
 
-    @functools.wraps(original)
+    @functools.wraps(original_to_table)
     def to_table(
         self: Any,
         tableName: str,  # noqa: N803
@@ -276,9 +276,9 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         recorded_calls = _find_pykafka_calls(self, format)
         if recorded_calls is None:
-            return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
+            return original_to_table(self, tableName, format, outputMode, partitionBy, queryName, **options)
         # First turn the settings and options into recorded calls, because all further steps read the recorded calls.
-        _check_and_prepare_stream(
+        _record_and_check_arguments(
             self, recorded_calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName
         )
         if _get_output_mode(recorded_calls) == "update":
@@ -289,7 +289,7 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
         # The new writer has the format. rebuild_writer has repeated the recorded calls for the other arguments, except
         # for partitionBy, which has no effect.
-        return original(writer.options(**_build_stream_options()), tableName)
+        return original_to_table(writer.options(**_build_stream_options()), tableName)
 
     return to_table
 
@@ -316,12 +316,12 @@ class MicroBatchWriter:
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
 
-def _check_and_prepare_stream(
+def _record_and_check_arguments(
     writer: Any, recorded_calls: RecordedCalls, options: Mapping[str, Any], **settings: Any
 ) -> None:
-    """Apply the arguments of `start` or `toTable` to the writer, and check the trigger and the exactly-once options.
+    """Record the arguments of `start` or `toTable` by setting them on the writer. Check the stream's settings.
 
-    Raise ConfigurationError if a check fails.
+    Raise ConfigurationError if the trigger or the exactly-once options are invalid.
 
     `settings`: the arguments that are not options, by the name of the writer method that sets them.
     """
@@ -461,19 +461,19 @@ def _prepare_table_write(writer: Any, recorded_calls: RecordedCalls) -> None:
     """
     if should_use_map_in_arrow(recorded_calls.options(), is_connect=_is_spark_connect(writer)):
         raise ConfigurationError(_MAP_IN_ARROW_TO_TABLE_MESSAGE)
+    set_concurrent_tasks_option(writer, recorded_calls)
     plan = _check_and_build_write_plan(writer, recorded_calls)
     if plan.distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
 def _check_and_build_write_plan(writer: Any, recorded_calls: RecordedCalls) -> WritePlan:
-    """Set the writer's internal options, then check the options, the schema and the connection to Kafka.
+    """Check the options, the schema and the connection to Kafka. Raise a KafkaSinkError if a check fails.
 
-    Return which columns to write, and how to distribute the rows. Raise a KafkaSinkError if a check fails.
+    Return which columns to write, and how to distribute the rows. Call `set_concurrent_tasks_option` first, because the
+    checks use the number of concurrent tasks.
     """
     frame = get_writer_dataframe(writer)
-    # Set this option before the options are read, because the checks use the number of concurrent tasks.
-    set_concurrent_tasks_option(writer, recorded_calls)
     options = recorded_calls.options()
     if _is_spark_connect(writer):
         # The options may refer to packages and files that exist on the driver but not on this client.

@@ -294,7 +294,7 @@ def test_repeatedly_failing_starts_leave_enough_epochs(broker: EmbeddedBroker) -
     assert current_driver_number(broker) == 2
     finished = operations.give_up(client_options(broker), PREFIX, LOG)
     assert finished is not None
-    assert list(finished.errors_by_lost_id) == [prepared[0].transactional_id]
+    assert list(finished.lost_transaction_errors) == [prepared[0].transactional_id]
     query.with_new_driver(name="last").run(2)
 
 

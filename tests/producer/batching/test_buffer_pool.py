@@ -269,7 +269,7 @@ def test_transferred_bytes_are_released_with_the_other_lease() -> None:
     lease.add_holder("batch", 80)
     compressed = lease.create_empty()
     compressed.add_holder("batch", 30)
-    lease.transfer(30, compressed)
+    lease.transfer_up_to(30, compressed)
     lease.remove_holder("batch")
     assert (pool.free_bytes, compressed.reserved_bytes) == (70, 30)
     compressed.remove_holder("batch")
@@ -280,7 +280,7 @@ def test_transfers_at_most_the_reserved_bytes() -> None:
     pool = create_pool(100)
     small = create_lease(pool, 10)
     other = small.create_empty()
-    small.transfer(50, other)
+    small.transfer_up_to(50, other)
     assert (small.reserved_bytes, other.reserved_bytes) == (0, 10)
 
 

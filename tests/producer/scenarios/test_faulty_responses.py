@@ -72,7 +72,7 @@ GARBAGE: list[tuple[str, Callable[[FaultBuilder], object], str]] = [
     ("a length of 2 GB", lambda fault: fault.announce_length(2**31 - 1), "2147483647"),
     ("HTTP", lambda fault: fault.garbage(), "HTTP"),
     ("a TLS alert", lambda fault: fault.garbage(TLS_ALERT), "TLS"),
-    ("another correlation id", lambda fault: fault.wrong_correlation_id(), "a response to request"),
+    ("another correlation id", lambda fault: fault.wrong_correlation_id(), "it is for request"),
 ]
 
 
