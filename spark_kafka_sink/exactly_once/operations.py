@@ -139,6 +139,8 @@ def list_prefixes(
 def finish(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
     """Commit the batch that is decided but not done, and record that it is done. Return None if there is no such batch.
 
+    Then abort the transactions that superseded task attempts have left open.
+
     A transaction is lost if brokers have aborted or forgotten it. If there are lost transactions, the others are
     committed, but the batch is not recorded as done. Raise ExactlyOnceError if a commit is rejected for another reason.
     """
@@ -279,28 +281,14 @@ def _finish_decided_batch(
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
         if give_up or not errors_by_id:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            _record_outcome(transactions, epoch, entry, final_entry)
+            claim = _build_claim(final_entry, epoch)
+            # Superseded task attempts may have left transactions open, and read_committed readers wait for them.
+            _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id
         )
         return FinishResult(entry, committed_ids, errors_by_id)
-
-
-def _record_outcome(
-    transactions: QueryTransactions, epoch: GrantedEpoch, previous_entry: Entry, final_entry: Entry
-) -> None:
-    """Write the final entry of a batch to the decision log, and thereby claim the prefix for this process.
-
-    `previous_entry`: the prefix's newest entry, which `final_entry` replaces.
-    """
-    claim = _build_claim(final_entry, epoch)
-    if is_job_prefix(transactions.prefix):
-        # Abort the transactions that this job's tasks have left open, because no later run would do so: a generated job
-        # prefix is never used again. For all other prefixes, the next driver aborts them when it starts.
-        _claim_and_abort_open_transactions(transactions, epoch.identity, previous_entry, claim)
-    else:
-        transactions.claim(epoch.identity, previous_entry, claim)
 
 
 def _claim_and_abort_open_transactions(

@@ -196,6 +196,21 @@ def test_finish_commits_decided_transactions(query: Query) -> None:
     assert query.with_new_driver().begin().is_committed(query.batch(0))
 
 
+@pytest.mark.parametrize("operate", [operations.finish, operations.give_up])
+def test_finished_batch_leaves_no_transaction_of_superseded_attempt_open(
+    query: Query, operate: Callable[..., object]
+) -> None:
+    """A job with its own prefix may have no later run that would abort it, and read_committed readers wait for it."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
+    assert operate(client_options(query.broker), PREFIX, LOG) is not None
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == rows(0)
+
+
 def test_finish_without_decision_affects_no_driver(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)

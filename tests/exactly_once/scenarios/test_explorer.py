@@ -62,8 +62,12 @@ GAVE_UP_BEFORE_CLAIM_SEED = 17551
 """A seed in which a driver fences a newer one, and then gives up before its claim for a second batch."""
 PINNED_SEEDS = (LATE_REQUEST_SEED, GAVE_UP_BEFORE_CLAIM_SEED)
 SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values()), *PINNED_SEEDS})
-SUSPENDED_JOB_SEEDS = (627, 1194)
-"""Seeds in which a job is suspended after its decision, and lists the transactions of the next job with its prefix."""
+SUSPENDED_JOB_SEEDS = (627, 1194, 2659)
+"""Seeds in which a job is suspended after its decision and cannot record that it is done.
+
+In the first two, it lists the transactions of the next job with its prefix. In the third, an operator finishes the
+batch while the transaction of a superseded attempt is open.
+"""
 MAX_SEARCHED_SEED = 300
 STALE_CLAIMS: tuple[Changes, ...] = (
     (Change(33, KILL), Change(39, f"{STALE_READ} 2 2"), Change(55, KILL)),
