@@ -118,7 +118,7 @@ class EmbeddedCluster:
     """The state of a Kafka cluster, with the operations that request handlers and tests need."""
 
     listeners: NodeListeners
-    """The transport of the nodes. SocketServer sets it, so do not stop or start nodes before that."""
+    """The transport of the nodes. The owner of the SocketServer sets it, so do not stop or start nodes before that."""
 
     def __init__(
         self,

@@ -216,7 +216,7 @@ def _determine_outcome(written_range: OffsetRange, found_records: FoundRecords) 
     extra_records = found_records.find_extra_records(extra_count, digest_difference)
     if extra_records is None:
         return ReceiptOutcome.EXTRA, (
-            f"at least {format_count(extra_count, 'record')} more than this write produced: duplicates, or records "
+            f"at least {format_count(extra_count, 'record')} more than were written: duplicates, or records "
             "from other writers. They could not be identified, so written records may also be missing or altered"
         )
     location = _format_location(extra_records.offsets)
