@@ -70,6 +70,11 @@ def run(args: argparse.Namespace) -> int:
     affected_ids = _list_affected_ids(status, args.action)
     if not affected_ids:
         print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}.")
+        if status.undecided_transactions:
+            print(
+                f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no "
+                "query or job with this prefix is running, end them with abort."
+            )
         return 0
     print(_describe_action(status, args.action, affected_ids))
     if not args.yes and not _ask_for_confirmation():
@@ -101,7 +106,11 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
         consequences = precommit_errors.join_sentences(
             consequences, precommit_errors.describe_unknown_writer(status.entry)
         )
-    return "\n".join([effects[action], *(f"  {transactional_id}" for transactional_id in affected_ids), consequences])
+    lines = [effects[action], *(f"  {transactional_id}" for transactional_id in affected_ids)]
+    if action != ABORT and status.undecided_transactions:
+        lines.append("Then it aborts these open transactions, which are not decided:")
+        lines += [f"  {transaction.transactional_id}" for transaction in status.undecided_transactions]
+    return "\n".join([*lines, consequences])
 
 
 def _ask_for_confirmation() -> bool:
@@ -132,6 +141,8 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         )
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
+    if finish_result.aborted_ids:
+        print(f"Aborted: {', '.join(finish_result.aborted_ids)}.")
     for transactional_id, error in finish_result.lost_transaction_errors.items():
         print(f"Lost: {transactional_id}: {error}")
     if finish_result.lost_transaction_errors and action == FINISH:

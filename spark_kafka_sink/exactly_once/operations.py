@@ -102,6 +102,8 @@ class FinishResult:
     """The batch's transactional ids whose transactions are committed."""
     lost_transaction_errors: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
+    aborted_ids: tuple[str, ...] = ()
+    """The transactional ids of other task attempts whose open transactions were aborted."""
 
 
 def list_prefixes(
@@ -279,16 +281,18 @@ def _finish_decided_batch(
         errors_by_id = transactions.commit(entry, epoch.identity)
         if not all(commit_errors.is_transaction_lost(error) for error in errors_by_id.values()):
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
+        aborted_transactions: Sequence[TransactionDescription] = ()
         if give_up or not errors_by_id:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             claim = _build_claim(final_entry, epoch)
             # Superseded task attempts may have left transactions open, and read_committed readers wait for them.
-            _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
+            aborted_transactions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id
         )
-        return FinishResult(entry, committed_ids, errors_by_id)
+        aborted_ids = tuple(transaction.transactional_id for transaction in aborted_transactions if transaction.is_open)
+        return FinishResult(entry, committed_ids, errors_by_id, aborted_ids)
 
 
 def _claim_and_abort_open_transactions(

@@ -64,7 +64,9 @@ def test_rejects_unknown_prefix_before_confirmation(capsys: Output, query: Query
     assert transactions(query.broker, "abort", "--prefix", "other") != 0
     assert "The decision log decisions has no entry for the prefix other" in capsys.readouterr().err
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 0
-    assert capsys.readouterr().out == f"There is nothing to finish under the prefix {PREFIX}.\n"
+    nothing, hint = capsys.readouterr().out.splitlines()
+    assert nothing == f"There is nothing to finish under the prefix {PREFIX}."
+    assert hint.startswith("Open transactions of its tasks that are not decided: 2. ")
 
 
 def test_lists_decided_and_open_transactions(capsys: Output, query: Query) -> None:
@@ -124,6 +126,20 @@ def test_finish_commits_decided_transactions(
     assert transactions(query.broker, "finish", "--prefix", PREFIX, *agreed) == 0
     assert f"Committed: {', '.join(decided)}." in capsys.readouterr().out
     assert read_values(query.broker) == rows(0)
+
+
+def test_finish_announces_and_reports_abort_of_superseded_attempt(capsys: Output, query: Query) -> None:
+    start = query.begin()
+    written = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with death_before("commit"):
+        query.commit(start, 0, written)
+    superseded_id = start.build_task_id(1, 1)
+    assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
+    announced, _, reported = capsys.readouterr().out.partition("Committed: ")
+    assert f"Then it aborts these open transactions, which are not decided:\n  {superseded_id}\n" in announced
+    assert f"Aborted: {superseded_id}." in reported
+    assert list_open_ids(query.broker) == []
 
 
 def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> None:
