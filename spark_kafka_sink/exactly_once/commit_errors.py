@@ -307,10 +307,28 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
     """
     with _convert_fencing(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
-        "`pykafka transactions` has. This driver must stop. The driver that continues writes the batch, or finishes it "
-        "if it was decided at the last moment. No rows are lost or duplicated."
+        f"`pykafka transactions` has. This driver must stop. {_describe_effect_of_fencing(entry)}"
     ):
         yield
+
+
+def _describe_effect_of_fencing(entry: Entry) -> str:
+    """Say what becomes of a batch whose driver was fenced when it was about to decide it."""
+    if entry.batch.query_id is not None:
+        return (
+            "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
+            "are lost or duplicated."
+        )
+    if entry.batch.is_idempotent:
+        return (
+            "Run the job again. If it was decided at the last moment, the newer driver has finished it, and the job "
+            "writes nothing. No rows are lost or duplicated."
+        )
+    return (
+        "If it was decided at the last moment, the newer driver has finished it, and all of its rows are visible; if "
+        "not, none are. Find out before you run the job again: it has no idempotencyKey, so it could write all of its "
+        "rows twice."
+    )
 
 
 @contextmanager

@@ -89,6 +89,20 @@ def test_error_after_the_commit_of_job_is_logged(
     assert consequence in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("batch", "effect"),
+    [
+        (Batch("q", 7), "The driver that continues writes the batch"),
+        (Batch(key="today", scope="t"), "Run the job again. If it was decided at the last moment"),
+        (Batch(), "Find out before you run the job again: it has no idempotencyKey"),
+    ],
+    ids=["stream", "job with a key", "job without a key"],
+)
+def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch, effect: str) -> None:
+    entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
+    assert effect in str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED))
+
+
 def test_only_jobs_without_key_must_not_be_run_again() -> None:
     warning = "Do not run the job again"
     for entry, is_warned in [(STREAM, False), (JOB, True)]:
