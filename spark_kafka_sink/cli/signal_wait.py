@@ -10,7 +10,7 @@ import sys
 from types import TracebackType
 
 MAX_SHUTDOWN_SECONDS = 10.0
-"""How long an orderly shutdown may take."""
+"""The longest time that an orderly shutdown may take."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -23,7 +23,7 @@ class ClientConfig:
     client_id: str = ""
     client_dns_lookup: str = USE_ALL_DNS_IPS
     bootstrap_resolve_timeout_ms: int = 0
-    """How long to retry resolving bootstrap.servers. 0 means to resolve them once, when the client is created."""
+    """The time limit for resolving bootstrap.servers. 0 means to resolve them once, when the client is created."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100

@@ -16,9 +16,9 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, IdleClients
 
 NO_PROGRESS_TIMEOUT_MS = 120_000.0
-"""How long an operation may go without progress before it fails."""
+"""The time without progress after which an operation fails."""
 NODE_TIMEOUT_MS = 3_000.0
-"""How long a node may be unresponsive before it is disconnected. Doubles with each consecutive timeout."""
+"""The time after which an unresponsive node is disconnected. Doubles with each consecutive timeout."""
 _MAX_IN_FLIGHT = 50
 """Maximum number of requests in flight on a connection. A driver commits many transactions at once, one per request."""
 _MAX_IDLE_CLIENTS = 4

@@ -59,7 +59,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 _log = logging.getLogger(__name__)
 
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""How long the abort of superseded task attempts may go without progress before the driver gives it up.
+"""The time without progress after which the driver gives up the abort of superseded task attempts.
 
 The limit is low, because the batch is already committed and the next one is waiting. The remaining transactions end
 with the next batch or when they time out.

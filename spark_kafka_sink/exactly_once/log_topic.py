@@ -44,7 +44,7 @@ _TOPIC_CONFIGS = {
 }
 
 _TOPIC_ROLE = "the decision log"
-"""What the topic is, for error messages."""
+"""The role of the topic, for error messages."""
 
 _log = logging.getLogger(__name__)
 

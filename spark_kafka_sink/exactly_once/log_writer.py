@@ -76,7 +76,7 @@ from spark_kafka_sink.requests.verdicts import (
 )
 
 REPLICATION_TIMEOUT_MS = 2_000
-"""How long a leader waits for its followers before it responds with REQUEST_TIMED_OUT.
+"""The time that a leader waits for its followers before it responds with REQUEST_TIMED_OUT.
 
 This must be less than NODE_TIMEOUT_MS (clients.py), after which the client disconnects an unresponsive broker.
 """

@@ -102,7 +102,7 @@ class FinishResult:
     """The batch's transactional ids whose transactions are committed."""
     lost_transaction_errors: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
-    aborted_ids: tuple[str, ...] = ()
+    aborted_ids: tuple[str, ...]
     """The transactional ids of other task attempts whose open transactions were aborted."""
 
 

@@ -33,7 +33,7 @@ GENERATION_COUNT = 8
 MAX_ATTEMPTS = 1_000
 """Greater than any attempt number of Spark (spark.task.maxFailures is 4 by default). Rerun numbers start here."""
 _RERUN_NUMBER_COUNT = 10_000
-"""How many rerun numbers there are for each of Spark's attempt numbers."""
+"""The number of rerun numbers for each of Spark's attempt numbers."""
 GENERATED_PREFIX = "pykafka-"
 """The beginning of every prefix that the sink generates."""
 DECISION_LOG_TOPIC = "pykafka-decisions"

@@ -78,11 +78,12 @@ class PreflightTimeouts:
     """Time limits for preflight checks, in milliseconds."""
 
     response_ms: float = 5_000.0
-    """How long to wait for a response."""
+    """The time to wait for a response."""
     retry_ms: float = 5_000.0
-    """How long to retry temporary failures, such as those during a broker restart, leader election or topic creation.
+    """The time limit for retries of temporary failures.
 
-    Permanent failures, such as rejected credentials or missing permissions, are not retried.
+    They occur during a broker restart, a leader election or the creation of a topic. Permanent failures, such as
+    rejected credentials or missing permissions, are not retried.
     """
 
 

@@ -95,7 +95,7 @@ _log = logging.getLogger(__name__)
 _client_numbers = itertools.count(1)
 """Numbers for the default client ids of this process, as in `producer-1`."""
 _FORCED_CLOSE_TIMEOUT_MS = 2_000.0
-"""How long close() waits for a sender thread that was forced to close.
+"""The time that close() waits for a sender thread that was forced to close.
 
 Such a thread fails the remaining records immediately. It can hang only if close() was called in a signal handler, and
 the call that the signal interrupted holds a lock that the thread needs.

@@ -53,8 +53,8 @@ class Totals:
     bytes: int = _define_counter("Size of the record batches as sent, headers included", report_name="wire_bytes")
     uncompressed_bytes: int = _define_counter("Size of the record batches before compression, headers included")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """How long each record took: from the arrival of the oldest row in its batch's stage to the acknowledgement of the
-    batch, including retries."""
+    """The time that each record took, including retries: from the arrival of the oldest row in its batch's stage to the
+    batch's acknowledgement."""
     retries: int = _define_counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _define_counter("Records that failed", "record", is_reported=False)
     blocked_ms: float = _define_counter("Time that tasks waited for memory")

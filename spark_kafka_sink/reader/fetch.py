@@ -53,7 +53,7 @@ class Fetch(Request[FetchResponse]):
     """Offset to fetch from, by partition."""
     isolation: int
     max_wait_ms: int = MAX_FETCH_WAIT_MS
-    """How long the broker may delay its response while there are no records."""
+    """The longest time by which the broker may delay its response while there are no records."""
     max_bytes: int = MAX_FETCH_BYTES
     """Limit for each response; the first batch may exceed it."""
 

@@ -43,7 +43,7 @@ _MIN_64_BIT_OFFSET_BYTES = 1 << 30
 _MAX_PLAUSIBLE_AGE_MS = 50 * 365.25 * 86_400_000
 """Maximum age of a plausible timestamp: fifty years."""
 _CLOCK_TOLERANCE_S = 86_400
-"""How far in the future a plausible timestamp may be: clocks are inaccurate, and time zones differ by up to a day."""
+"""The limit for plausible future timestamps: clocks are inaccurate, and time zones differ by up to a day."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp contains %d. Read as milliseconds, this is a time in January 1970; read as seconds, it is within "
     "the last fifty years. The column is written as milliseconds. If it is in seconds, multiply it by 1000 or convert "

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 
 POLL_INTERVAL_MS = 10.0
-"""How often to check again while no node is available or a partition's leader is unknown."""
+"""The interval between checks while no node is available or a partition's leader is unknown."""
 
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
-"""How long to retry UNKNOWN_TOPIC_OR_PARTITION. Brokers do not all learn about a new topic at the same time."""
+"""The time limit for retries of UNKNOWN_TOPIC_OR_PARTITION, because brokers learn about a new topic one by one."""
 
 _FIRST_CONCURRENT_TRANSACTIONS_BACKOFF_MS = 20.0
 """The backoff after the first CONCURRENT_TRANSACTIONS; it doubles with each further failure."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 CLIENT_IDLE_SECONDS = 540.0
-"""How long a driver's client may be idle. Equal to the default of connections.max.idle.ms."""
+"""The time for which a driver's client may be idle. Equal to the default of connections.max.idle.ms."""
 
 _NEVER = float("inf")
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class Verdict(IntEnum):
-    """What to do about an error code: the engine retries after RETRY and LOOK_UP; the caller handles all others.
+    """The reaction to an error code: the engine retries after RETRY and LOOK_UP; the caller handles all others.
 
     If the error codes in a response have different verdicts, the greatest one applies.
     """

@@ -49,7 +49,7 @@ class AssertionConfig:
     subject: str | None = None
     audience: str | None = None
     exp_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.exp.seconds"))
-    """How long an assertion remains valid after it was signed."""
+    """The time for which an assertion is valid after it was signed."""
     nbf_seconds: int = int(get_default(f"{_OPTION_PREFIX}.claim.nbf.seconds"))
     """The validity of an assertion starts this many seconds before it is signed."""
     includes_jti: bool = False
