@@ -64,7 +64,10 @@ class Batch:
     query_id: str | None = None
     """The id of the streaming query; None for a job."""
     batch_id: int | None = None
-    """The number of the micro-batch; None for a job."""
+    """The number of the micro-batch.
+
+    Once decided, a job without an idempotency key also has one: the generation of its driver. None for any other job.
+    """
     key: str | None = None
     """The idempotency key of the job. A job whose key has already been committed writes nothing."""
     scope: str = ""
@@ -199,6 +202,10 @@ class Entry:
         `summary`: the number of rows in the batch, by topic.
         `transactions`: the tasks' open transactions, all of which must be committed after the decision.
         """
+        if not batch.is_idempotent:
+            # Number the job. Its entry would otherwise be equal to that of an earlier job with the same rows, and the
+            # driver could take its own decision for the earlier one (test_abort_of_committed_job_reports_no_abort).
+            batch = dataclasses.replace(batch, batch_id=self.generation)
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,

@@ -370,3 +370,14 @@ def test_abort_fenced_after_its_claim_ends_open_transactions(query: Query) -> No
         assert query.abort(start, 0)
     assert fenced
     assert not list_open_ids(query.broker)
+
+
+def test_abort_of_committed_job_reports_no_abort(query: Query) -> None:
+    """The previous job under the prefix had the same rows, and neither job has an idempotency key."""
+    for name in ("job-1", "job-2"):
+        job = query.with_new_driver(name=name)
+        start = job.begin()
+        job.write_and_commit(start, Batch(scope="t"))
+        with Driver(job.delivery) as driver:
+            assert not driver.abort(start, Batch(scope="t"))
+    assert read_values(query.broker) == rows(0, 0)
