@@ -10,7 +10,9 @@ only if none of the tasks' transactions times out before it is committed. There 
                          decision, may stay open, and how long its commit may be retried
 
 If the driver is suspended between the check and the commit of its own transaction, that transaction exceeds the
-decision timeout and the brokers abort it, so nothing is decided. The margin has to cover three things:
+decision timeout and the brokers abort it, so nothing is decided. Each request for a new epoch of the driver's
+transactional id sets this timeout or, until the driver has claimed the prefix, a shorter one
+(`timeout_marks.compute_fencing_timeout_ms`). The margin has to cover three things:
 
     1. the decision timeout
     2. the interval at which brokers look for timed-out transactions, 10 seconds by default

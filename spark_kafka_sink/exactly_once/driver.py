@@ -44,12 +44,11 @@ from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
 from spark_kafka_sink.exactly_once.commit_margin import compute_decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
-from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch, choose_timeout_ms, has_been_idle_since, is_log_lost
+from spark_kafka_sink.exactly_once.driver_ids import has_been_idle_since, is_log_lost
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
 from spark_kafka_sink.exactly_once.start_checks import check_may_begin, check_not_overtaken
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -153,17 +152,19 @@ class Driver:
             possibly_stale_entry.driver_name == driver_name
             and description is not None
             and has_been_idle_since(possibly_stale_entry, description, self._client.transaction_version)
+            and description.id_and_epoch.epoch < HAND_OVER_EPOCH
         ):
             return self._begin_next_batch(driver_name, predecessor_name, description, possibly_stale_entry)
         # If another driver has begun a transaction since, `fence` would abort it: brokers do that before they compare
         # epochs.
         self._transactions.check_unchanged(description)
-        # Request the timeout again, even if the last driver belongs to the same start of the query. Without `register`,
-        # all starts in a Spark application count as one, so the user or the brokers may have changed the timeout since.
-        epoch = self._fence(description, self._delivery.candidate_timeouts_ms)
+        identity = self._transactions.fence(description)
         entry = self._transactions.read_entry()  # not stale, because older drivers can no longer write
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
-        return self._take_over(entry, driver_name, epoch)
+        # Find out the tasks' timeout again, even if the last driver belongs to the same start of the query. Without
+        # `register`, all starts in a Spark application count as one, so the user or the brokers may have changed it.
+        task_timeout_ms = self._find_task_timeout_ms()
+        return self._take_over(entry, driver_name, identity, task_timeout_ms)
 
     def _begin_next_batch(
         self, driver_name: str, predecessor_name: str, description: TransactionDescription, own_entry: Entry
@@ -173,54 +174,53 @@ class Driver:
         `own_entry`: the newest entry. When the driver id was described, nothing had happened under it since this entry.
         """
         has_user_prefix = self._delivery.has_user_prefix
-        if _can_keep_epoch(description, self._client.transaction_version):
+        if self._client.transaction_version >= 2:
             return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, state=description.state)
-        # Request the driver id's own timeout again, with its mark (timeout_marks.py). The tasks keep theirs, too.
-        candidate_timeouts_ms = (compute_claimed_timeout_ms(own_entry.timeout_ms),)
-        epoch = self._fence(description, candidate_timeouts_ms)._replace(timeout_ms=own_entry.timeout_ms)
+        # In version 1, the driver id has the same state and epoch before and after a decision, so a late task attempt
+        # could not see that its batch is decided. Therefore, each batch needs a new epoch.
+        identity = self._transactions.bump_epoch(description.id_and_epoch, own_entry.timeout_ms)
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
         # A new producer id needs a claim, because the old one no longer proves that the driver wrote the entry.
-        has_same_producer_id = epoch.identity.producer_id == own_entry.writer_identity.producer_id
+        has_same_producer_id = identity.producer_id == own_entry.writer_identity.producer_id
         if entry == own_entry and has_same_producer_id:
-            return BatchStart(entry, epoch.identity, has_user_prefix)
-        return self._take_over(entry, driver_name, epoch)
+            return BatchStart(entry, identity, has_user_prefix)
+        return self._take_over(entry, driver_name, identity, own_entry.timeout_ms)
 
-    def _fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
-        """Request the driver id's next epoch, so that brokers reject older drivers.
-
-        Raise PreflightError if the brokers grant none of the transaction timeouts, and ProducerFencedError if another
-        process was granted an epoch after the description.
-        """
+    def _find_task_timeout_ms(self) -> int:
+        """Find the transaction timeout for the tasks. Raise PreflightError if the brokers do not grant the user's."""
         try:
-            return self._transactions.fence(description, candidate_timeouts_ms)
+            return self._transactions.find_longest_timeout_ms(self._delivery.candidate_timeouts_ms)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
                 is_user_timeout = self._delivery.options.transaction_timeout_ms is not None
                 raise precommit_errors.build_timeout_rejected_error(error, is_user_timeout=is_user_timeout) from error
             raise
 
-    def _take_over(self, entry: Entry, driver_name: str, epoch: GrantedEpoch) -> BatchStart:
+    def _take_over(
+        self, entry: Entry, driver_name: str, identity: ProducerIdAndEpoch, task_timeout_ms: int
+    ) -> BatchStart:
         """Make this driver the prefix's current one, and finish or abort what earlier drivers have left.
 
         A batch that is decided but not done is committed, and all other open transactions are aborted. The earlier
         driver may be this one: it also takes over from itself if anything has happened since its last record.
 
-        `entry`: the newest entry, read after this driver was granted `epoch`.
+        `entry`: the newest entry, read after this driver was granted the epoch in `identity`.
+        `task_timeout_ms`: the transaction timeout for this driver's tasks.
         """
         previous_entry = entry
         if entry.state is EntryState.DECIDED:
             _log.info("Finishing %s, which is decided but not done (prefix %s)", entry.batch, entry.prefix)
-            self._commit_transactions(entry, epoch.identity)
+            self._commit_transactions(entry, identity)
             entry = entry.as_done()
         claim = entry.with_claim(
             driver_name,
             checkpoint=self._delivery.checkpoint,
-            timeout_ms=epoch.timeout_ms,
-            claim_identity=epoch.identity,
+            timeout_ms=task_timeout_ms,
+            claim_identity=identity,
             writer_kind=self._delivery.writer_kind,
         )
-        new_identity = self._transactions.take_over(epoch.identity, previous_entry, claim).identity
+        new_identity = self._transactions.take_over(identity, previous_entry, claim).identity
         return BatchStart(claim, new_identity, self._delivery.has_user_prefix)
 
     # --- commit
@@ -439,8 +439,7 @@ class Driver:
         if not is_own_entry(possibly_stale_entry):
             return False  # Do not request an epoch first, because that would fence the other driver.
         # Once the brokers have granted the next epoch, no new task attempt of the batch can start.
-        candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
-        identity = self._transactions.fence(description, candidate_timeouts_ms).identity
+        identity = self._transactions.fence(description)
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
         if not is_own_entry(entry):
             return False
@@ -453,13 +452,3 @@ class Driver:
             # Delete the entry last, because the job's open transactions can be found only through it.
             self._transactions.delete_entry(WriterState(new_identity))
         return True
-
-
-def _can_keep_epoch(description: TransactionDescription, transaction_version: int) -> bool:
-    """Return whether a driver can decide its next batch under the epoch that it has.
-
-    In version 1, it cannot: the driver id has the same state and epoch before and after a decision, so a late task
-    attempt could not see that its batch is decided. It cannot either if the epochs are nearly used up, because then it
-    must call `fence`, which switches to the next driver id.
-    """
-    return transaction_version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH

@@ -35,11 +35,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import is_marked_claimed
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, build_driver_id, parse_driver_number
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 
@@ -50,8 +49,6 @@ ListIdsByProducer = Callable[[], Mapping[int, str]]
 LogKey = tuple[object, ...]
 """Identifies a prefix's entry across logs: the brokers, the log's topic and the prefix."""
 
-_FALLBACK_TIMEOUT_MS = 60_000
-"""The transaction timeout to request if neither the brokers nor the prefix's entry contain one."""
 _MAX_REMEMBERED_NUMBERS = 1000
 _remembered_numbers: dict[LogKey, int] = {}
 """The number of each prefix's current driver id when this process last read the log. The number 1 is not stored."""
@@ -71,15 +68,6 @@ def remember_driver_number(log_key: LogKey, number: int) -> None:
         _remembered_numbers.clear()
     if number != FIRST_DRIVER_NUMBER:
         _remembered_numbers[log_key] = number
-
-
-class GrantedEpoch(NamedTuple):
-    """The brokers' response to a request for a driver id's next epoch."""
-
-    identity: ProducerIdAndEpoch
-    """The driver id's producer id and new epoch."""
-    timeout_ms: int
-    """The transaction timeout for the driver's tasks, which the brokers have granted."""
 
 
 @dataclass
@@ -186,16 +174,3 @@ def has_been_idle_since(entry: Entry, description: TransactionDescription, trans
         and description.state == COMPLETE_COMMIT
         and description.id_and_epoch == entry.writer_identity._replace(epoch=expected_epoch)
     )
-
-
-def choose_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
-    """Return the timeout to send in a request that must not change the driver id's transaction timeout.
-
-    InitProducerId always sets the timeout, so the current one must be sent again.
-
-    `entry`: the prefix's newest entry.
-    `description`: the description of the driver id; None if the entry names an id that nobody has used yet.
-    """
-    if description is None:
-        return compute_claimed_timeout_ms(entry.timeout_ms or _FALLBACK_TIMEOUT_MS)
-    return description.timeout_ms

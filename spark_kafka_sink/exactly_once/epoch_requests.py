@@ -11,51 +11,24 @@ from collections.abc import Sequence
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.exactly_once import precommit_errors
-from spark_kafka_sink.exactly_once.driver_ids import GrantedEpoch
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
 
 def request_epoch(
-    client: BlockingClient,
-    driver_id: str,
-    expected_identity: ProducerIdAndEpoch,
-    candidate_timeouts_ms: Sequence[int],
-) -> GrantedEpoch:
-    """Request the next epoch with each transaction timeout in turn, until the brokers grant one.
+    client: BlockingClient, driver_id: str, expected_identity: ProducerIdAndEpoch, timeout_ms: int
+) -> ProducerIdAndEpoch:
+    """Request the next epoch of the driver id, and set its transaction timeout.
 
     Raise ProducerFencedError if the driver id no longer has `expected_identity`, because another process has since been
-    granted an epoch. Raise BrokerError if the brokers grant none of the timeouts, or reject the request for another
-    reason.
+    granted an epoch. Raise PreflightError if the brokers grant no first epoch, and BrokerError if they reject the
+    request for another reason.
 
     `expected_identity`: the producer id and epoch that the caller believes to be the newest ones.
-    `candidate_timeouts_ms`: the timeouts, longest first.
     """
-    *longer_timeouts_ms, last_timeout_ms = candidate_timeouts_ms
-    for timeout_ms in longer_timeouts_ms:
-        identity = _try_init_producer_id(client, driver_id, timeout_ms, expected_identity)
-        if identity is not None:
-            return GrantedEpoch(identity, timeout_ms)
-    return GrantedEpoch(_init_producer_id(client, driver_id, last_timeout_ms, expected_identity), last_timeout_ms)
-
-
-def _try_init_producer_id(
-    client: BlockingClient, driver_id: str, timeout_ms: int, expected_identity: ProducerIdAndEpoch
-) -> ProducerIdAndEpoch | None:
-    """Request the next epoch with this timeout. Return None if the brokers grant only shorter timeouts."""
-    try:
-        return _init_producer_id(client, driver_id, timeout_ms, expected_identity)
-    except BrokerError as error:
-        if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-            return None
-        raise
-
-
-def _init_producer_id(
-    client: BlockingClient, driver_id: str, timeout_ms: int, expected_identity: ProducerIdAndEpoch
-) -> ProducerIdAndEpoch:
-    """Request the next epoch with this timeout. Raise PreflightError if the brokers grant no first epoch."""
     try:
         return init_producer_id(client, driver_id, timeout_ms, expected_identity)
     except BrokerError as error:
@@ -63,3 +36,23 @@ def _init_producer_id(
         if expected_identity == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
             raise precommit_errors.build_first_epoch_rejected_error(error) from error
         raise
+
+
+def find_longest_timeout_ms(client: BlockingClient, driver_id: str, candidate_timeouts_ms: Sequence[int]) -> int:
+    """Return the first of these transaction timeouts that the brokers grant. Raise BrokerError if they grant none.
+
+    The epoch and timeout of the driver id are not changed.
+
+    `driver_id`: the driver id, which must have an epoch.
+    `candidate_timeouts_ms`: the timeouts, longest first.
+    """
+    # Brokers check the timeout of InitProducerId before they check the expected producer id. The one in these requests
+    # belongs to no producer, so a request whose timeout is granted is rejected because of its producer id.
+    for timeout_ms in candidate_timeouts_ms:
+        request = InitProducerId(driver_id, timeout_ms, UNUSED_IDENTITY)
+        response = client.send(request)
+        if response.error_code in OWNERSHIP_LOST_ERRORS:
+            return timeout_ms
+        if response.error_code != error_codes.INVALID_TRANSACTION_TIMEOUT:
+            break
+    raise request.build_rejection_error(driver_id, request.classify(response))

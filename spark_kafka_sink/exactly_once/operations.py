@@ -37,8 +37,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.delivery import CANDIDATE_TIMEOUTS_MS
-from spark_kafka_sink.exactly_once.driver_ids import DriverIds, GrantedEpoch
+from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import WriterState
@@ -164,9 +163,9 @@ def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG
     Raise ExactlyOnceError if a batch is decided but not done, because its transactions must be committed.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
-        epoch, entry = _fence_driver(transactions, _check_not_decided)
-        claim = _build_claim(entry, epoch)
-        descriptions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
+        identity, entry = _fence_driver(transactions, _check_not_decided)
+        claim = _build_claim(entry, identity)
+        descriptions = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
         return [description for description in descriptions if description.is_open]
 
 
@@ -191,8 +190,10 @@ def _lease_query_transactions(options: Mapping[str, str], prefix: str, log_topic
             ) from error
 
 
-def _fence_driver(transactions: QueryTransactions, check_entry: Callable[[Entry], None]) -> tuple[GrantedEpoch, Entry]:
-    """Fence the query's driver, so that brokers reject it. Return this process's epoch, and the newest entry.
+def _fence_driver(
+    transactions: QueryTransactions, check_entry: Callable[[Entry], None]
+) -> tuple[ProducerIdAndEpoch, Entry]:
+    """Fence the query's driver, so that brokers reject it. Return this process's identity, and the newest entry.
 
     Raise ProducerFencedError if another driver claims the prefix at the same time, and ConfigurationError if the log
     has no entry for the prefix.
@@ -214,7 +215,7 @@ def _try_fence_driver(
     entries_before_fencing: list[Entry],
     description: TransactionDescription | None,
     possibly_stale_entry: Entry,
-) -> tuple[GrantedEpoch, Entry]:
+) -> tuple[ProducerIdAndEpoch, Entry]:
     """Try once to fence the query's driver. Raise ProducerFencedError if another driver has become active.
 
     `entries_before_fencing`: the entry that each earlier try found. This try appends its own. If another driver has
@@ -231,10 +232,10 @@ def _try_fence_driver(
         raise precommit_errors.build_other_driver_error(transactions.driver_id)
     check_entry(possibly_stale_entry)  # before fencing, so that no driver is fenced for nothing
     transactions.check_unchanged(description)
-    epoch = transactions.fence(description, CANDIDATE_TIMEOUTS_MS)
+    identity = transactions.fence(description)
     entry = transactions.read_entry()  # not stale, because older drivers can no longer write
     check_entry(entry)
-    return epoch, entry
+    return identity, entry
 
 
 def _have_same_claim(entry: Entry, other: Entry) -> bool:
@@ -275,18 +276,18 @@ def _finish_decided_batch(
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
         try:
-            epoch, entry = _fence_driver(transactions, _require_decision)
+            identity, entry = _fence_driver(transactions, _require_decision)
         except _NothingDecidedError:
             return None
-        errors_by_id = transactions.commit(entry, epoch.identity)
+        errors_by_id = transactions.commit(entry, identity)
         if not all(commit_errors.is_transaction_lost(error) for error in errors_by_id.values()):
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
         aborted_transactions: Sequence[TransactionDescription] = ()
         if give_up or not errors_by_id:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
-            claim = _build_claim(final_entry, epoch)
+            claim = _build_claim(final_entry, identity)
             # Superseded task attempts may have left transactions open, and read_committed readers wait for them.
-            aborted_transactions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
+            aborted_transactions = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id
@@ -314,11 +315,11 @@ def _claim_and_abort_open_transactions(
     return take_over.listed_transactions
 
 
-def _build_claim(entry: Entry, epoch: GrantedEpoch) -> Entry:
+def _build_claim(entry: Entry, identity: ProducerIdAndEpoch) -> Entry:
     """Return a copy of the entry that names this process as the query's current driver."""
     claimant_name = f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
     return entry.with_claim(
-        claimant_name, checkpoint=entry.checkpoint, timeout_ms=epoch.timeout_ms, claim_identity=epoch.identity
+        claimant_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
     )
 
 

@@ -60,9 +60,8 @@ _USER_TIMEOUT_REMEDY = (
     "Decrease kafka.transaction.timeout.ms, or omit it to use the longest timeout that the brokers grant."
 )
 _BROKER_TIMEOUT_REMEDY = (
-    "kafka.transaction.timeout.ms is not set, and the brokers grant a shorter timeout than the sink needs. Increase "
-    "their transaction.max.timeout.ms. If it was decreased while this query was running, start the query again: it "
-    "then requests a new timeout."
+    "This is the shortest timeout that the sink can use. Increase the brokers' transaction.max.timeout.ms. If it was "
+    "decreased while this query was running, start the query again: it then requests a new timeout."
 )
 _DECREASED_TIMEOUT_REMEDY = (
     "kafka.transaction.timeout.ms is not set, so this write uses the longest timeout that the brokers granted when it "
@@ -89,6 +88,8 @@ def convert_start_errors() -> Iterator[None]:
     except UnsupportedVersionError as error:
         raise build_start_error(f"{error} Exactly-once delivery requires Kafka 3.0 or newer.") from error
     except BrokerError as error:
+        if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
+            raise build_timeout_rejected_error(error, is_user_timeout=False) from error
         raise build_start_error(error) from error
 
 

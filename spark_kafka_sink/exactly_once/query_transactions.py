@@ -50,17 +50,15 @@ from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
-    GrantedEpoch,
-    choose_timeout_ms,
     get_remembered_driver_number,
     has_claimed,
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.epoch_requests import request_epoch
+from spark_kafka_sink.exactly_once.epoch_requests import find_longest_timeout_ms, request_epoch
 from spark_kafka_sink.exactly_once.log_records import build_claim_records, build_entry_records, build_tombstones
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, compute_fencing_timeout_ms
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
@@ -212,7 +210,7 @@ class QueryTransactions:
                 _log.info("The driver was fenced and starts again (prefix %s): %s", self.prefix, error)
                 description, possibly_stale_entry = self.wait_and_describe_driver_id(), None
 
-    def fence(self, description: TransactionDescription | None, candidate_timeouts_ms: Sequence[int]) -> GrantedEpoch:
+    def fence(self, description: TransactionDescription | None) -> ProducerIdAndEpoch:
         """Request the driver id's next epoch, so that brokers reject all older drivers.
 
         Raise ProducerFencedError if another process was granted an epoch after the description. If the epochs are
@@ -220,18 +218,29 @@ class QueryTransactions:
         must start again under that id.
 
         `description`: the description of the driver id; None if the brokers do not know the id.
-        `candidate_timeouts_ms`: transaction timeouts to request in turn until the brokers grant one.
         """
-        identity, granted_ms = self._request_epoch(choose_expected_identity(description), candidate_timeouts_ms)
-        if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
-            # The request has replaced the id's timeout, whose last digits were the mark for a claimed prefix. Restore
-            # the mark at once: if the log is lost, nothing else shows that the prefix was claimed under this id.
-            identity = self.bump_epoch(identity, granted_ms)
+        # The request also sets the transaction timeout, which must be short, and must keep the mark for a claimed
+        # prefix. The caller may be granted an epoch that another driver already has. If the caller then dies, that
+        # driver decides its next batch under this timeout
+        # (test_driver_that_dies_after_it_was_granted_the_epoch_of_another_leaves_a_short_timeout).
+        is_claimed = description is not None and has_claimed(description)
+        identity = self._request_epoch(
+            choose_expected_identity(description), compute_fencing_timeout_ms(is_claimed=is_claimed)
+        )
         if identity.epoch >= HAND_OVER_EPOCH:
-            self._hand_over(identity, granted_ms)
-        return GrantedEpoch(identity, granted_ms)
+            self._hand_over(identity)
+        return identity
 
-    def _hand_over(self, identity: ProducerIdAndEpoch, granted_ms: int) -> None:
+    def find_longest_timeout_ms(self, candidate_timeouts_ms: Sequence[int]) -> int:
+        """Return the first of these transaction timeouts that the brokers grant. Call this after `fence`.
+
+        Raise BrokerError if they grant none of them. The driver id and its timeout are not changed.
+
+        `candidate_timeouts_ms`: the timeouts, longest first.
+        """
+        return find_longest_timeout_ms(self.client, self.driver_id, candidate_timeouts_ms)
+
+    def _hand_over(self, identity: ProducerIdAndEpoch) -> None:
         """Write an entry that names the next driver id as the current one, and raise ProducerFencedError.
 
         Return without writing if the prefix has no entry yet.
@@ -241,10 +250,8 @@ class QueryTransactions:
             return
         # Claim the prefix first. If this driver has missed the newest decision, its claim is not valid, and it fails
         # here instead of replacing the decision.
-        # Brokers may grant a shorter timeout now than they did when the entry was written, so use the shorter one.
-        claim_timeout_ms = min(previous_entry.timeout_ms or granted_ms, granted_ms)
         claim = previous_entry.with_claim_identity(identity)
-        new_identity = self.claim(identity, previous_entry, claim, claim_timeout_ms)
+        new_identity = self.claim(identity, previous_entry, claim)
         successor = previous_entry.with_driver_number(self.driver_number + 1)
         self._begin_transaction(WriterState(new_identity), build_entry_records(successor)).wait_and_commit()
         raise precommit_errors.build_hand_over_error(
@@ -257,16 +264,14 @@ class QueryTransactions:
         `task_timeout_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout that is derived
         from it and contains the mark for a claimed prefix (timeout_marks.py).
         """
-        return self._request_epoch(identity, (compute_claimed_timeout_ms(task_timeout_ms),)).identity
+        return self._request_epoch(identity, compute_claimed_timeout_ms(task_timeout_ms))
 
-    def _request_epoch(
-        self, expected_identity: ProducerIdAndEpoch, candidate_timeouts_ms: Sequence[int]
-    ) -> GrantedEpoch:
+    def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeout_ms: int) -> ProducerIdAndEpoch:
         """Request the next epoch of the driver id, unless the id no longer has `expected_identity`."""
-        epoch = request_epoch(self.client, self.driver_id, expected_identity, candidate_timeouts_ms)
+        identity = request_epoch(self.client, self.driver_id, expected_identity, timeout_ms)
         # Records of this producer id are valid in the log from now on.
-        self._driver_ids.record_producer_id(self.driver_number, epoch.identity)
-        return epoch
+        self._driver_ids.record_producer_id(self.driver_number, identity)
+        return identity
 
     def read_entry(self) -> Entry:
         """Read the prefix's newest valid entry. Return an entry of generation 0 if there is none.
@@ -290,9 +295,7 @@ class QueryTransactions:
         remember_driver_number(self._log_key, entry.driver_number)
         return entry
 
-    def claim(
-        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, task_timeout_ms: int | None = None
-    ) -> ProducerIdAndEpoch:
+    def claim(self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry) -> ProducerIdAndEpoch:
         """Write a claim: an entry that names the caller as the prefix's current driver.
 
         Return the producer id and epoch for the next step, under which no other process can decide a batch. Raise
@@ -300,15 +303,13 @@ class QueryTransactions:
         the caller had missed a newer entry than `previous_entry`.
 
         `identity`: the producer id and epoch from `fence`.
-        `task_timeout_ms`: the tasks' transaction timeout, from which the driver id's timeout is derived; defaults to
-        the timeout in `claim`.
+        `claim`: the entry. The driver id's new timeout is derived from the tasks' timeout in it.
         """
         claim_records = build_claim_records(previous_entry, claim)
         writer_state = self._begin_transaction(WriterState(identity), claim_records).wait_and_commit()
-        timeout_ms = claim.timeout_ms if task_timeout_ms is None else task_timeout_ms
         # Brokers grant the next epoch only when the claim's transaction is complete. Its marker is then in the log, so
         # the read below finds the claim.
-        new_identity = self.bump_epoch(writer_state.id_and_epoch, timeout_ms)
+        new_identity = self.bump_epoch(writer_state.id_and_epoch, claim.timeout_ms)
         if self.read_entry() != claim:
             raise precommit_errors.build_other_driver_error(self.driver_id)
         return new_identity
@@ -387,8 +388,7 @@ class QueryTransactions:
         """Try once to claim the prefix again. Return None if the newest entry is none of `own_entries`."""
         if not any(map(possibly_stale_entry.is_same_apart_from_reclaim, own_entries)):
             return None  # Do not request an epoch first, because that would fence the other driver.
-        candidate_timeouts_ms = (choose_timeout_ms(possibly_stale_entry, description),)
-        identity = self.fence(description, candidate_timeouts_ms).identity
+        identity = self.fence(description)
         previous_entry = self.read_entry()  # Another driver may have written an entry before the epoch was granted.
         if not any(map(previous_entry.is_same_apart_from_reclaim, own_entries)):
             return None

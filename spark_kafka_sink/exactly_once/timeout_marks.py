@@ -34,6 +34,11 @@ _CLAIMED_MARK = 999
 _FENCED_MARK = 998
 _MAX_UNMARKED_REMAINDER = 997
 
+_FENCING_TIMEOUT_MS = 5_000
+"""The timeout of a driver id from the moment when a driver fences older ones until it has claimed the prefix.
+
+It is not longer than the decision timeout of any driver whose tasks have a transaction timeout of a minute or more.
+"""
 _MAX_FENCED_TIMEOUT_MS = 5_000
 """The longest timeout of a fenced task id.
 
@@ -47,14 +52,26 @@ def remove_timeout_mark(timeout_ms: int) -> int:
     return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED_REMAINDER)
 
 
+def compute_fencing_timeout_ms(*, is_claimed: bool) -> int:
+    """Return the transaction timeout for the driver id of a driver that fences older ones.
+
+    `is_claimed`: whether the driver id has the mark for a claimed prefix, which is then kept.
+    """
+    if is_claimed:
+        return _add_mark(_FENCING_TIMEOUT_MS, _CLAIMED_MARK, _FENCING_TIMEOUT_MS)
+    return _FENCING_TIMEOUT_MS
+
+
 def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
-    """Return the transaction timeout for a driver id, with the mark for a claimed prefix.
+    """Return the transaction timeout for the driver id of a driver that has claimed the prefix, with the mark.
 
     It is about the decision timeout (commit_margin.py): how long the driver's own transactions, which contain its
     decisions, may stay open. For example, if the tasks have 3,600,000 ms, the driver id gets 19,999 ms.
 
-    `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark.
+    `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark; 0 if it is unknown.
     """
+    if not task_timeout_ms:
+        return compute_fencing_timeout_ms(is_claimed=True)
     return _add_mark(compute_decision_timeout_ms(task_timeout_ms), _CLAIMED_MARK, task_timeout_ms)
 
 

@@ -59,3 +59,5 @@ class TransactionEnd:
     """The driver name of the actor that requested the end; the name of the actor if it is no driver."""
     identity: Identity
     commit: bool
+    timeout_ms: int
+    """The transaction timeout of the transactional id."""

@@ -196,7 +196,7 @@ def open_query_transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> Que
 
 
 def fence_driver_id(transactions: QueryTransactions) -> WriterState:
-    return WriterState(transactions.fence(transactions.describe_driver_id(), (60_000,))[0])
+    return WriterState(transactions.fence(transactions.describe_driver_id()))
 
 
 _WRITERS: WeakKeyDictionary[BlockingClient, LogWriter] = WeakKeyDictionary()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
 from spark_kafka_sink.exactly_once.transaction_names import parse_driver_number
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 from tests.exactly_once.attempts import Identity
@@ -70,6 +71,18 @@ def older_drivers_change_nothing_after_a_newer_start(simulation: Simulation) -> 
         is_older = started.index(end.requested_by) < started.index(owner)
         is_allowed = end.commit and end.identity in decided_identities
         assert not is_older or is_allowed, f"{end.requested_by} ended {end.identity} of the newer driver {owner}"
+
+
+def driver_transactions_have_short_timeouts(simulation: Simulation) -> None:
+    """Check that each transaction that a driver commits would time out before those of its tasks.
+
+    A driver may be suspended before it commits its decision. If the tasks' transactions then timed out first, the
+    decided rows would be lost.
+    """
+    longest_ms = compute_claimed_timeout_ms(TIMEOUT_MS)
+    for end in simulation.transaction_ends:
+        if end.commit and parse_driver_number(PREFIX, end.identity[0]) is not None:
+            assert end.timeout_ms <= longest_ms, f"{end.requested_by} commits {end.identity} with {end.timeout_ms} ms"
 
 
 def current_driver_does_not_give_up(simulation: Simulation) -> None:
@@ -180,6 +193,7 @@ def next_start_succeeds(simulation: Simulation) -> None:
 
 INVARIANTS: tuple[Callable[[Simulation], None], ...] = (
     older_drivers_change_nothing_after_a_newer_start,
+    driver_transactions_have_short_timeouts,
     current_driver_does_not_give_up,
     fenced_attempts_report_newer_driver,
     skipped_batches_are_decided,

@@ -28,9 +28,11 @@ from spark_kafka_sink.exactly_once.entry_json import decode_followed_offset, enc
 from spark_kafka_sink.exactly_once.log_records import build_claim_records
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, TakeOver
+from spark_kafka_sink.exactly_once.transaction_aborts import choose_expected_identity
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.spark import exactly_once
+from tests.exactly_once.simulation import TIMEOUT_MS
 
 RemovedRule = Callable[[pytest.MonkeyPatch], None]
 
@@ -111,6 +113,17 @@ def list_after_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "take_over", take_over)
 
 
+def restore_short_timeout_late(patch: pytest.MonkeyPatch) -> None:
+    """Let a starting driver first request the tasks' timeout for the driver id, and then a short one."""
+    request_epoch = QueryTransactions._request_epoch
+
+    def fence(query: QueryTransactions, description: TransactionDescription | None) -> ProducerIdAndEpoch:
+        identity = request_epoch(query, choose_expected_identity(description), TIMEOUT_MS)
+        return query.bump_epoch(identity, TIMEOUT_MS)
+
+    patch.setattr(QueryTransactions, "fence", fence)
+
+
 def ignore_claimed_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(driver_ids, "is_marked_claimed", lambda timeout_ms: False)
 
@@ -168,7 +181,7 @@ def retry_without_reclaim(patch: pytest.MonkeyPatch) -> None:
     ) -> tuple[WriterState, Entry] | None:
         if hint not in own:
             return None
-        driver, _ = query.fence(description, (description.timeout_ms,))
+        driver = query.fence(description)
         return WriterState(driver), own[0]
 
     patch.setattr(QueryTransactions, "_try_reclaim", with_claim_identity)
@@ -181,7 +194,7 @@ def skip_listing_driver_ids(patch: pytest.MonkeyPatch) -> None:
 def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
     """Let the driver name the next driver id without a claim before it."""
 
-    def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+    def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch) -> None:
         found = query.read_entry()
         following = found.with_driver_number(query.driver_number + 1)
         records = [(query.prefix.encode(), encode_entry(following))]
@@ -194,7 +207,7 @@ def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
 def hand_over_by_claim(patch: pytest.MonkeyPatch) -> None:
     """Write the record that names the next driver id with the key of claims."""
 
-    def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+    def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch) -> None:
         found = query.read_entry()
         following = found.with_driver_number(query.driver_number + 1)
         query._begin_transaction(WriterState(driver), build_claim_records(found, following)).wait_and_commit()

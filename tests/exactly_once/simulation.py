@@ -408,7 +408,7 @@ class Simulation:
             sender = self.delays.current_sender or (current.name if current else "")
             requested_by = self._driver_name_by_actor.get(sender, sender)
             identity = transaction.transactional_id, transaction.producer_id, transaction.epoch
-            self.transaction_ends.append(TransactionEnd(requested_by, identity, commit))
+            self.transaction_ends.append(TransactionEnd(requested_by, identity, commit, transaction.timeout_ms))
             write_end(transaction, epoch, commit=commit)
 
         coordinator._write_or_defer_markers = recording  # type: ignore[method-assign]

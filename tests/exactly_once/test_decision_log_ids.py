@@ -110,7 +110,7 @@ def test_claim_of_unknown_writer_is_not_a_newer_driver(broker: EmbeddedBroker, r
     with open_query_transactions(broker) as transactions:
         transactions.decision_log.create_if_missing()
         # The first start died before its claim.
-        dead_driver, _ = transactions.fence(transactions.describe_driver_id(), (60_000,))
+        dead_driver = transactions.fence(transactions.describe_driver_id())
     query = write_foreign_entry(
         broker, Entry(PREFIX, generation=1, driver_names=("x",), claim_identity=dead_driver._replace(epoch=30_000))
     )

@@ -6,13 +6,12 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
-from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY
+from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
     CommitLostError,
     ExactlyOnceError,
@@ -161,11 +160,11 @@ def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, ca
     query.run(0)
     successor, left, original = query.with_new_driver(), list(range(fenced_starts)), QueryTransactions.fence
 
-    def fence(transactions: QueryTransactions, description: TransactionDescription | None, *rest: Any) -> Any:
+    def fence(transactions: QueryTransactions, description: TransactionDescription | None) -> ProducerIdAndEpoch:
         if left:  # Another driver gets two epochs and dies.
             left.pop()
-            transactions.bump_epoch(*original(transactions, description, *rest))
-        return original(transactions, description, *rest)
+            transactions.bump_epoch(original(transactions, description), 60_000)
+        return original(transactions, description)
 
     with patch.object(QueryTransactions, "fence", fence):
         successor.begin()
@@ -175,21 +174,15 @@ def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, ca
 
 
 @contextmanager
-def entry_replaced_before_fence(replace_entry: Callable[[Entry], Entry]) -> Iterator[None]:
-    """Let the first read of the log after the first fence return another entry, as if it was written before."""
-    original_fence, original_read, is_next_read = QueryTransactions.fence, QueryTransactions.read_entry, iter([True])
-    has_fenced = False
-
-    def fence(*arguments: Any) -> Any:
-        nonlocal has_fenced
-        has_fenced = True
-        return original_fence(*arguments)
+def entry_replaced_before_next_epoch(replace_entry: Callable[[Entry], Entry]) -> Iterator[None]:
+    """Let the first read of the log under the first new epoch return another entry, as if it was written before."""
+    original_read, is_next_read = QueryTransactions.read_entry, iter([True])
 
     def read_entry(transactions: QueryTransactions) -> Entry:
         entry = original_read(transactions)
-        return replace_entry(entry) if has_fenced and next(is_next_read, False) else entry
+        return replace_entry(entry) if next(is_next_read, False) else entry
 
-    with patch.object(QueryTransactions, "fence", fence), patch.object(QueryTransactions, "read_entry", read_entry):
+    with patch.object(QueryTransactions, "read_entry", read_entry):
         yield
 
 
@@ -199,7 +192,7 @@ def test_driver_that_begins_again_gives_up_if_another_driver_has_claimed_the_pre
     query.run(0)
     end_offset = log_end_offset(query)
     with (
-        entry_replaced_before_fence(lambda entry: entry.with_claim("driver-2", checkpoint="", timeout_ms=60_000)),
+        entry_replaced_before_next_epoch(lambda entry: entry.with_claim("driver-2", checkpoint="", timeout_ms=60_000)),
         pytest.raises(ExactlyOnceError, match="driver-2"),
     ):
         query.begin()
@@ -210,7 +203,7 @@ def test_driver_that_begins_again_gives_up_if_another_driver_has_claimed_the_pre
 def test_driver_that_begins_again_claims_the_prefix_if_its_start_has_written_since(query: Query) -> None:
     """For example, Spark has stopped a query without a registered name, and its next start has the same driver name."""
     entry = query.run(0).entry
-    with entry_replaced_before_fence(lambda entry: entry.with_claim_identity(UNUSED_IDENTITY)):
+    with entry_replaced_before_next_epoch(lambda entry: entry.with_claim_identity(UNUSED_IDENTITY)):
         start = query.begin()
     assert start.entry.claim_identity not in (UNUSED_IDENTITY, entry.claim_identity)
 
@@ -398,7 +391,7 @@ def test_changed_timeout_applies_from_next_start_without_register(query: Query) 
 
 def test_rejected_default_timeouts_name_the_broker_setting(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 4_999
-    with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Increase their"):
+    with pytest.raises(PreflightError, match=r"shortest timeout that the sink can use\. Increase the brokers'"):
         query.begin()
 
 

@@ -363,7 +363,7 @@ def test_abort_fenced_after_its_claim_ends_open_transactions(query: Query) -> No
         if not fenced and transactions.read_entry().generation > start.entry.generation:
             fenced.append(True)
             with open_query_transactions(query.broker) as other:
-                other.fence(other.describe_driver_id(), (60_000,))
+                other.fence(other.describe_driver_id())
         return original(transactions, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):

@@ -10,14 +10,13 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import driver_ids
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
-    choose_timeout_ms,
     get_remembered_driver_number,
     has_been_idle_since,
     is_log_lost,
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
 from spark_kafka_sink.requests.transaction_description import COMPLETE_ABORT, COMPLETE_COMMIT, TransactionDescription
 
 CLAIMED_TIMEOUT_MS, UNCLAIMED_TIMEOUT_MS = compute_claimed_timeout_ms(60_000), 60_000
@@ -105,13 +104,6 @@ def test_driver_id_is_unused_while_it_has_the_epoch_after_the_entry(version: int
     timeout_unknown = Entry("p", EntryState.DONE, writer_identity=writer_identity)
     assert not any(has_been_idle_since(entry, description, version) for description in (used, aborted))
     assert not any(has_been_idle_since(other, unused, version) for other in (decided, timeout_unknown))
-
-
-def test_next_epoch_keeps_the_timeout_of_a_used_id_and_marks_a_new_id_as_claimed() -> None:
-    entry = Entry("p", timeout_ms=900_000)
-    assert choose_timeout_ms(entry, build_description(70, 12_345)) == 12_345
-    assert choose_timeout_ms(entry, None) == compute_claimed_timeout_ms(900_000)
-    assert is_marked_claimed(choose_timeout_ms(Entry("p"), None)), "the timeout of the tasks is unknown"
 
 
 def test_remembers_numbers_of_prefixes_after_the_first_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,16 +62,16 @@ def test_missing_permission_is_not_reported_as_rejected_timeout(
 ) -> None:
     broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
-        two_drivers[0].fence(None, (GRANTED_MS, 5_000))
+        two_drivers[0].fence(None)
 
 
 def test_one_of_two_first_drivers_gets_the_id(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, other = two_drivers
     assert one.describe_driver_id() is None
     assert other.describe_driver_id() is None
-    one.fence(None, (GRANTED_MS,))
+    one.fence(None)
     with pytest.raises(ProducerFencedError):
-        other.fence(None, (GRANTED_MS,))
+        other.fence(None)
 
 
 def test_rejects_fence_with_stale_description(
@@ -79,20 +79,20 @@ def test_rejects_fence_with_stale_description(
 ) -> None:
     """A driver that was suspended during its start does not fence a newer driver."""
     one, other = two_drivers
-    one.fence(None, (GRANTED_MS,))
+    one.fence(None)
     description = other.describe_driver_id()
-    driver = one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
+    driver = one.claim(one.fence(one.describe_driver_id()), Entry(PREFIX), claim_entry("one"))
     with pytest.raises(ProducerFencedError):
-        other.fence(description, (GRANTED_MS,))
+        other.fence(description)
     assert is_current(one, driver)
 
 
 def test_one_of_two_drivers_with_one_epoch_claims(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
     """Kafka takes the second request for the next epoch for a retry of the first."""
     one, other = two_drivers
-    one.fence(None, (GRANTED_MS,))
+    one.fence(None)
     description = one.describe_driver_id()
-    first, second = one.fence(description, (GRANTED_MS,))[0], other.fence(description, (GRANTED_MS,))[0]
+    first, second = one.fence(description), other.fence(description)
     assert first == second, "both hold it"
     driver = one.claim(first, Entry(PREFIX), claim_entry("one"))
     with pytest.raises(ProducerFencedError):
@@ -106,8 +106,8 @@ def test_driver_is_fenced_if_its_transaction_ends_under_the_same_epoch(
 ) -> None:
     """In version 1 leaders then respond that the transaction is no longer open, instead of a fencing error."""
     one, other = two_drivers
-    one.fence(None, (GRANTED_MS,))
-    driver = one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]
+    one.fence(None)
+    driver = one.fence(one.describe_driver_id())
     original = log_writer.LogTransaction
 
     def open_write(*arguments: Any) -> Any:
@@ -125,9 +125,9 @@ def test_rejects_second_of_claim_and_decision_under_one_epoch(
     two_drivers: tuple[QueryTransactions, QueryTransactions], *, claims_first: bool
 ) -> None:
     one, other = two_drivers
-    one.fence(None, (GRANTED_MS,))
+    one.fence(None)
     description = one.describe_driver_id()
-    first, second = one.fence(description, (GRANTED_MS,))[0], other.fence(description, (GRANTED_MS,))[0]
+    first, second = one.fence(description), other.fence(description)
     decision = claim_entry("before").with_decision(Batch("q", 1), BatchSummary.from_row_counts({"t": 1}, 1), ())
 
     def claim() -> None:
@@ -149,7 +149,7 @@ def test_gives_up_after_max_tries_fenced_writes(
     two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = two_drivers
-    driver = one.claim(one.fence(None, (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
+    driver = one.claim(one.fence(None), Entry(PREFIX), claim_entry("one"))
     before, tried = one.read_entry(), list[WriterState]()
 
     def refused(state: WriterState, entry: Entry) -> WriterState:
@@ -170,8 +170,8 @@ def test_gives_up_after_max_tries_fenced_writes(
 
 def test_rejects_claim_after_newer_claim(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, other = two_drivers
-    driver, _ = one.fence(None, (GRANTED_MS,))
-    newer = other.claim(other.fence(other.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("other"))
+    driver = one.fence(None)
+    newer = other.claim(other.fence(other.describe_driver_id()), Entry(PREFIX), claim_entry("other"))
     with pytest.raises(ProducerFencedError):
         one.claim(driver, Entry(PREFIX), claim_entry("one"))
     with pytest.raises(ProducerFencedError):
@@ -179,13 +179,14 @@ def test_rejects_claim_after_newer_claim(two_drivers: tuple[QueryTransactions, Q
     assert is_current(other, newer)
 
 
-def test_rejected_timeout_changes_nothing(
+def test_longest_timeout_is_found_without_change_of_the_driver_id(
     two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = two_drivers
-    driver, granted_ms = one.fence(None, (10**9, 900_001, 900_000, 5_000))
-    assert granted_ms == 900_000
-    assert driver.epoch == 0
+    one.fence(None)
+    description = one.describe_driver_id()
+    assert one.find_longest_timeout_ms((10**9, 900_001, 900_000, 5_000)) == 900_000
+    assert one.describe_driver_id() == description
 
 
 def test_accepts_granted_timeout_below_a_minute(broker: EmbeddedBroker) -> None:
@@ -200,11 +201,11 @@ def test_fenced_driver_id_is_not_marked_as_claimed(
     two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = two_drivers
-    driver, granted_ms = one.fence(None, (GRANTED_MS,))
+    driver = one.fence(None)
     description = one.describe_driver_id()
     assert description is not None
     assert not has_claimed(description)
-    one.claim(driver, Entry(PREFIX), Entry(PREFIX).with_claim("one", "", granted_ms))
+    one.claim(driver, Entry(PREFIX), Entry(PREFIX).with_claim("one", "", GRANTED_MS))
     description = one.describe_driver_id()
     assert description is not None
     assert has_claimed(description)
@@ -215,7 +216,7 @@ def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBr
     newer = Query(broker, name="driver-2")
     with QueryTransactions(newer.client, PREFIX, LOG) as transactions:
         transactions.decision_log.create_if_missing()
-        driver, _ = transactions.fence(None, (GRANTED_MS,))
+        driver = transactions.fence(None)
         newer_start = newer.begin()
         prepared = newer.write_tasks(newer_start, 0)
         with pytest.raises(ProducerFencedError):
@@ -260,7 +261,7 @@ def test_change_of_the_driver_id_since_its_description_is_fencing(
     one, other = two_drivers
     description = one.describe_driver_id()
     one.check_unchanged(description)
-    other.fence(None, (GRANTED_MS,))
+    other.fence(None)
     with pytest.raises(ProducerFencedError):
         one.check_unchanged(description)
     one.check_unchanged(one.describe_driver_id())
@@ -299,8 +300,8 @@ def test_fencing_restores_the_mark_of_a_claimed_driver_id(
     two_drivers: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, other = two_drivers
-    one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
-    identity, _ = other.fence(other.describe_driver_id(), (GRANTED_MS,))
+    one.claim(one.fence(one.describe_driver_id()), Entry(PREFIX), claim_entry("one"))
+    identity = other.fence(other.describe_driver_id())
     description = other.describe_driver_id()
     assert description is not None
     assert has_claimed(description)
@@ -311,11 +312,11 @@ def test_driver_id_without_epochs_hands_over(
     broker: EmbeddedBroker, two_drivers: tuple[QueryTransactions, QueryTransactions]
 ) -> None:
     one, other = two_drivers
-    one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_entry("one"))
+    one.claim(one.fence(one.describe_driver_id()), Entry(PREFIX), claim_entry("one"))
     use_up_epochs(broker, "p-driver", 32_767 - HAND_OVER_EPOCH)
     description = other.describe_driver_id()
     with pytest.raises(ProducerFencedError, match="p-driver has no epochs left; p-driver-2 is the next one"):
-        other.fence(description, (GRANTED_MS,))
+        other.fence(description)
     with pytest.raises(ProducerFencedError, match="p-driver has no epochs left; p-driver-2 is the next one"):
         one.read_entry()
     with open_query_transactions(broker) as later:
@@ -324,7 +325,7 @@ def test_driver_id_without_epochs_hands_over(
 
 def test_claim_that_has_missed_a_record_is_fenced(two_drivers: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, _ = two_drivers
-    state = one.write(WriterState(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]), Entry(PREFIX, generation=1))
+    state = one.write(WriterState(one.fence(one.describe_driver_id())), Entry(PREFIX, generation=1))
     identity = one.bump_epoch(state.id_and_epoch, GRANTED_MS)
     with pytest.raises(ProducerFencedError):
         one.claim(identity, Entry(PREFIX), claim_entry("one"))
@@ -335,7 +336,7 @@ def test_record_that_the_leader_rejects_is_not_committed(
     broker: EmbeddedBroker, two_drivers: tuple[QueryTransactions, QueryTransactions]
 ) -> None:
     one, _ = two_drivers
-    identity, _ = one.fence(one.describe_driver_id(), (GRANTED_MS,))
+    identity = one.fence(one.describe_driver_id())
     broker.control.when(api=ApiKey.PRODUCE, topic=LOG).fail(error_codes.MESSAGE_TOO_LARGE)
     with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
         one.write(WriterState(identity), Entry(PREFIX, generation=1))

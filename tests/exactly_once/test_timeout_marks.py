@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.exactly_once.timeout_marks import (
     compute_claimed_timeout_ms,
     compute_fenced_timeout_ms,
+    compute_fencing_timeout_ms,
     is_marked_claimed,
     is_marked_fenced,
     remove_timeout_mark,
@@ -38,6 +39,16 @@ def test_marks_are_distinct(granted_ms: int) -> None:
 def test_marked_timeout_is_granted_and_long_enough_for_replication(mark: Callable[[int], int], granted_ms: int) -> None:
     """A coordinator waits for replication as long as the id's timeout. A timeout of 1 ms blocked an id for minutes."""
     assert 998 <= mark(granted_ms) <= granted_ms
+
+
+def test_fencing_driver_keeps_the_mark_of_a_claim() -> None:
+    assert is_marked_claimed(compute_fencing_timeout_ms(is_claimed=True))
+    assert not is_marked_claimed(compute_fencing_timeout_ms(is_claimed=False))
+    assert not is_marked_fenced(compute_fencing_timeout_ms(is_claimed=False))
+
+
+def test_id_has_mark_of_a_claim_if_the_timeout_of_its_tasks_is_unknown() -> None:
+    assert compute_claimed_timeout_ms(0) == compute_fencing_timeout_ms(is_claimed=True)
 
 
 @pytest.mark.parametrize("granted_ms", [1, 500])

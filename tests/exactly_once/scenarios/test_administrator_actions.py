@@ -145,17 +145,3 @@ def test_log_lost_after_id_expiration_is_undetected_and_batch_duplicated(
     lose_log(query.broker)
     query.with_new_driver().run(0)
     assert read_values(query.broker) == rows(0, 0)
-
-
-def test_log_lost_after_death_between_fence_and_mark_is_undetected_and_batch_duplicated(
-    query: Query,
-) -> None:
-    """The first request grants the epoch and removes the mark of a claim from the id. The second one sets the mark
-    again.
-    """
-    query.run(0)
-    with patch.object(QueryTransactions, "bump_epoch", side_effect=Crash), pytest.raises(Crash):
-        query.with_new_driver().begin()
-    delete_log(query.broker)
-    query.with_new_driver().run(0)
-    assert read_values(query.broker) == rows(0, 0)

@@ -13,12 +13,12 @@ from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, compute_fencing_timeout_ms
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import Query, list_open_ids, read_values, rows
+from tests.exactly_once.embedded_query import Query, list_open_ids, open_query_transactions, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 
 
@@ -136,6 +136,24 @@ def test_driver_suspended_between_check_and_decision_decides_nothing(
     assert read_values(query.broker) == rows(0, 1)
 
 
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_driver_that_dies_after_it_was_granted_the_epoch_of_another_leaves_a_short_timeout(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka takes the request of a starting driver for a retry, so it replaces the timeout of the current driver."""
+    query.run(0)
+    with open_query_transactions(query.broker) as starting:
+        description = starting.describe_driver_id()
+        start = query.begin()
+        prepared = query.write_tasks(start, 1)
+        assert starting.fence(description) == start.driver_identity
+    time_out_before_commit(query, start, monkeypatch, tasks_too=True)
+    with pytest.raises(ExactlyOnceError, match="are no longer open"):
+        query.commit(start, 1, prepared)
+    query.with_new_driver().run(1)
+    assert read_values(query.broker) == rows(0, 1)
+
+
 def test_retries_decision_that_timed_out_before_the_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other driver has claimed the prefix, and time is left for the tasks' transactions."""
     query.run(0)
@@ -180,3 +198,6 @@ def test_retries_commit_of_decision_only_within_the_decision_timeout(
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
 def test_driver_transaction_times_out_within_the_commit_margin(granted_ms: int) -> None:
     assert compute_claimed_timeout_ms(granted_ms) <= max(999, compute_commit_margin_ms(granted_ms) / 3)
+    if granted_ms >= 60_000:
+        for is_claimed in (True, False):
+            assert compute_fencing_timeout_ms(is_claimed=is_claimed) <= compute_commit_margin_ms(granted_ms) / 3

@@ -93,9 +93,9 @@ def test_continues_under_next_driver_id_when_epochs_are_exhausted(
 def test_driver_id_without_records_does_not_hand_over(broker: EmbeddedBroker) -> None:
     with open_query_transactions(broker) as transactions:
         transactions.decision_log.create_if_missing()
-        transactions.fence(transactions.describe_driver_id(), (60_000,))
+        transactions.fence(transactions.describe_driver_id())
         use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER)
-        transactions.fence(transactions.describe_driver_id(), (60_000,))
+        transactions.fence(transactions.describe_driver_id())
     assert log_end_offset(Query(broker)) == 0
 
 
@@ -205,7 +205,7 @@ def test_driver_fenced_without_successor_records_commit_if_epochs_run_out_at_any
         original(driver, *arguments, **named)
         # Another start gets its epoch, and dies.
         with open_query_transactions(broker) as other, suppress(ProducerFencedError):
-            other.fence(other.describe_driver_id(), (60_000,))
+            other.fence(other.describe_driver_id())
 
     with patch.object(Driver, "_commit_transactions", commit_all):
         query.commit(start, 1, prepared)
@@ -312,7 +312,7 @@ def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: Em
             fenced.append(True)
             with open_query_transactions(broker) as other:  # another start gets its epochs, and dies
                 for _ in range(2):
-                    other._request_epoch(choose_expected_identity(other.describe_driver_id()), (60_000,))
+                    other._request_epoch(choose_expected_identity(other.describe_driver_id()), 5_000)
         return original(transactions, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
@@ -327,11 +327,11 @@ def test_next_driver_id_requests_currently_granted_timeout(
     query = Query(broker)
     query.run(0)
     use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
-    broker.cluster.coordinator.max_timeout_ms = 10_000
+    broker.cluster.coordinator.max_timeout_ms = 60_000
     successor = query.with_new_driver()
     successor.run(1)
     assert read_values(broker) == rows(0, 1)
-    assert successor.begin().entry.timeout_ms == 10_000
+    assert successor.begin().entry.timeout_ms == 60_000
 
 
 @contextmanager
@@ -341,9 +341,9 @@ def limit_epochs(end: int, more: int) -> Iterator[set[str]]:
     """
     original, handed_over_runs = QueryTransactions._hand_over, set[str]()
 
-    def hand_over(transactions: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+    def hand_over(transactions: QueryTransactions, driver: ProducerIdAndEpoch) -> None:
         handed_over_runs.add(transactions.prefix)
-        original(transactions, driver, granted_ms)
+        original(transactions, driver)
 
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):

@@ -31,6 +31,7 @@ from tests.exactly_once.explorer import Run, draw_run, explore_all, explore_seed
 from tests.exactly_once.invariants import (
     current_driver_does_not_give_up,
     decided_batches_are_read_exactly_once,
+    driver_transactions_have_short_timeouts,
     fenced_attempts_report_newer_driver,
     next_start_succeeds,
     no_transaction_stays_open,
@@ -47,6 +48,7 @@ DETECTING_SEEDS: dict[tuple[RemovedRule, Callable[[Simulation], None]], tuple[in
     (rules.skip_finishing_decided_batch, decided_batches_are_read_exactly_once): (70,),
     (rules.decide_under_new_epoch, older_drivers_change_nothing_after_a_newer_start): (104, 159),
     (rules.skip_read_after_fence, older_drivers_change_nothing_after_a_newer_start): (44,),
+    (rules.restore_short_timeout_late, driver_transactions_have_short_timeouts): (0,),
     (rules.skip_aborting_open_transactions, no_transaction_stays_open): (0, 1),
     (rules.skip_late_attempt_check, no_transaction_stays_open): (21,),
     (rules.skip_fenced_attempt_check, fenced_attempts_report_newer_driver): (151,),

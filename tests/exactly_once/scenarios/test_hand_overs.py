@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -230,7 +230,11 @@ def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, loo
     use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
     with death_after_claim_under("p-driver-2"):
         query.with_new_driver().begin()
-    with stale_end_offsets(stale_end, lookups), death_before("bump_epoch"):
+    with (
+        stale_end_offsets(stale_end, lookups),
+        suppress(ExactlyOnceError),  # if a later read is not stale, the driver gives up before its claim
+        death_before("bump_epoch"),
+    ):
         query.with_new_driver(name="driver-3").begin()
     with compacted_log(broker):
         assert current_driver_number(broker) == 2
@@ -347,6 +351,6 @@ def test_rejects_fence_of_previous_id_after_hand_over_and_names_next_id(
     with open_query_transactions(broker) as late:
         late.driver_number, end = 1, log_end_offset(query)
         with pytest.raises(ProducerFencedError, match="p-driver has no epochs left; p-driver-2 is the next one"):
-            late.fence(late.describe_driver_id(), (60_000,))
+            late.fence(late.describe_driver_id())
     assert log_end_offset(query) == end, "nothing is written under the former id"
     query.with_new_driver().begin().check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)
