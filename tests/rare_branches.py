@@ -44,7 +44,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a driver hands over to the next driver id because epochs run out",
         f"{_QUERY}.fence",
-        "self._hand_over(identity, granted_ms)",
+        "self._hand_over(identity)",
     ),
     Branch("a driver id without an entry does not hand over", f"{_QUERY}._hand_over", "return"),
     Branch(

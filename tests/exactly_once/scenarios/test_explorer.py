@@ -48,7 +48,7 @@ DETECTING_SEEDS: dict[tuple[RemovedRule, Callable[[Simulation], None]], tuple[in
     (rules.skip_finishing_decided_batch, decided_batches_are_read_exactly_once): (70,),
     (rules.decide_under_new_epoch, older_drivers_change_nothing_after_a_newer_start): (104, 159),
     (rules.skip_read_after_fence, older_drivers_change_nothing_after_a_newer_start): (44,),
-    (rules.restore_short_timeout_late, driver_transactions_have_short_timeouts): (0,),
+    (rules.restore_short_timeout_late, driver_transactions_have_short_timeouts): (588, 1075),
     (rules.skip_aborting_open_transactions, no_transaction_stays_open): (0, 1),
     (rules.skip_late_attempt_check, no_transaction_stays_open): (21,),
     (rules.skip_fenced_attempt_check, fenced_attempts_report_newer_driver): (151,),
@@ -190,7 +190,7 @@ def test_seed_reproduces_the_same_run() -> None:
 
 
 def test_changes_reproduce_the_same_run() -> None:
-    changes = (Change(6, "driver-2"), Change(30, KILL))
+    changes = (Change(6, "driver-2"), Change(31, KILL))
     assert Run(1, changes).play().lines == Run(1, changes).play().lines
 
 
