@@ -256,9 +256,8 @@ class Driver:
         """
         with commit_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, do not decide. The decision would leave the
-            # driver id in the same state as at the start, so late attempts would consider the batch undecided. A new
-            # epoch does not help: brokers grant the same next epoch to every process that sends the start's epoch, so a
-            # suspended abort may hold it as well, and would then end what is decided here.
+            # driver id in the same state as at the start, so late attempts would consider the batch undecided. The next
+            # start writes the batch again, which is simpler than a decision under a new epoch, and rarely necessary.
             if start.state != EMPTY and self._transactions.uses_version_1():
                 raise commit_errors.build_downgrade_error(entry)
             try:

@@ -10,10 +10,11 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.errors import CommitLostError, MetadataTimeoutError
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once import query_transactions, transaction_aborts
 from spark_kafka_sink.exactly_once.clients import NO_PROGRESS_TIMEOUT_MS, create_client
-from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Entry, build_batch_driver_name
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -74,6 +75,20 @@ def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
     assert len(list_open_ids(query.broker)) == 1
     query.run(1)
     assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0, 1), [])
+
+
+def test_suspended_stop_without_register_aborts_batch_of_next_start(query: Query) -> None:
+    """The suspended process does not know which start of the application it belongs to."""
+    query.with_new_driver(name=build_batch_driver_name("spark", "1")).begin()
+    restarted = query.with_new_driver(name=build_batch_driver_name("spark", "2"))
+    start = restarted.begin()
+    prepared = restarted.write_tasks(start, 0)
+    with Driver(query.delivery) as stopped:
+        assert stopped.abort_unreported("spark")
+    with pytest.raises(ExactlyOnceError, match="was not committed"):
+        restarted.commit(start, 0, prepared)
+    restarted.run(0)
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
