@@ -155,15 +155,19 @@ class Driver:
             and description.id_and_epoch.epoch < HAND_OVER_EPOCH
         ):
             return self._begin_next_batch(driver_name, predecessor_name, description, possibly_stale_entry)
+        # Find the tasks' timeout even if the last driver belongs to the same start of the query: without `register`,
+        # all starts in an application count as one, so the user or the brokers may have changed it. Do so before this
+        # driver fences another one, because it stops if the brokers reject the user's timeout. An id that they do not
+        # know belongs to no other driver, and must first get an epoch.
+        task_timeout_ms = None if description is None else self._find_task_timeout_ms()
         # If another driver has begun a transaction since, `fence` would abort it: brokers do that before they compare
         # epochs.
         self._transactions.check_unchanged(description)
         identity = self._transactions.fence(description)
         entry = self._transactions.read_entry()  # not stale, because older drivers can no longer write
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
-        # Find out the tasks' timeout again, even if the last driver belongs to the same start of the query. Without
-        # `register`, all starts in a Spark application count as one, so the user or the brokers may have changed it.
-        task_timeout_ms = self._find_task_timeout_ms()
+        if task_timeout_ms is None:
+            task_timeout_ms = self._find_task_timeout_ms()
         return self._take_over(entry, driver_name, identity, task_timeout_ms)
 
     def _begin_next_batch(
@@ -442,9 +446,7 @@ class Driver:
         entry = self._transactions.read_entry()  # another driver may have written before the epoch was granted
         if not is_own_entry(entry):
             return False
-        claim = entry.with_claim(
-            entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
-        )
+        claim = entry.with_claim(entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity)
         own_claims.append(claim)  # before it is written, because this try may be fenced after the write
         new_identity = self._transactions.take_over(identity, entry, claim).identity
         if self._delivery.is_single_use:

@@ -96,6 +96,8 @@ class DriverIds:
 
     def record_producer_id(self, number: int, identity: ProducerIdAndEpoch) -> None:
         """Store the producer id that InitProducerId returned for the driver id with this number."""
+        if self._producer_ids.get(number) != identity.producer_id:  # the brokers have just created the id
+            self._claimed_numbers.discard(number)
         self._producer_ids[number] = identity.producer_id
 
     def load_missing(self, numbers: Iterable[int]) -> None:
@@ -141,8 +143,12 @@ class DriverIds:
 
 
 def has_claimed(description: TransactionDescription) -> bool:
-    """Return whether a driver has claimed the prefix under this driver id. The mark in the id's timeout shows this."""
-    return is_marked_claimed(description.timeout_ms)
+    """Return whether a driver has claimed the prefix under this driver id. The mark in the id's timeout shows this.
+
+    If brokers forget the id just before a driver requests its next epoch, the request creates the id again, with the
+    mark and the first epoch. A claim leaves a greater epoch, because the driver requests another one after it.
+    """
+    return is_marked_claimed(description.timeout_ms) and description.id_and_epoch.epoch > 0
 
 
 def is_log_lost(entry: Entry, description: TransactionDescription | None) -> bool:

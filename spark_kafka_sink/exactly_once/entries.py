@@ -125,7 +125,7 @@ class Entry:
     checkpoint: str = ""
     """The normalized location of the stream's checkpoint; empty if it is unknown or the prefix belongs to jobs."""
     timeout_ms: int = 0
-    """The tasks' transaction timeout; 0 if it is unknown."""
+    """The tasks' transaction timeout; 0 if it is unknown, or if the newest driver writes no batch."""
     keyed_jobs: tuple[KeyedJob, ...] = ()
     """The most recently committed jobs that have an idempotency key, newest last."""
     claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
@@ -161,7 +161,7 @@ class Entry:
 
         `driver_name`: each start of a query and each job has its own name.
         `checkpoint`: the location of the stream's checkpoint; empty to keep the location in this entry.
-        `timeout_ms`: the tasks' transaction timeout.
+        `timeout_ms`: the tasks' transaction timeout; 0 if the driver writes no batch.
         `claim_identity`: the producer id and epoch under which the driver claims the prefix.
         `writer_kind`: whether the driver belongs to a stream or a job; None to keep the kind in this entry.
         """

@@ -43,7 +43,7 @@ def find_longest_timeout_ms(client: BlockingClient, driver_id: str, candidate_ti
 
     The epoch and timeout of the driver id are not changed.
 
-    `driver_id`: the driver id, which must have an epoch.
+    `driver_id`: the driver id, which the brokers must know.
     `candidate_timeouts_ms`: the timeouts, longest first.
     """
     # Brokers check the timeout of InitProducerId before they check the expected producer id. The one in these requests
@@ -51,7 +51,8 @@ def find_longest_timeout_ms(client: BlockingClient, driver_id: str, candidate_ti
     for timeout_ms in candidate_timeouts_ms:
         request = InitProducerId(driver_id, timeout_ms, UNUSED_IDENTITY)
         response = client.send(request)
-        if response.error_code in OWNERSHIP_LOST_ERRORS:
+        # The code is NONE only if the brokers have forgotten the id. They then reject the caller's next request.
+        if response.error_code == error_codes.NONE or response.error_code in OWNERSHIP_LOST_ERRORS:
             return timeout_ms
         if response.error_code != error_codes.INVALID_TRANSACTION_TIMEOUT:
             break

@@ -318,9 +318,7 @@ def _claim_and_abort_open_transactions(
 def _build_claim(entry: Entry, identity: ProducerIdAndEpoch) -> Entry:
     """Return a copy of the entry that names this process as the query's current driver."""
     claimant_name = f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
-    return entry.with_claim(
-        claimant_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
-    )
+    return entry.with_claim(claimant_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity)
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:

@@ -60,7 +60,7 @@ _USER_TIMEOUT_REMEDY = (
     "Decrease kafka.transaction.timeout.ms, or omit it to use the longest timeout that the brokers grant."
 )
 _BROKER_TIMEOUT_REMEDY = (
-    "This is the shortest timeout that the sink can use. Increase the brokers' transaction.max.timeout.ms. If it was "
+    "The sink needs this timeout for its own transactions. Increase the brokers' transaction.max.timeout.ms. If it was "
     "decreased while this query was running, start the query again: it then requests a new timeout."
 )
 _DECREASED_TIMEOUT_REMEDY = (

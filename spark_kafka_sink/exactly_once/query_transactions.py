@@ -251,7 +251,7 @@ class QueryTransactions:
         # Claim the prefix first. If this driver has missed the newest decision, its claim is not valid, and it fails
         # here instead of replacing the decision.
         claim = previous_entry.with_claim_identity(identity)
-        new_identity = self.claim(identity, previous_entry, claim)
+        new_identity = self.claim(identity, previous_entry, claim, task_timeout_ms=0)
         successor = previous_entry.with_driver_number(self.driver_number + 1)
         self._begin_transaction(WriterState(new_identity), build_entry_records(successor)).wait_and_commit()
         raise precommit_errors.build_hand_over_error(
@@ -261,8 +261,8 @@ class QueryTransactions:
     def bump_epoch(self, identity: ProducerIdAndEpoch, task_timeout_ms: int) -> ProducerIdAndEpoch:
         """Request the epoch after the caller's. Raise ProducerFencedError if another process was granted a newer epoch.
 
-        `task_timeout_ms`: the transaction timeout of the driver's tasks. The driver id gets a timeout that is derived
-        from it and contains the mark for a claimed prefix (timeout_marks.py).
+        `task_timeout_ms`: the transaction timeout of the driver's tasks, or 0. The driver id gets a timeout that is
+        derived from it and contains the mark for a claimed prefix (timeout_marks.py).
         """
         return self._request_epoch(identity, compute_claimed_timeout_ms(task_timeout_ms))
 
@@ -295,7 +295,9 @@ class QueryTransactions:
         remember_driver_number(self._log_key, entry.driver_number)
         return entry
 
-    def claim(self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry) -> ProducerIdAndEpoch:
+    def claim(
+        self, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry, *, task_timeout_ms: int | None = None
+    ) -> ProducerIdAndEpoch:
         """Write a claim: an entry that names the caller as the prefix's current driver.
 
         Return the producer id and epoch for the next step, under which no other process can decide a batch. Raise
@@ -303,13 +305,15 @@ class QueryTransactions:
         the caller had missed a newer entry than `previous_entry`.
 
         `identity`: the producer id and epoch from `fence`.
-        `claim`: the entry. The driver id's new timeout is derived from the tasks' timeout in it.
+        `task_timeout_ms`: the tasks' transaction timeout, from which the driver id's timeout is derived; 0 if the
+        driver id is not used for any batch. Defaults to the timeout in `claim`.
         """
         claim_records = build_claim_records(previous_entry, claim)
         writer_state = self._begin_transaction(WriterState(identity), claim_records).wait_and_commit()
+        timeout_ms = claim.timeout_ms if task_timeout_ms is None else task_timeout_ms
         # Brokers grant the next epoch only when the claim's transaction is complete. Its marker is then in the log, so
         # the read below finds the claim.
-        new_identity = self.bump_epoch(writer_state.id_and_epoch, claim.timeout_ms)
+        new_identity = self.bump_epoch(writer_state.id_and_epoch, timeout_ms)
         if self.read_entry() != claim:
             raise precommit_errors.build_other_driver_error(self.driver_id)
         return new_identity

@@ -31,7 +31,7 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
@@ -391,8 +391,20 @@ def test_changed_timeout_applies_from_next_start_without_register(query: Query) 
 
 def test_rejected_default_timeouts_name_the_broker_setting(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 4_999
-    with pytest.raises(PreflightError, match=r"shortest timeout that the sink can use\. Increase the brokers'"):
+    with pytest.raises(PreflightError, match=r"needs this timeout for its own transactions\. Increase the brokers'"):
         query.begin()
+
+
+def test_start_whose_timeout_brokers_reject_does_not_fence_the_running_driver(query: Query) -> None:
+    query.run(0)
+    start = query.begin()
+    with pytest.raises(PreflightError, match="INVALID_TRANSACTION_TIMEOUT"):
+        query.with_new_driver(timeout_ms=900_001).begin()
+    with connect_client(query.broker) as client:
+        description = describe_transactions(client, [start.driver_id])[start.driver_id]
+    assert start.is_waiting_for_tasks(description)
+    query.commit(start, 1, query.write_tasks(start, 1))
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_transactions_of_unnamed_job_last_at_most_an_hour(query: Query) -> None:

@@ -71,7 +71,7 @@ USER_TIMEOUT = "Decrease kafka.transaction.timeout.ms"
     ("is_user_timeout", "driver_remedy", "task_remedy"),
     [
         (True, USER_TIMEOUT, USER_TIMEOUT),
-        (False, "This is the shortest timeout that the sink can use.", "kafka.transaction.timeout.ms is not set"),
+        (False, "The sink needs this timeout for its own transactions.", "kafka.transaction.timeout.ms is not set"),
     ],
 )
 def test_rejected_timeout_has_the_remedy_for_its_origin(

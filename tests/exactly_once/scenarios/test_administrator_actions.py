@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import clients, operations
 from spark_kafka_sink.exactly_once.entries import build_batch_driver_name
@@ -25,6 +26,7 @@ from tests.exactly_once.embedded_query import (
     connect_client,
     death_before,
     list_open_ids,
+    open_query_transactions,
     read_values,
     rows,
 )
@@ -145,3 +147,57 @@ def test_log_lost_after_id_expiration_is_undetected_and_batch_duplicated(
     lose_log(query.broker)
     query.with_new_driver().run(0)
     assert read_values(query.broker) == rows(0, 0)
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_log_lost_after_concurrent_first_starts_is_undetected_and_batch_duplicated(query: Query) -> None:
+    """The second start is suspended. It is granted the epoch that the first one got after its claim, and so removes the
+    mark.
+    """
+    bump_epoch = QueryTransactions.bump_epoch
+    with open_query_transactions(query.broker) as suspended:
+
+        def bump_and_resume(transactions: QueryTransactions, *arguments: Any) -> ProducerIdAndEpoch:
+            description = suspended.describe_driver_id()
+            identity = bump_epoch(transactions, *arguments)
+            assert suspended.fence(description) == identity
+            return identity
+
+        with patch.object(QueryTransactions, "bump_epoch", bump_and_resume):
+            start = query.begin()
+    query.commit(start, 0, query.write_tasks(start, 0))
+    delete_log(query.broker)
+    query.with_new_driver().run(0)
+    assert read_values(query.broker) == rows(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("broker", "request_name", "starting_driver"),
+    [(1, "fence", "driver-2"), (2, "fence", "driver-2"), (1, "bump_epoch", "driver-1"), (2, "bump_epoch", "driver-2")],
+    indirect=["broker"],
+)
+def test_start_continues_if_brokers_forget_the_driver_id_meanwhile(
+    query: Query, request_name: str, starting_driver: str
+) -> None:
+    """The request for an epoch then creates the id with the mark of a claim."""
+    query.run(0)
+    original = getattr(QueryTransactions, request_name)
+
+    def forget_id(transactions: QueryTransactions, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        query.broker.cluster.coordinator.transactions.pop("p-driver")
+        return original(transactions, *arguments)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(QueryTransactions, request_name, forget_id)
+        query.with_new_driver(name=starting_driver).run(1)
+    query.with_new_driver(name="driver-3").run(2)
+    assert read_values(query.broker) == rows(0, 1, 2)
+
+
+def test_operator_proceeds_if_longest_timeout_was_decreased(query: Query) -> None:
+    start = query.begin()
+    query.write_tasks(start, 0)
+    query.broker.cluster.coordinator.max_timeout_ms = 10_000
+    assert len(operations.abort(query.options, PREFIX, LOG)) == 2
+    assert list_open_ids(query.broker) == []

@@ -327,11 +327,11 @@ def test_next_driver_id_requests_currently_granted_timeout(
     query = Query(broker)
     query.run(0)
     use_up_epochs(broker, "p-driver", EPOCHS_AFTER_HAND_OVER + 1)
-    broker.cluster.coordinator.max_timeout_ms = 60_000
+    broker.cluster.coordinator.max_timeout_ms = 10_000
     successor = query.with_new_driver()
     successor.run(1)
     assert read_values(broker) == rows(0, 1)
-    assert successor.begin().entry.timeout_ms == 60_000
+    assert successor.begin().entry.timeout_ms == 10_000
 
 
 @contextmanager

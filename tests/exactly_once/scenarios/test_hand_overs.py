@@ -246,8 +246,8 @@ def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, loo
 def death_after_claim_under(transactional_id: str) -> Iterator[None]:
     original = QueryTransactions.claim
 
-    def claim(transactions: QueryTransactions, *arguments: Any) -> ProducerIdAndEpoch:
-        renewed = original(transactions, *arguments)
+    def claim(transactions: QueryTransactions, *arguments: Any, **named: Any) -> ProducerIdAndEpoch:
+        renewed = original(transactions, *arguments, **named)
         if transactions.driver_id == transactional_id:
             raise Crash
         return renewed
