@@ -137,6 +137,14 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "It is not known whether",
     ),
     (
+        partial(
+            commit_errors.build_decision_in_doubt_error,
+            ENTRY,
+            precommit_errors.build_other_driver_error("orders-driver"),
+        ),
+        "newer driver has taken over",
+    ),
+    (
         partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer.")),
         "it is not known whether all",
     ),

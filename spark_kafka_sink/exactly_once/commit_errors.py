@@ -84,7 +84,13 @@ def build_transaction_deadline_error(
 
 
 def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decision whose outcome is unknown: it may have been committed or not."""
+    """Build the error for a decision whose outcome is unknown: it may have been committed or not.
+
+    `error`: the reason. It is a ProducerFencedError if the driver was fenced while it was committing the decision.
+    """
+    if isinstance(error, ProducerFencedError):
+        # Do not suggest `pykafka transactions abort` here: it would abort the batch of the newer driver.
+        return ExactlyOnceError(f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)}")
     return ExactlyOnceError(
         f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
         f"{_build_doubt_remedy(entry)}"
@@ -305,15 +311,20 @@ def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
 
     The driver is fenced if a newer driver of the query has started.
     """
-    with _convert_fencing(
-        f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
-        f"`pykafka transactions` has. This driver must stop. {_describe_effect_of_fencing(entry)}"
-    ):
+    with _convert_fencing(f"{entry.batch} was not committed: {_describe_fencing(entry)}"):
         yield
 
 
+def _describe_fencing(entry: Entry) -> str:
+    """Say that the driver was fenced when it was about to decide its batch, or while it did, and what to do."""
+    return (
+        f"a newer driver has taken over the query with the prefix {entry.prefix}, or `pykafka transactions` has. This "
+        f"driver must stop. {_describe_effect_of_fencing(entry)}"
+    )
+
+
 def _describe_effect_of_fencing(entry: Entry) -> str:
-    """Say what becomes of a batch whose driver was fenced when it was about to decide it."""
+    """Say what becomes of a batch whose driver was fenced when it was about to decide it, or while it did."""
     if entry.batch.query_id is not None:
         return (
             "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
@@ -397,12 +408,10 @@ def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def _convert_fencing(message: str) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block, or an error caused by one, to an ExactlyOnceError."""
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError."""
     try:
         yield
-    except KafkaSinkError as error:
-        if not isinstance(error, ProducerFencedError) and not isinstance(error.__cause__, ProducerFencedError):
-            raise
+    except ProducerFencedError as error:
         raise ExactlyOnceError(message) from error
 
 

@@ -265,11 +265,9 @@ class Driver:
                 return self._transactions.write_next_entry(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
                 )
-            except ProducerFencedError:  # the enclosing context converts it
-                raise
             except KafkaSinkError as error:
                 if not self._may_be_decided:
-                    raise
+                    raise  # the enclosing context converts a ProducerFencedError
                 raise commit_errors.build_decision_in_doubt_error(entry, error) from error
 
     def _write_decision(self, writer_state: WriterState, entry: Entry) -> WriterState:
