@@ -237,8 +237,8 @@ def _describe_how_to_finish(entry: Entry) -> str:
             + _describe_finish_deadline(entry)
         )
     return (
-        "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Fix the "
-        f"cause, and commit the open transactions with `{_build_finish_command(entry)}` "
+        "Do not run the decided job again: it has no idempotencyKey, so that would write all of its rows twice. Fix "
+        f"the cause, and commit the open transactions with `{_build_finish_command(entry)}` "
         f"{_describe_finish_deadline(entry)}"
     )
 
@@ -303,6 +303,33 @@ def _describe_how_to_give_up(entry: Entry) -> str:
         f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "
         "its next batch, and a job with this key writes nothing."
     )
+
+
+@contextmanager
+def convert_earlier_batch_errors(entry: Entry) -> Iterator[None]:
+    """Convert an ExactlyOnceError in the block to one of the same class, which also concerns the run that is starting.
+
+    The run cannot begin, because it could not commit the batch that an earlier run has decided under its prefix.
+
+    `entry`: the entry with the earlier run's decision.
+    """
+    try:
+        yield
+    except ExactlyOnceError as error:
+        batch = "the last batch" if entry.batch.query_id is not None else "an earlier job"
+        raise type(error)(
+            join_sentences(
+                f"This run has written nothing, because {batch} under its prefix must be finished first: {error}",
+                _describe_when_to_start_again(entry, error),
+            )
+        ) from error
+
+
+def _describe_when_to_start_again(entry: Entry, error: ExactlyOnceError) -> str:
+    """Say when to start a run that could not finish the entry's batch. Return "" if the error itself says so."""
+    if not entry.batch.is_idempotent:
+        return "When the decided job is done, start this run again, unless it would write the same rows once more."
+    return "When the batch is done, start this run again." if isinstance(error, CommitLostError) else ""
 
 
 @contextmanager

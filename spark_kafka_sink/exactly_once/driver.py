@@ -211,7 +211,8 @@ class Driver:
         previous_entry = entry
         if entry.state is EntryState.DECIDED:
             _log.info("Finishing %s, which is decided but not done (prefix %s)", entry.batch, entry.prefix)
-            self._commit_transactions(entry, epoch.identity)
+            with commit_errors.convert_earlier_batch_errors(entry):
+                self._commit_transactions(entry, epoch.identity)
             entry = entry.as_done()
         claim = entry.with_claim(
             driver_name,

@@ -315,7 +315,9 @@ def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int)
     with (
         patch.object(LogTransaction, "commit", commit),
         Driver(query.delivery) as driver,
-        pytest.raises(ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the job again.*finish") as error,
+        pytest.raises(
+            ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the decided job again.*finish"
+        ) as error,
     ):
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert "start again" not in str(error.value)
