@@ -149,6 +149,10 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "it is not known whether all",
     ),
     (
+        partial(commit_errors.build_superseded_commit_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
+        "newer driver has taken over",
+    ),
+    (
         partial(commit_errors.build_uncommitted_batch_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
         "could not be committed yet",
     ),

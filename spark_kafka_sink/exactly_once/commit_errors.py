@@ -197,6 +197,30 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
     )
 
 
+def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
+    """Build the error for a decided batch some of whose commits were rejected after another process had taken over.
+
+    The rejected transactions are lost unless a newer driver has committed them before.
+
+    `errors_by_id`: the errors of the rejected commits, by transactional id.
+    """
+    rejected_list = _format_rejected_transactions(entry, dict(sorted(errors_by_id.items())))
+    if entry.batch.is_idempotent:
+        remedy = "If none is running, start again: the next start finishes the batch, or names the lost transactions."
+    else:
+        remedy = (
+            "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
+            f"newer driver is running, run `{_build_finish_command(entry)}`, which finishes the job, or names the lost "
+            "transactions."
+        )
+    return ExactlyOnceError(
+        f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}, or "
+        f"`pykafka transactions` has, and {len(errors_by_id)} of the batch's {len(entry.transactions)} transactions "
+        f"could not be committed:\n{rejected_list}\nThis driver must stop. A newer driver may have committed these "
+        f"transactions before. {remedy}"
+    )
+
+
 def _split_errors_by_loss(
     errors_by_id: Mapping[str, BrokerError],
 ) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
@@ -251,7 +275,7 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     """
     lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
     lost_count_text = f"{len(lost_transaction_errors)} of its {len(entry.transactions)} transactions"
-    lost_list = _format_lost_transactions(entry, lost_transaction_errors)
+    lost_list = _format_rejected_transactions(entry, lost_transaction_errors)
     other_outcome = _describe_other_transactions(open_transaction_errors)
     if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_transaction_errors.values()):
         explanation = (
@@ -273,11 +297,11 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     return CommitLostError(join_sentences(explanation, _describe_how_to_give_up(entry), describe_unknown_writer(entry)))
 
 
-def _format_lost_transactions(entry: Entry, lost_transaction_errors: Mapping[str, BrokerError]) -> str:
-    """List the lost transactions, with details by which a user can find their rows and search the brokers' logs."""
+def _format_rejected_transactions(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> str:
+    """List transactions whose commits were rejected, with details to find their rows and search the brokers' logs."""
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
     lines = []
-    for transactional_id, error in lost_transaction_errors.items():
+    for transactional_id, error in errors_by_id.items():
         transaction = transactions_by_id[transactional_id]
         task_id = parse_task_id(transactional_id)
         details = [] if task_id is None else [f"rows of Spark's partition {task_id.task_attempt.partition}"]
@@ -367,20 +391,6 @@ def _describe_effect_of_fencing(entry: Entry) -> str:
         "not, none are. Find out before you run the job again: it has no idempotencyKey, so it could write all of its "
         "rows twice."
     )
-
-
-@contextmanager
-def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block to an ExactlyOnceError.
-
-    It says that the batch is decided, and that a newer driver finishes it.
-    """
-    rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
-    with _convert_fencing(
-        f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "
-        f"The newer driver finishes the batch. This driver must stop.{rerun}"
-    ):
-        yield
 
 
 def handle_errors_after_commit(entry: Entry, *, is_single_use: bool) -> AbstractContextManager[None]:

@@ -212,7 +212,9 @@ class Driver:
         if entry.state is EntryState.DECIDED:
             _log.info("Finishing %s, which is decided but not done (prefix %s)", entry.batch, entry.prefix)
             with commit_errors.convert_earlier_batch_errors(entry):
-                self._commit_transactions(entry, epoch.identity)
+                errors_by_id = self._commit_transactions(entry, epoch.identity)
+            if errors_by_id:  # another process has taken over, so this driver must read the log again
+                raise precommit_errors.build_other_driver_error(self._transactions.driver_id)
             entry = entry.as_done()
         claim = entry.with_claim(
             driver_name,
@@ -308,8 +310,9 @@ class Driver:
         #   2. The list is requested.
         #   3. The driver records that the batch is done. If this succeeds, no newer driver has begun before, so the
         #      list contains no transaction of a newer driver's tasks.
-        with commit_errors.convert_fencing_after_decision(entry):
-            self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
+        errors_by_id = self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
+        if errors_by_id:
+            raise commit_errors.build_superseded_commit_error(entry, errors_by_id)
         with commit_errors.log_errors_after_commit(entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
             superseded_transactions = self._transactions.list_task_transactions(committed_ids)
@@ -350,21 +353,21 @@ class Driver:
 
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
-    ) -> None:
-        """Commit the tasks' transactions of a decided batch.
+    ) -> Mapping[str, BrokerError]:
+        """Commit the tasks' transactions of a decided batch. Raise ExactlyOnceError if a commit fails.
 
-        Raise ProducerFencedError if a newer driver has taken over, and ExactlyOnceError if a commit fails otherwise.
+        If another process has taken over, however, return the errors of the rejected commits by transactional id: a
+        newer driver may have finished the batch before.
 
         `prefetch_listing`: once the commits are sent, request the list of transactions that stay open.
         """
         try:
-            errors_by_id = self._transactions.commit(entry, identity, prefetch_listing=prefetch_listing)
-        except ProducerFencedError:
-            raise
+            errors_by_id = self._transactions.commit(entry, prefetch_listing=prefetch_listing)
         except KafkaSinkError as error:
             raise commit_errors.build_unfinished_commit_error(entry, error) from error
-        if errors_by_id:
+        if errors_by_id and not self._transactions.is_superseded(identity):
             raise commit_errors.build_not_committed_error(entry, errors_by_id)
+        return errors_by_id
 
     # --- abort
 

@@ -278,7 +278,9 @@ def _finish_decided_batch(
             epoch, entry = _fence_driver(transactions, _require_decision)
         except _NothingDecidedError:
             return None
-        errors_by_id = transactions.commit(entry, epoch.identity)
+        errors_by_id = transactions.commit(entry)
+        if errors_by_id and transactions.is_superseded(epoch.identity):
+            raise precommit_errors.build_other_driver_error(transactions.driver_id)
         if not all(commit_errors.is_transaction_lost(error) for error in errors_by_id.values()):
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
         aborted_transactions: Sequence[TransactionDescription] = ()

@@ -435,32 +435,29 @@ class QueryTransactions:
         descriptions = describe_transactions(self.client, task_ids).values()
         return [description for description in descriptions if can_write(description)]
 
-    def commit(
-        self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
-    ) -> dict[str, BrokerError]:
+    def commit(self, entry: Entry, *, prefetch_listing: bool = False) -> dict[str, BrokerError]:
         """Commit the transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
-        Any process may call this, any number of times. Raise ProducerFencedError if a commit was rejected and there is
-        a newer driver. That driver has finished the batch, and tasks of later batches may have used the same
-        transactional ids since. So the rejection does not mean that a transaction of this batch is lost.
+        Any process may call this, any number of times. If commits were rejected, the caller must call `is_superseded`:
+        a rejection means that a transaction is lost only if the result is false.
 
-        `identity`: the driver's producer id and epoch.
         `prefetch_listing`: once the commits are sent, request the listing that `list_task_transactions` then uses.
         """
         requests = [EndTransaction(transaction, commit=True) for transaction in entry.transactions]
         call = self.client.begin(requests)
         if prefetch_listing:  # the constructor sends the requests while the commits are in flight
             self._prefetched_listing = TransactionListing(self.client, ONGOING, EMPTY)
-        errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
-        if errors_by_id and self._is_superseded(identity):
-            raise precommit_errors.build_other_driver_error(self.driver_id)
-        return errors_by_id
+        return collect_rejection_errors(requests, self.client.finish(call))
 
-    def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
-        """Return whether the driver id no longer has the producer id and epoch `identity`, because of a newer driver.
+    def is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
+        """Return whether another process has been granted an epoch of the driver id since the caller's.
 
-        Return False if the brokers do not respond. An error raised here would hide the rejections that the caller has
-        to report.
+        If that process is a newer driver, it may have finished the batch whose commits were rejected, and tasks of
+        later batches may have used the same transactional ids since. It may also be `pykafka transactions`, which has
+        not necessarily finished the batch. Return False if the brokers do not respond. An error raised here would hide
+        the rejections that the caller has to report.
+
+        `identity`: the caller's producer id and epoch.
         """
         try:
             description = self.wait_and_describe_driver_id()

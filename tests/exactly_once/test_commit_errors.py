@@ -44,7 +44,6 @@ def raise_error(error: KafkaSinkError) -> None:
     ("context", "message"),
     [
         (commit_errors.convert_fencing_before_decision, "batch 7 of query q was not committed: a newer driver has"),
-        (commit_errors.convert_fencing_after_decision, "batch 7 of query q is decided, but a newer driver has"),
         (handle_errors_after_commit, "batch 7 of query q is committed, but a newer driver has"),
     ],
 )
@@ -55,11 +54,8 @@ def test_converts_fencing_at_each_step(context: Context, message: str) -> None:
     assert converted.__cause__ is FENCED
 
 
-@pytest.mark.parametrize(
-    "context", [commit_errors.convert_fencing_before_decision, commit_errors.convert_fencing_after_decision]
-)
-def test_does_not_convert_other_errors_before_the_commit(context: Context) -> None:
-    assert convert(context, STREAM, DISCONNECTED) is DISCONNECTED
+def test_does_not_convert_other_errors_before_the_decision() -> None:
+    assert convert(commit_errors.convert_fencing_before_decision, STREAM, DISCONNECTED) is DISCONNECTED
 
 
 def test_other_error_after_the_commit_reports_visible_rows() -> None:
@@ -107,7 +103,7 @@ def test_only_jobs_without_key_must_not_be_run_again() -> None:
     warning = re.compile("Do not run the (decided )?job again")
     for entry, is_warned in [(STREAM, False), (JOB, True)]:
         messages = [
-            str(convert(commit_errors.convert_fencing_after_decision, entry, FENCED)),
+            str(commit_errors.build_superseded_commit_error(entry, {TRANSACTIONS[0].transactional_id: FENCED})),
             str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
             str(commit_errors.build_unfinished_commit_error(entry, DISCONNECTED)),
         ]
@@ -122,6 +118,35 @@ def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
         commit_errors.build_unknown_outcome_remedy(JOB),
     ):
         assert f"{command} before the transaction timeout (60 s since they began) has passed." in message
+
+
+def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_whether_they_are_lost() -> None:
+    rejections = {
+        transaction.transactional_id: build_broker_error(error_codes.PRODUCER_FENCED, transaction.transactional_id)
+        for transaction in reversed(TRANSACTIONS[:2])
+    }
+    for entry, remedy in [
+        (STREAM, "If none is running, start again: the next start finishes the batch, or names the lost transactions."),
+        (JOB, "run `pykafka transactions finish --bootstrap-server HOST:PORT --prefix p`, which finishes the job, or "),
+    ]:
+        message = str(commit_errors.build_superseded_commit_error(entry, rejections))
+        assert message.startswith(
+            f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix p, or `pykafka "
+            "transactions` has, and 2 of the batch's 3 transactions could not be committed:\n"
+            "- p-1-0-0 (rows of Spark's partition 0, producer id 70, epoch 3): PRODUCER_FENCED\n"
+            "- p-1-1-0 (rows of Spark's partition 1, producer id 71, epoch 3): PRODUCER_FENCED\n"
+        )
+        assert "A newer driver may have committed these transactions before." in message
+        assert remedy in message
+
+
+def test_superseded_driver_lists_a_limited_number_of_transactions() -> None:
+    transactions = tuple(TransactionIdentity(f"p-1-{partition}-0", partition, 3, 2) for partition in range(100))
+    entry = Entry("p", timeout_ms=60_000).with_decision(Batch(), SUMMARY, transactions)
+    rejections = {transaction.transactional_id: FENCED for transaction in transactions}
+    message = str(commit_errors.build_superseded_commit_error(entry, rejections))
+    assert message.count("rows of Spark's partition") == 20
+    assert "- and 80 more\n" in message
 
 
 def test_start_after_unfinished_job_names_the_job_that_must_not_be_run_again() -> None:
