@@ -35,7 +35,8 @@ JOB_NOT_RECORDED_MESSAGE = (
 _NAMED_JOB_NOT_RECORDED_MESSAGE = (
     "this could not be recorded in the decision log. The next write with this prefix records it; if there is none "
     "within a week, run `pykafka transactions finish`. If a task had several attempts, a transaction may stay open "
-    "until then or until it times out, and read_committed readers wait for it"
+    "until then or until it times out, and read_committed readers wait for it. If there is nothing to finish, and no "
+    "query or job with this prefix is running, end it with `pykafka transactions abort`"
 )
 
 
@@ -419,6 +420,28 @@ def log_errors_after_commit(entry: Entry, consequence: str) -> Iterator[None]:
         yield
     except KafkaSinkError as error:
         _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, consequence, error)
+
+
+@contextmanager
+def convert_errors_after_manual_commit(entry: Entry, action: str) -> Iterator[None]:
+    """Convert errors in the block to an ExactlyOnceError, except for a ProducerFencedError.
+
+    The block records that `pykafka transactions` has committed a batch, and aborts the transactions of superseded task
+    attempts.
+
+    `action`: the action of `pykafka transactions`.
+    """
+    try:
+        yield
+    except ProducerFencedError:
+        raise
+    except KafkaSinkError as error:
+        raise ExactlyOnceError(
+            f"No transaction of {entry.batch} is left to commit (prefix {entry.prefix}), but it is not known whether "
+            f"this is recorded in the decision log, and {MAY_STAY_OPEN_MESSAGE}: {error} Run `pykafka transactions "
+            f"{action}` again. If there is nothing to {action.replace('-', ' ')}, and no query or job with this prefix "
+            "is running, end the open transactions with `pykafka transactions abort`."
+        ) from error
 
 
 @contextmanager

@@ -288,7 +288,8 @@ def _finish_decided_batch(
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             claim = _build_claim(final_entry, epoch)
             # Superseded task attempts may have left transactions open, and read_committed readers wait for them.
-            aborted_transactions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
+            with commit_errors.convert_errors_after_manual_commit(entry, "give-up" if give_up else "finish"):
+                aborted_transactions = _claim_and_abort_open_transactions(transactions, epoch.identity, entry, claim)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id

@@ -247,6 +247,27 @@ def fail_when_done(error: KafkaSinkError) -> Any:
     return patch.object(QueryTransactions, "write", write)
 
 
+def test_open_transaction_of_job_whose_done_record_got_no_response_can_be_ended_as_the_warning_says(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    original = QueryTransactions.write
+
+    def write_without_response(transactions: QueryTransactions, state: WriterState, entry: Entry) -> WriterState:
+        original(transactions, state, entry)
+        raise NetworkError("no broker answers")
+
+    with patch.object(QueryTransactions, "write", write_without_response), Driver(query.delivery) as driver:
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    assert "If there is nothing to finish, and no query or job with this prefix is running, end it with" in caplog.text
+    assert operations.finish(query.options, query.prefix, LOG) is None
+    operations.abort(query.options, query.prefix, LOG)
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == rows(0)
+
+
 @pytest.mark.parametrize("batch", [Batch(), Batch(key="today", scope="t")], ids=["without a key", "with a key"])
 def test_job_succeeds_with_warning_if_done_record_cannot_be_written(
     query: Query, batch: Batch, caplog: pytest.LogCaptureFixture

@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import (
     CommitLostError,
     ConfigurationError,
     ExactlyOnceError,
+    NetworkError,
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import clients, operations
@@ -207,6 +208,31 @@ def test_finished_batch_leaves_no_transaction_of_superseded_attempt_open(
     with death_before("commit"):
         query.commit(start, 0, prepared)
     assert operate(client_options(query.broker), PREFIX, LOG) is not None
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("operate", [operations.finish, operations.give_up])
+def test_error_after_the_claim_of_finish_names_the_command_that_ends_open_transactions(
+    query: Query, operate: Callable[..., object]
+) -> None:
+    """The batch is recorded as done by then, so that the same action finds nothing to do."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
+    error = NetworkError("the coordinator did not respond.")
+    action = "give-up" if operate is operations.give_up else "finish"
+    with (
+        patch.object(QueryTransactions, "abort_task_transactions", side_effect=error),
+        pytest.raises(
+            ExactlyOnceError, match=rf"transactions {action}` again.*, end .* with `pykafka transactions abort`"
+        ),
+    ):
+        operate(client_options(query.broker), PREFIX, LOG)
+    assert operate(client_options(query.broker), PREFIX, LOG) is None
+    assert len(operations.abort(client_options(query.broker), PREFIX, LOG)) == 1
     assert list_open_ids(query.broker) == []
     assert read_values(query.broker) == rows(0)
 
