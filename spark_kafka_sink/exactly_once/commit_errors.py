@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer, join_sentences
@@ -107,9 +108,9 @@ def _build_doubt_remedy(entry: Entry) -> str:
         )
     return (
         "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
-        "each run. If the log says below that its transactions were aborted, none of its rows are visible: run it "
-        f"again. Otherwise, run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, "
-        f"which aborts the job if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
+        "each run. If the log says below that it was aborted, none of its rows are visible: run it again. Otherwise, "
+        f"run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which aborts the job "
+        f"if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
     )
 
 
@@ -422,26 +423,18 @@ def log_errors_after_commit(entry: Entry, consequence: str) -> Iterator[None]:
         _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, consequence, error)
 
 
-@contextmanager
-def convert_errors_after_manual_commit(entry: Entry, action: str) -> Iterator[None]:
-    """Convert errors in the block to an ExactlyOnceError, except for a ProducerFencedError.
+def log_rejected_aborts(prefix: str, errors_by_id: Mapping[str, BrokerError]) -> None:
+    """Warn that brokers have rejected the abort of transactions of a batch that will not be committed.
 
-    The block records that `pykafka transactions` has committed a batch, and aborts the transactions of superseded task
-    attempts.
-
-    `action`: the action of `pykafka transactions`.
+    `errors_by_id`: the errors of the rejected aborts, by transactional id.
     """
-    try:
-        yield
-    except ProducerFencedError:
-        raise
-    except KafkaSinkError as error:
-        raise ExactlyOnceError(
-            f"No transaction of {entry.batch} is left to commit (prefix {entry.prefix}), but it is not known whether "
-            f"this is recorded in the decision log, and {MAY_STAY_OPEN_MESSAGE}: {error} Run `pykafka transactions "
-            f"{action}` again. If there is nothing to {action.replace('-', ' ')}, and no query or job with this prefix "
-            "is running, end the open transactions with `pykafka transactions abort`."
-        ) from error
+    _log.warning(
+        "Could not abort %s of tasks (prefix %s), which may stay open until they time out, or until you run `pykafka "
+        "transactions abort`. Until then, read_committed readers wait for them:\n%s",
+        format_count(len(errors_by_id), "transaction"),
+        prefix,
+        _format_list([f"{transactional_id}: {error}" for transactional_id, error in sorted(errors_by_id.items())]),
+    )
 
 
 @contextmanager

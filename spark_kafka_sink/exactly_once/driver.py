@@ -339,7 +339,9 @@ class Driver:
             return
         with commit_errors.log_errors_after_commit(entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
             transactions = committed_batch.superseded_transactions
-            self._transactions.abort_task_transactions(transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
+            errors_by_id = self._transactions.abort_task_transactions(transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
+            if errors_by_id:
+                raise next(iter(errors_by_id.values()))  # the enclosing context logs it
             if self._delivery.is_single_use:
                 with commit_errors.log_errors_after_commit(entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
                     self._transactions.delete_entry(committed_batch.writer_state)
@@ -450,10 +452,12 @@ class Driver:
             entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=entry.timeout_ms, claim_identity=identity
         )
         own_claims.append(claim)  # before it is written, because this try may be fenced after the write
-        new_identity = self._transactions.take_over(identity, entry, claim).identity
-        if self._delivery.is_single_use:
+        take_over = self._transactions.take_over(identity, entry, claim)
+        if take_over.abort_errors:
+            commit_errors.log_rejected_aborts(entry.prefix, take_over.abort_errors)
+        elif self._delivery.is_single_use:
             # Delete the entry last, because the job's open transactions can be found only through it.
-            self._transactions.delete_entry(WriterState(new_identity))
+            self._transactions.delete_entry(WriterState(take_over.identity))
         return True
 
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -94,6 +94,8 @@ class TakeOver(NamedTuple):
     """The producer id and epoch for the new driver's next step."""
     listed_transactions: Sequence[TransactionDescription]
     """The tasks' transactional ids that, before the claim, had an open transaction or could still begin one."""
+    abort_errors: Mapping[str, BrokerError]
+    """The errors of rejected aborts by transactional id. These ids may still have or get an open transaction."""
 
 
 class QueryTransactions:
@@ -328,8 +330,8 @@ class QueryTransactions:
         #   4. The listed transactions are aborted.
         descriptions = self.list_task_transactions()
         new_identity = self.claim(identity, previous_entry, claim)
-        self.abort_task_transactions(descriptions)
-        return TakeOver(new_identity, descriptions)
+        abort_errors = self.abort_task_transactions(descriptions)
+        return TakeOver(new_identity, descriptions, abort_errors)
 
     def write_next_entry(
         self,
@@ -467,17 +469,17 @@ class QueryTransactions:
 
     def abort_task_transactions(
         self, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
-    ) -> None:
+    ) -> Mapping[str, BrokerError]:
         """Abort the described transactions of tasks, so that their producers can write nothing more.
 
-        Transactions that a newer driver's tasks have begun since have other epochs, so they are not affected.
+        Transactions that a newer driver's tasks have begun since have other epochs, so they are not affected. Return
+        the errors of rejected aborts by transactional id. These ids may still have or get an open transaction.
 
         `descriptions`: the result of `list_task_transactions`. The caller must have written a valid entry after it got
         the list, which proves that no listed transaction belongs to a newer driver.
         `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
         """
-        if descriptions:
-            abort_transactions(self.client, descriptions, timeout_ms)
+        return abort_transactions(self.client, descriptions, timeout_ms) if descriptions else {}
 
 
 def _get_identity_and_state(description: TransactionDescription | None) -> object:

@@ -206,7 +206,8 @@ def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    with patch.object(QueryTransactions, "abort_task_transactions", autospec=True) as abort_task_transactions:
+    aborts = patch.object(QueryTransactions, "abort_task_transactions", autospec=True, return_value={})
+    with aborts as abort_task_transactions:
         query.commit(start, 0, prepared)
     ((_, listed_transactions, abort_timeout_ms), _) = abort_task_transactions.call_args
     assert len(listed_transactions) == 1
