@@ -30,8 +30,7 @@ MAY_STAY_OPEN_MESSAGE = (
     "read_committed readers wait for them"
 )
 JOB_NOT_RECORDED_MESSAGE = (
-    "this could not be recorded in the decision log. Readers are not affected, and you need not do anything; `pykafka "
-    "transactions` may continue to show the job"
+    "this could not be recorded in the decision log, so `pykafka transactions` may continue to show the job"
 )
 _NAMED_JOB_NOT_RECORDED_MESSAGE = (
     "this could not be recorded in the decision log. The next write with this prefix records it; if there is none "

@@ -242,7 +242,7 @@ class Driver:
         """
         if not transactions:  # there is nothing to decide
             if self._delivery.is_single_use:  # no later job would delete this job's entry
-                with commit_errors.log_errors_after_commit(start.entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
+                with commit_errors.log_errors_after_commit(start.entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
                     self.abort(start, batch)
             return
         self._transactions.driver_number = start.entry.driver_number

@@ -67,7 +67,7 @@ def test_other_error_after_the_commit_reports_visible_rows() -> None:
 
 @pytest.mark.parametrize(
     ("is_single_use", "consequence"),
-    [(True, "Readers are not affected"), (False, "read_committed readers wait for it")],
+    [(True, "may continue to show the job: "), (False, "read_committed readers wait for it")],
     ids=["without a name", "with a name"],
 )
 def test_error_after_the_commit_of_job_is_logged(

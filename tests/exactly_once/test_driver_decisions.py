@@ -171,6 +171,21 @@ def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
         assert transactions.read_entry().generation == 0, "the log has no entry"
 
 
+def test_unnamed_job_without_rows_warns_that_an_attempt_may_have_left_its_transaction_open(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = dataclasses.replace(query.delivery, is_single_use=True)
+    with Driver(delivery) as driver:
+        start = driver.begin("job")
+        query.write(start, 0, "of a superseded attempt")
+        with patch.object(QueryTransactions, "list_task_transactions", side_effect=DISCONNECTED):
+            driver.commit(start, Batch(), [], BOTH_TASKS)
+    assert len(list_open_ids(query.broker)) == 1
+    assert "the job is committed (prefix p), but transactions of superseded task attempts may still be open" in (
+        caplog.text
+    )
+
+
 def test_decision_whose_commit_was_reported_as_fenced_is_not_written_again(query: Query) -> None:
     """An older driver can fence a newer one after its decision."""
     start = query.begin()
