@@ -116,8 +116,8 @@ EXACTLY_ONCE_BRANCHES = (
     ),
     Branch(
         "a commit is rejected because a newer driver has finished the batch",
-        f"{_QUERY}.commit",
-        "if errors_by_id and self._is_superseded(identity):",
+        f"{_QUERY}.is_superseded",
+        "description is not None and description.id_and_epoch != identity",
     ),
     Branch(
         "a failure after the commit is logged",

@@ -137,8 +137,20 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "It is not known whether",
     ),
     (
+        partial(
+            commit_errors.build_decision_in_doubt_error,
+            ENTRY,
+            precommit_errors.build_other_driver_error("orders-driver"),
+        ),
+        "newer driver has taken over",
+    ),
+    (
         partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer.")),
         "it is not known whether all",
+    ),
+    (
+        partial(commit_errors.build_superseded_commit_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
+        "newer driver has taken over",
     ),
     (
         partial(commit_errors.build_uncommitted_batch_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),

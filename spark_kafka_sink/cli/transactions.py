@@ -17,7 +17,7 @@ from spark_kafka_sink.cli.tables import print_table
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.exactly_once.operations import FinishResult, PrefixStatus
+    from spark_kafka_sink.exactly_once.operations import AbortResult, FinishResult, PrefixStatus
 
 COMMAND_HELP = "list the transactions of exactly-once writes, or finish, abort or give up those of one prefix"
 
@@ -125,24 +125,23 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
     from spark_kafka_sink.exactly_once import operations
 
     if action == ABORT:
-        aborted_transactions = operations.abort(options, prefix, topic)
-        aborted_ids = ", ".join(transaction.transactional_id for transaction in aborted_transactions)
-        print(f"Aborted: {aborted_ids or 'nothing, because there are no longer any open transactions'}.")
-        return 0
+        abort_result = operations.abort(options, prefix, topic)
+        if not abort_result.aborted_ids and not abort_result.errors_by_id:
+            print("Aborted: nothing, because there are no longer any open transactions.")
+        return _print_abort_result(abort_result)
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
-    """Print the result and return the exit status: 1 if any transaction's rows were lost, and 0 if not."""
+    """Print the result and return the exit status: 1 if rows were lost or an abort was rejected, and 0 if not."""
     if finish_result is None:
         print(
             f"There are no longer any decided transactions with the prefix {prefix}: another process has finished them."
         )
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
-    if finish_result.aborted_ids:
-        print(f"Aborted: {', '.join(finish_result.aborted_ids)}.")
+    abort_status = _print_abort_result(finish_result.abort_result)
     for transactional_id, error in finish_result.lost_transaction_errors.items():
         print(f"Lost: {transactional_id}: {error}")
     if finish_result.lost_transaction_errors and action == FINISH:
@@ -150,7 +149,19 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
             "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
             "accept the loss, run give-up."
         )
-    return 1 if finish_result.lost_transaction_errors else 0
+    return 1 if finish_result.lost_transaction_errors else abort_status
+
+
+def _print_abort_result(abort_result: AbortResult) -> int:
+    """Print the result and return the exit status: 1 if an abort was rejected, and 0 if not."""
+    if abort_result.aborted_ids:
+        print(f"Aborted: {', '.join(abort_result.aborted_ids)}.")
+    for transactional_id, error in abort_result.errors_by_id.items():
+        print(f"May still be open: {transactional_id}: {error}")
+    if not abort_result.errors_by_id:
+        return 0
+    print("Brokers rejected requests to end these transactions. Fix the cause, and end them with abort.")
+    return 1
 
 
 def _print_prefix_list(statuses: Sequence[PrefixStatus], *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer, join_sentences
@@ -29,13 +30,13 @@ MAY_STAY_OPEN_MESSAGE = (
     "read_committed readers wait for them"
 )
 JOB_NOT_RECORDED_MESSAGE = (
-    "this could not be recorded in the decision log. Readers are not affected, and you need not do anything; `pykafka "
-    "transactions` may continue to show the job"
+    "this could not be recorded in the decision log, so `pykafka transactions` may continue to show the job"
 )
 _NAMED_JOB_NOT_RECORDED_MESSAGE = (
     "this could not be recorded in the decision log. The next write with this prefix records it; if there is none "
     "within a week, run `pykafka transactions finish`. If a task had several attempts, a transaction may stay open "
-    "until then or until it times out, and read_committed readers wait for it"
+    "until then or until it times out, and read_committed readers wait for it. If there is nothing to finish, and no "
+    "query or job with this prefix is running, end it with `pykafka transactions abort`"
 )
 
 
@@ -84,7 +85,13 @@ def build_transaction_deadline_error(
 
 
 def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decision whose outcome is unknown: it may have been committed or not."""
+    """Build the error for a decision whose outcome is unknown: it may have been committed or not.
+
+    `error`: the reason. It is a ProducerFencedError if the driver was fenced while it was committing the decision.
+    """
+    if isinstance(error, ProducerFencedError):
+        # Do not suggest `pykafka transactions abort` here: it would abort the batch of the newer driver.
+        return ExactlyOnceError(f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)}")
     return ExactlyOnceError(
         f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
         f"{_build_doubt_remedy(entry)}"
@@ -100,9 +107,9 @@ def _build_doubt_remedy(entry: Entry) -> str:
         )
     return (
         "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
-        "each run. If the log says below that its transactions were aborted, none of its rows are visible: run it "
-        f"again. Otherwise, run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, "
-        f"which aborts the job if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
+        "each run. If the log says below that it was aborted, none of its rows are visible: run it again. Otherwise, "
+        f"run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which aborts the job "
+        f"if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
     )
 
 
@@ -191,6 +198,30 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
     )
 
 
+def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
+    """Build the error for a decided batch some of whose commits were rejected after another process had taken over.
+
+    The rejected transactions are lost unless a newer driver has committed them before.
+
+    `errors_by_id`: the errors of the rejected commits, by transactional id.
+    """
+    rejected_list = _format_rejected_transactions(entry, dict(sorted(errors_by_id.items())))
+    if entry.batch.is_idempotent:
+        remedy = "If none is running, start again: the next start finishes the batch, or names the lost transactions."
+    else:
+        remedy = (
+            "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
+            f"newer driver is running, run `{_build_finish_command(entry)}`, which finishes the job, or names the lost "
+            "transactions."
+        )
+    return ExactlyOnceError(
+        f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}, or "
+        f"`pykafka transactions` has, and {len(errors_by_id)} of the batch's {len(entry.transactions)} transactions "
+        f"could not be committed:\n{rejected_list}\nThis driver must stop. A newer driver may have committed these "
+        f"transactions before. {remedy}"
+    )
+
+
 def _split_errors_by_loss(
     errors_by_id: Mapping[str, BrokerError],
 ) -> tuple[dict[str, BrokerError], dict[str, BrokerError]]:
@@ -231,8 +262,8 @@ def _describe_how_to_finish(entry: Entry) -> str:
             + _describe_finish_deadline(entry)
         )
     return (
-        "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. Fix the "
-        f"cause, and commit the open transactions with `{_build_finish_command(entry)}` "
+        "Do not run the decided job again: it has no idempotencyKey, so that would write all of its rows twice. Fix "
+        f"the cause, and commit the open transactions with `{_build_finish_command(entry)}` "
         f"{_describe_finish_deadline(entry)}"
     )
 
@@ -245,7 +276,7 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     """
     lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
     lost_count_text = f"{len(lost_transaction_errors)} of its {len(entry.transactions)} transactions"
-    lost_list = _format_lost_transactions(entry, lost_transaction_errors)
+    lost_list = _format_rejected_transactions(entry, lost_transaction_errors)
     other_outcome = _describe_other_transactions(open_transaction_errors)
     if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_transaction_errors.values()):
         explanation = (
@@ -267,11 +298,11 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     return CommitLostError(join_sentences(explanation, _describe_how_to_give_up(entry), describe_unknown_writer(entry)))
 
 
-def _format_lost_transactions(entry: Entry, lost_transaction_errors: Mapping[str, BrokerError]) -> str:
-    """List the lost transactions, with details by which a user can find their rows and search the brokers' logs."""
+def _format_rejected_transactions(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> str:
+    """List transactions whose commits were rejected, with details to find their rows and search the brokers' logs."""
     transactions_by_id = {transaction.transactional_id: transaction for transaction in entry.transactions}
     lines = []
-    for transactional_id, error in lost_transaction_errors.items():
+    for transactional_id, error in errors_by_id.items():
         transaction = transactions_by_id[transactional_id]
         task_id = parse_task_id(transactional_id)
         details = [] if task_id is None else [f"rows of Spark's partition {task_id.task_attempt.partition}"]
@@ -300,20 +331,52 @@ def _describe_how_to_give_up(entry: Entry) -> str:
 
 
 @contextmanager
+def convert_earlier_batch_errors(entry: Entry) -> Iterator[None]:
+    """Convert an ExactlyOnceError in the block to one of the same class, which also concerns the run that is starting.
+
+    The run cannot begin, because it could not commit the batch that an earlier run has decided under its prefix.
+
+    `entry`: the entry with the earlier run's decision.
+    """
+    try:
+        yield
+    except ExactlyOnceError as error:
+        batch = "the last batch" if entry.batch.query_id is not None else "an earlier job"
+        raise type(error)(
+            join_sentences(
+                f"This run has written nothing, because {batch} under its prefix must be finished first: {error}",
+                _describe_when_to_start_again(entry, error),
+            )
+        ) from error
+
+
+def _describe_when_to_start_again(entry: Entry, error: ExactlyOnceError) -> str:
+    """Say when to start a run that could not finish the entry's batch. Return "" if the error itself says so."""
+    if not entry.batch.is_idempotent:
+        return "When the decided job is done, start this run again, unless it would write the same rows once more."
+    return "When the batch is done, start this run again." if isinstance(error, CommitLostError) else ""
+
+
+@contextmanager
 def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
     """Convert a ProducerFencedError in the block to an ExactlyOnceError that says that the batch was not committed.
 
     The driver is fenced if a newer driver of the query has started.
     """
-    with _convert_fencing(
-        f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
-        f"`pykafka transactions` has. This driver must stop. {_describe_effect_of_fencing(entry)}"
-    ):
+    with _convert_fencing(f"{entry.batch} was not committed: {_describe_fencing(entry)}"):
         yield
 
 
+def _describe_fencing(entry: Entry) -> str:
+    """Say that the driver was fenced when it was about to decide its batch, or while it did, and what to do."""
+    return (
+        f"a newer driver has taken over the query with the prefix {entry.prefix}, or `pykafka transactions` has. This "
+        f"driver must stop. {_describe_effect_of_fencing(entry)}"
+    )
+
+
 def _describe_effect_of_fencing(entry: Entry) -> str:
-    """Say what becomes of a batch whose driver was fenced when it was about to decide it."""
+    """Say what becomes of a batch whose driver was fenced when it was about to decide it, or while it did."""
     if entry.batch.query_id is not None:
         return (
             "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
@@ -329,20 +392,6 @@ def _describe_effect_of_fencing(entry: Entry) -> str:
         "not, none are. Find out before you run the job again: it has no idempotencyKey, so it could write all of its "
         "rows twice."
     )
-
-
-@contextmanager
-def convert_fencing_after_decision(entry: Entry) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block to an ExactlyOnceError.
-
-    It says that the batch is decided, and that a newer driver finishes it.
-    """
-    rerun = "" if entry.batch.is_idempotent else " Do not run the job again: that would write its rows twice."
-    with _convert_fencing(
-        f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}. "
-        f"The newer driver finishes the batch. This driver must stop.{rerun}"
-    ):
-        yield
 
 
 def handle_errors_after_commit(entry: Entry, *, is_single_use: bool) -> AbstractContextManager[None]:
@@ -373,6 +422,20 @@ def log_errors_after_commit(entry: Entry, consequence: str) -> Iterator[None]:
         _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, consequence, error)
 
 
+def log_rejected_aborts(prefix: str, errors_by_id: Mapping[str, BrokerError]) -> None:
+    """Warn that brokers have rejected the abort of transactions of a batch that will not be committed.
+
+    `errors_by_id`: the errors of the rejected aborts, by transactional id.
+    """
+    _log.warning(
+        "Could not abort %s of tasks (prefix %s), which may stay open until they time out, or until you run `pykafka "
+        "transactions abort`. Until then, read_committed readers wait for them:\n%s",
+        format_count(len(errors_by_id), "transaction"),
+        prefix,
+        _format_list([f"{transactional_id}: {error}" for transactional_id, error in sorted(errors_by_id.items())]),
+    )
+
+
 @contextmanager
 def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
     """Convert errors in the block to an ExactlyOnceError that says that the batch is committed.
@@ -397,12 +460,10 @@ def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
 
 @contextmanager
 def _convert_fencing(message: str) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block, or an error caused by one, to an ExactlyOnceError."""
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError."""
     try:
         yield
-    except KafkaSinkError as error:
-        if not isinstance(error, ProducerFencedError) and not isinstance(error.__cause__, ProducerFencedError):
-            raise
+    except ProducerFencedError as error:
         raise ExactlyOnceError(message) from error
 
 

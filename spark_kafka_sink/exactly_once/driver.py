@@ -215,7 +215,10 @@ class Driver:
         previous_entry = entry
         if entry.state is EntryState.DECIDED:
             _log.info("Finishing %s, which is decided but not done (prefix %s)", entry.batch, entry.prefix)
-            self._commit_transactions(entry, identity)
+            with commit_errors.convert_earlier_batch_errors(entry):
+                errors_by_id = self._commit_transactions(entry, identity)
+            if errors_by_id:  # another process has taken over, so this driver must read the log again
+                raise precommit_errors.build_other_driver_error(self._transactions.driver_id)
             entry = entry.as_done()
         claim = entry.with_claim(
             driver_name,
@@ -243,7 +246,7 @@ class Driver:
         """
         if not transactions:  # there is nothing to decide
             if self._delivery.is_single_use:  # no later job would delete this job's entry
-                with commit_errors.log_errors_after_commit(start.entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
+                with commit_errors.log_errors_after_commit(start.entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
                     self.abort(start, batch)
             return
         self._transactions.driver_number = start.entry.driver_number
@@ -268,11 +271,9 @@ class Driver:
                 return self._transactions.write_next_entry(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
                 )
-            except ProducerFencedError:  # the enclosing context converts it
-                raise
             except KafkaSinkError as error:
                 if not self._may_be_decided:
-                    raise
+                    raise  # the enclosing context converts a ProducerFencedError
                 raise commit_errors.build_decision_in_doubt_error(entry, error) from error
 
     def _write_decision(self, writer_state: WriterState, entry: Entry) -> WriterState:
@@ -312,8 +313,9 @@ class Driver:
         #   2. The list is requested.
         #   3. The driver records that the batch is done. If this succeeds, no newer driver has begun before, so the
         #      list contains no transaction of a newer driver's tasks.
-        with commit_errors.convert_fencing_after_decision(entry):
-            self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
+        errors_by_id = self._commit_transactions(entry, writer_state.id_and_epoch, prefetch_listing=True)
+        if errors_by_id:
+            raise commit_errors.build_superseded_commit_error(entry, errors_by_id)
         with commit_errors.log_errors_after_commit(entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
             committed_ids = {transaction.transactional_id for transaction in entry.transactions}
             superseded_transactions = self._transactions.list_task_transactions(committed_ids)
@@ -340,7 +342,9 @@ class Driver:
             return
         with commit_errors.log_errors_after_commit(entry, commit_errors.MAY_STAY_OPEN_MESSAGE):
             transactions = committed_batch.superseded_transactions
-            self._transactions.abort_task_transactions(transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
+            errors_by_id = self._transactions.abort_task_transactions(transactions, SUPERSEDED_ABORT_TIMEOUT_MS)
+            if errors_by_id:
+                raise next(iter(errors_by_id.values()))  # the enclosing context logs it
             if self._delivery.is_single_use:
                 with commit_errors.log_errors_after_commit(entry, commit_errors.JOB_NOT_RECORDED_MESSAGE):
                     self._transactions.delete_entry(committed_batch.writer_state)
@@ -354,21 +358,21 @@ class Driver:
 
     def _commit_transactions(
         self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
-    ) -> None:
-        """Commit the tasks' transactions of a decided batch.
+    ) -> Mapping[str, BrokerError]:
+        """Commit the tasks' transactions of a decided batch. Raise ExactlyOnceError if a commit fails.
 
-        Raise ProducerFencedError if a newer driver has taken over, and ExactlyOnceError if a commit fails otherwise.
+        If another process has taken over, however, return the errors of the rejected commits by transactional id: a
+        newer driver may have finished the batch before.
 
         `prefetch_listing`: once the commits are sent, request the list of transactions that stay open.
         """
         try:
-            errors_by_id = self._transactions.commit(entry, identity, prefetch_listing=prefetch_listing)
-        except ProducerFencedError:
-            raise
+            errors_by_id = self._transactions.commit(entry, prefetch_listing=prefetch_listing)
         except KafkaSinkError as error:
             raise commit_errors.build_unfinished_commit_error(entry, error) from error
-        if errors_by_id:
+        if errors_by_id and not self._transactions.is_superseded(identity):
             raise commit_errors.build_not_committed_error(entry, errors_by_id)
+        return errors_by_id
 
     # --- abort
 
@@ -448,8 +452,10 @@ class Driver:
             return False
         claim = entry.with_claim(entry.driver_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity)
         own_claims.append(claim)  # before it is written, because this try may be fenced after the write
-        new_identity = self._transactions.take_over(identity, entry, claim).identity
-        if self._delivery.is_single_use:
+        take_over = self._transactions.take_over(identity, entry, claim)
+        if take_over.abort_errors:
+            commit_errors.log_rejected_aborts(entry.prefix, take_over.abort_errors)
+        elif self._delivery.is_single_use:
             # Delete the entry last, because the job's open transactions can be found only through it.
-            self._transactions.delete_entry(WriterState(new_identity))
+            self._transactions.delete_entry(WriterState(take_over.identity))
         return True

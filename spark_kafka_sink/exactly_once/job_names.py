@@ -19,9 +19,10 @@ from pathlib import Path
 
 from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX
 
-_JOB_PREFIX = f"{GENERATED_PREFIX}job-"
+JOB_PREFIX = f"{GENERATED_PREFIX}job-"
+"""The beginning of every generated name of a job. The option transactionalIdPrefix rejects it."""
 _MAX_HOST_CHARACTERS = 60
-_NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process>\d+)-[0-9a-f]{{12}}")
+_NAME_PATTERN = re.compile(rf"{JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process>\d+)-[0-9a-f]{{12}}")
 
 
 def generate_job_prefix(driver_process_id: int | None = None) -> str:
@@ -32,7 +33,7 @@ def generate_job_prefix(driver_process_id: int | None = None) -> str:
     """
     process_id = find_driver_process_id() if driver_process_id is None else driver_process_id
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
-    return f"{_JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"
+    return f"{JOB_PREFIX}{host}-{process_id}-{uuid.uuid4().hex[:12]}"
 
 
 def find_driver_process_id() -> int:
@@ -49,7 +50,7 @@ def find_driver_process_id() -> int:
 
 def is_job_prefix(prefix: str) -> bool:
     """Return whether `generate_job_prefix` has generated this prefix. If so, only one job uses it."""
-    return prefix.startswith(_JOB_PREFIX)
+    return prefix.startswith(JOB_PREFIX)
 
 
 def describe_job(prefix: str) -> str:

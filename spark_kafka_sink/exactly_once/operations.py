@@ -22,9 +22,9 @@ import functools
 import logging
 import platform
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
     ExactlyOnceError,
+    KafkaSinkError,
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
@@ -92,6 +93,16 @@ class PrefixStatus:
 
 
 @dataclass(frozen=True)
+class AbortResult:
+    """The result of aborting the open transactions of a query's tasks."""
+
+    aborted_ids: tuple[str, ...] = ()
+    """The transactional ids whose open transactions were aborted."""
+    errors_by_id: Mapping[str, BrokerError] = field(default_factory=dict)
+    """The errors of rejected aborts by transactional id. These ids may still have or get an open transaction."""
+
+
+@dataclass(frozen=True)
 class FinishResult:
     """The result of `finish` and `give_up`."""
 
@@ -101,8 +112,8 @@ class FinishResult:
     """The batch's transactional ids whose transactions are committed."""
     lost_transaction_errors: Mapping[str, BrokerError]
     """The errors of transactions that can no longer be committed, by transactional id."""
-    aborted_ids: tuple[str, ...]
-    """The transactional ids of other task attempts whose open transactions were aborted."""
+    abort_result: AbortResult
+    """The result of aborting the open transactions of other task attempts."""
 
 
 def list_prefixes(
@@ -157,16 +168,15 @@ def give_up(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_L
     return _finish_decided_batch(options, prefix, log_topic, give_up=True)
 
 
-def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
-    """Abort the open transactions of the query's tasks, and return them.
+def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG_TOPIC) -> AbortResult:
+    """Abort the open transactions of the query's tasks.
 
     Raise ExactlyOnceError if a batch is decided but not done, because its transactions must be committed.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
         identity, entry = _fence_driver(transactions, _check_not_decided)
         claim = _build_claim(entry, identity)
-        descriptions = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
-        return [description for description in descriptions if description.is_open]
+        return _claim_and_abort_open_transactions(transactions, identity, entry, claim)
 
 
 @contextmanager
@@ -279,40 +289,66 @@ def _finish_decided_batch(
             identity, entry = _fence_driver(transactions, _require_decision)
         except _NothingDecidedError:
             return None
-        errors_by_id = transactions.commit(entry, identity)
+        errors_by_id = transactions.commit(entry)
+        if errors_by_id and transactions.is_superseded(identity):
+            raise precommit_errors.build_other_driver_error(transactions.driver_id)
         if not all(commit_errors.is_transaction_lost(error) for error in errors_by_id.values()):
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
-        aborted_transactions: Sequence[TransactionDescription] = ()
+        abort_result = AbortResult()
         if give_up or not errors_by_id:
             final_entry = entry.as_given_up() if give_up else entry.as_done()
             claim = _build_claim(final_entry, identity)
             # Superseded task attempts may have left transactions open, and read_committed readers wait for them.
-            aborted_transactions = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
+            with _convert_errors_after_commit(entry, "give-up" if give_up else "finish"):
+                abort_result = _claim_and_abort_open_transactions(transactions, identity, entry, claim)
         decided_ids = [transaction.transactional_id for transaction in entry.transactions]
         committed_ids = tuple(
             transactional_id for transactional_id in decided_ids if transactional_id not in errors_by_id
         )
-        aborted_ids = tuple(transaction.transactional_id for transaction in aborted_transactions if transaction.is_open)
-        return FinishResult(entry, committed_ids, errors_by_id, aborted_ids)
+        return FinishResult(entry, committed_ids, errors_by_id, abort_result)
+
+
+@contextmanager
+def _convert_errors_after_commit(entry: Entry, action: str) -> Iterator[None]:
+    """Convert errors in the block to an ExactlyOnceError, except for a ProducerFencedError.
+
+    The block records that the batch is done, and aborts the transactions of superseded task attempts.
+
+    `action`: the action of `pykafka transactions` that the block belongs to.
+    """
+    try:
+        yield
+    except ProducerFencedError:
+        raise
+    except KafkaSinkError as error:
+        raise ExactlyOnceError(
+            f"No transaction of {entry.batch} is left to commit (prefix {entry.prefix}), but it is not known whether "
+            f"this is recorded in the decision log, and {commit_errors.MAY_STAY_OPEN_MESSAGE}: {error} Run `pykafka "
+            f"transactions {action}` again. If there is nothing to {action.replace('-', ' ')}, and no query or job "
+            "with this prefix is running, end the open transactions with `pykafka transactions abort`."
+        ) from error
 
 
 def _claim_and_abort_open_transactions(
     transactions: QueryTransactions, identity: ProducerIdAndEpoch, previous_entry: Entry, claim: Entry
-) -> Sequence[TransactionDescription]:
+) -> AbortResult:
     """Become the query's current driver, and abort the transactions that its tasks have left open.
-
-    Return the aborted transactions. The result also contains transactional ids that had no open transaction, but whose
-    producers could still have begun one.
 
     `identity`: this process's producer id and epoch.
     `claim`: the entry to write after `previous_entry`. It names this process as the current driver.
     """
     take_over = transactions.take_over(identity, previous_entry, claim)
-    if is_job_prefix(transactions.prefix):
+    abort_errors = take_over.abort_errors
+    if is_job_prefix(transactions.prefix) and not abort_errors:
         # No later job would delete the entry of a job without a name. Delete it last, because the job's transactions
         # can be found only through the entry.
         transactions.delete_entry(WriterState(take_over.identity))
-    return take_over.listed_transactions
+    aborted_ids = tuple(
+        transaction.transactional_id
+        for transaction in take_over.listed_transactions
+        if transaction.is_open and transaction.transactional_id not in abort_errors
+    )
+    return AbortResult(aborted_ids, abort_errors)
 
 
 def _build_claim(entry: Entry, identity: ProducerIdAndEpoch) -> Entry:

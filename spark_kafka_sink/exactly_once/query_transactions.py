@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -92,6 +92,8 @@ class TakeOver(NamedTuple):
     """The producer id and epoch for the new driver's next step."""
     listed_transactions: Sequence[TransactionDescription]
     """The tasks' transactional ids that, before the claim, had an open transaction or could still begin one."""
+    abort_errors: Mapping[str, BrokerError]
+    """The errors of rejected aborts by transactional id. These ids may still have or get an open transaction."""
 
 
 class QueryTransactions:
@@ -333,8 +335,8 @@ class QueryTransactions:
         #   4. The listed transactions are aborted.
         descriptions = self.list_task_transactions()
         new_identity = self.claim(identity, previous_entry, claim)
-        self.abort_task_transactions(descriptions)
-        return TakeOver(new_identity, descriptions)
+        abort_errors = self.abort_task_transactions(descriptions)
+        return TakeOver(new_identity, descriptions, abort_errors)
 
     def write_next_entry(
         self,
@@ -439,32 +441,29 @@ class QueryTransactions:
         descriptions = describe_transactions(self.client, task_ids).values()
         return [description for description in descriptions if can_write(description)]
 
-    def commit(
-        self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
-    ) -> dict[str, BrokerError]:
+    def commit(self, entry: Entry, *, prefetch_listing: bool = False) -> dict[str, BrokerError]:
         """Commit the transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
-        Any process may call this, any number of times. Raise ProducerFencedError if a commit was rejected and there is
-        a newer driver. That driver has finished the batch, and tasks of later batches may have used the same
-        transactional ids since. So the rejection does not mean that a transaction of this batch is lost.
+        Any process may call this, any number of times. If commits were rejected, the caller must call `is_superseded`:
+        a rejection means that a transaction is lost only if the result is false.
 
-        `identity`: the driver's producer id and epoch.
         `prefetch_listing`: once the commits are sent, request the listing that `list_task_transactions` then uses.
         """
         requests = [EndTransaction(transaction, commit=True) for transaction in entry.transactions]
         call = self.client.begin(requests)
         if prefetch_listing:  # the constructor sends the requests while the commits are in flight
             self._prefetched_listing = TransactionListing(self.client, ONGOING, EMPTY)
-        errors_by_id = collect_rejection_errors(requests, self.client.finish(call))
-        if errors_by_id and self._is_superseded(identity):
-            raise precommit_errors.build_other_driver_error(self.driver_id)
-        return errors_by_id
+        return collect_rejection_errors(requests, self.client.finish(call))
 
-    def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
-        """Return whether the driver id no longer has the producer id and epoch `identity`, because of a newer driver.
+    def is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
+        """Return whether another process has been granted an epoch of the driver id since the caller's.
 
-        Return False if the brokers do not respond. An error raised here would hide the rejections that the caller has
-        to report.
+        If that process is a newer driver, it may have finished the batch whose commits were rejected, and tasks of
+        later batches may have used the same transactional ids since. It may also be `pykafka transactions`, which has
+        not necessarily finished the batch. Return False if the brokers do not respond. An error raised here would hide
+        the rejections that the caller has to report.
+
+        `identity`: the caller's producer id and epoch.
         """
         try:
             description = self.wait_and_describe_driver_id()
@@ -474,17 +473,17 @@ class QueryTransactions:
 
     def abort_task_transactions(
         self, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
-    ) -> None:
+    ) -> Mapping[str, BrokerError]:
         """Abort the described transactions of tasks, so that their producers can write nothing more.
 
-        Transactions that a newer driver's tasks have begun since have other epochs, so they are not affected.
+        Transactions that a newer driver's tasks have begun since have other epochs, so they are not affected. Return
+        the errors of rejected aborts by transactional id. These ids may still have or get an open transaction.
 
         `descriptions`: the result of `list_task_transactions`. The caller must have written a valid entry after it got
         the list, which proves that no listed transaction belongs to a newer driver.
         `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
         """
-        if descriptions:
-            abort_transactions(self.client, descriptions, timeout_ms)
+        return abort_transactions(self.client, descriptions, timeout_ms) if descriptions else {}
 
 
 def _get_identity_and_state(description: TransactionDescription | None) -> object:

@@ -17,7 +17,7 @@ is done depends on the transaction version:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
@@ -68,10 +68,12 @@ def choose_expected_identity(description: TransactionDescription | None) -> Prod
 
 def abort_transactions(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None = None
-) -> None:
+) -> dict[str, BrokerError]:
     """Abort exactly these transactions, and fence their transactional ids, so that their producers cannot write again.
 
-    Transactions that have since begun under a newer epoch are not affected. Rejected requests are logged.
+    Transactions that have since begun under a newer epoch are not affected. Rejected requests are logged. Return their
+    errors by transactional id: these transactions may still be open, or their producers may still begin one. Ids that
+    another producer has taken over are omitted, because nothing is left to abort or fence there.
 
     `descriptions`: the open transactions, and the transactional ids whose producers have not begun one yet.
     `timeout_ms`: how long each step may go without progress; defaults to the client's timeout.
@@ -79,23 +81,23 @@ def abort_transactions(
     version = client.transaction_version  # read once, because an upgrade may change it between the requests below
     if version >= 2:
         # Send EndTxn for ids without a transaction, too. It bumps their epochs, which fences their producers.
-        _send_aborts(client, descriptions, version, timeout_ms)
-        return
+        return _omit_lost_ownership(_send_aborts(client, descriptions, version, timeout_ms))
     # In version 1, each partition of these transactions gets another marker below, including partitions that a producer
     # has added since its transaction was listed.
     descriptions = _refresh_partitions(client, descriptions, timeout_ms)
     open_descriptions = [description for description in descriptions if description.is_open]
-    rejected_ids = _send_aborts(client, open_descriptions, version, timeout_ms)
+    abort_errors = _send_aborts(client, open_descriptions, version, timeout_ms)
     ended_descriptions = [
-        description for description in descriptions if description.transactional_id not in rejected_ids
+        description for description in descriptions if description.transactional_id not in abort_errors
     ]
-    _fence_in_version_1(client, ended_descriptions, timeout_ms)
+    fence_errors = _fence_in_version_1(client, ended_descriptions, timeout_ms)
+    return _omit_lost_ownership(abort_errors | fence_errors)
 
 
 def _send_aborts(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], version: int, timeout_ms: float | None
-) -> Collection[str]:
-    """Abort these transactions with EndTxn. Log rejections, and return the transactional ids of the rejected requests.
+) -> dict[str, BrokerError]:
+    """Abort these transactions with EndTxn. Log rejections, and return their errors by transactional id.
 
     `version`: the transaction version, which determines the form of the requests.
     """
@@ -105,7 +107,7 @@ def _send_aborts(
     ]
     errors_by_id = end_transactions(client, transactions, commit=False, timeout_ms=timeout_ms)
     _log_rejections("Could not abort a transaction", errors_by_id.values())
-    return errors_by_id.keys()
+    return errors_by_id
 
 
 def _refresh_partitions(
@@ -146,8 +148,10 @@ def _merge_partitions(
 
 def _fence_in_version_1(
     client: BlockingClient, ended_descriptions: Sequence[TransactionDescription], timeout_ms: float | None
-) -> None:
+) -> dict[str, BrokerError]:
     """Fence those transactional ids whose epoch has not changed since they were listed.
+
+    Return the errors of rejected requests by transactional id.
 
     `ended_descriptions`: the listed transactions, which EndTxn has ended, and the listed ids without a transaction.
     """
@@ -163,18 +167,20 @@ def _fence_in_version_1(
         if description.transactional_id in current_by_id
         and current_by_id[description.transactional_id].id_and_epoch == description.id_and_epoch
     ]
-    responses = _send_fences(client, unchanged_descriptions, timeout_ms)
+    responses, errors_by_id = _send_fences(client, unchanged_descriptions, timeout_ms)
     # If a task adds partitions between EndTxn and InitProducerId, InitProducerId aborts that transaction, but is itself
     # rejected. Send it again for such an id, to mark the id and to learn the epoch for the markers.
     aborted_descriptions = _find_transactions_aborted_despite_rejection(
         client, unchanged_descriptions, responses, timeout_ms
     )
-    responses |= _send_fences(client, aborted_descriptions, timeout_ms)
+    repeated_responses, repeated_errors = _send_fences(client, aborted_descriptions, timeout_ms)
+    responses |= repeated_responses
     # The new epoch does not stop a task that has already added its partitions, because leaders before Kafka 3.6 do not
     # verify transactions with the coordinator. They would accept late records from the task, and no marker would ever
     # end the transaction of these records. Therefore, write a marker with the next epoch to these partitions.
     ended_transactions = [description for description in unchanged_descriptions if description.is_open]
     _fence_at_leaders(client, ended_transactions, responses, timeout_ms)
+    return errors_by_id | repeated_errors
 
 
 def _find_transactions_aborted_despite_rejection(
@@ -212,11 +218,12 @@ def _find_transactions_aborted_despite_rejection(
 
 def _send_fences(
     client: BlockingClient, descriptions: Sequence[TransactionDescription], timeout_ms: float | None
-) -> dict[str, InitProducerIdResponse]:
-    """Request the next epoch for each transactional id, to fence its producer. Return the responses by id.
+) -> tuple[dict[str, InitProducerIdResponse], dict[str, BrokerError]]:
+    """Request the next epoch for each transactional id, to fence its producer.
 
-    Each request also sets a transaction timeout that marks the id as fenced (timeout_marks.py), so that the next batch
-    does not fence it again. Rejections are logged.
+    Return the responses, and the errors of rejected requests, by transactional id. Each request also sets a transaction
+    timeout that marks the id as fenced (timeout_marks.py), so that the next batch does not fence it again. Rejections
+    are logged.
     """
     fence_requests = [
         InitProducerId(
@@ -229,11 +236,9 @@ def _send_fences(
     # send_all() retries CONCURRENT_TRANSACTIONS. This is intended: the error may only mean that the task's own first
     # request is still in progress.
     responses = client.send_all(fence_requests, timeout_ms)
-    _log_rejections(
-        "Could not fence a task attempt, which may therefore still write",
-        collect_rejection_errors(fence_requests, responses).values(),
-    )
-    return responses
+    errors_by_id = collect_rejection_errors(fence_requests, responses)
+    _log_rejections("Could not fence a task attempt, which may therefore still write", errors_by_id.values())
+    return responses, errors_by_id
 
 
 def _fence_at_leaders(
@@ -302,3 +307,12 @@ def _log_rejections(context: str, errors: Iterable[BrokerError]) -> None:
     for error in errors:
         if error.code not in OWNERSHIP_LOST_ERRORS:
             _log.warning("%s: %s", context, error)
+
+
+def _omit_lost_ownership(errors_by_id: dict[str, BrokerError]) -> dict[str, BrokerError]:
+    """Return the errors, except for ids that another producer has taken over."""
+    return {
+        transactional_id: error
+        for transactional_id, error in errors_by_id.items()
+        if error.code not in OWNERSHIP_LOST_ERRORS
+    }

@@ -64,21 +64,19 @@ A producer is transactional only if it is created with a transactional id. This 
 because the pool would otherwise keep separate producers for each job.
 """
 
-_ABORTED_MESSAGE = "its transactions were aborted, and read_committed readers see none of its rows"
+_ABORTED_MESSAGE = "it was aborted, and read_committed readers see none of its rows"
 _NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
 """The beginning of the outcome for a job without an idempotency key. A remedy follows in the message."""
 _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
 """The outcome for any other batch. It needs no remedy, because running such a batch again writes no row twice."""
-_ABORTED_UNREPORTED_MESSAGE = (
-    "no task has reported; its open transactions were aborted, so that readers do not wait for them"
-)
+_ABORTED_UNREPORTED_MESSAGE = "no task has reported, and the batch was aborted"
 
 
 class AbortResult(NamedTuple):
     """The result of an attempt to abort a batch."""
 
     was_aborted: bool
-    """Whether the batch's transactions were aborted."""
+    """Whether the batch was aborted, so that none of its rows become visible."""
     outcome: str
     """A clause for a log message, which describes the outcome."""
 

@@ -21,6 +21,7 @@ from tests.exactly_once.embedded_query import (
     death_before,
     list_open_ids,
     read_values,
+    rejected_aborts,
     rows,
 )
 from tests.exactly_once.embedded_query import broker as broker
@@ -148,6 +149,30 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
     assert "Aborted: p-1-0-0, p-1-1-0." in capsys.readouterr().out
     assert list_open_ids(query.broker) == []
     assert read_values(query.broker) == []
+
+
+def test_abort_reports_transaction_whose_abort_was_rejected_as_open(capsys: Output, query: Query) -> None:
+    query.write_tasks(query.begin(), 0)
+    with rejected_aborts():
+        assert transactions(query.broker, "abort", "--prefix", PREFIX, "--yes") == 1
+    out = capsys.readouterr().out
+    assert "Aborted:" not in out
+    assert "May still be open: p-1-1-0: p-1-1-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in out
+    assert out.endswith("Fix the cause, and end them with abort.\n")
+    assert len(list_open_ids(query.broker)) == 2
+
+
+def test_finish_reports_transaction_whose_abort_was_rejected_as_open(capsys: Output, query: Query) -> None:
+    start = query.begin()
+    written = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with death_before("commit"):
+        query.commit(start, 0, written)
+    with rejected_aborts():
+        assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
+    out = capsys.readouterr().out
+    assert "Committed: p-1-0-0, p-1-1-0.\nMay still be open: p-1-1-1: " in out
+    assert "Aborted:" not in out
 
 
 def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None:

@@ -17,7 +17,14 @@ from spark_kafka_sink.broker.transaction_coordinator import TransactionMetadata
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import parse_client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.exactly_once import decision_log, log_partition, operations, query_transactions
+from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.exactly_once import (
+    decision_log,
+    log_partition,
+    operations,
+    query_transactions,
+    transaction_aborts,
+)
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.clients import create_client
@@ -32,6 +39,8 @@ from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, par
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import fetch_ids_by_producer, list_transactional_ids
@@ -342,6 +351,23 @@ def death_before(at: str) -> Iterator[None]:
         if at == "superseded":
             stack.enter_context(patch.object(QueryTransactions, "abort_task_transactions", die))
         stack.enter_context(pytest.raises(Crash))
+        yield
+
+
+@contextmanager
+def rejected_aborts() -> Iterator[None]:
+    """Let the brokers reject all aborts of tasks' transactions, as after a permission was revoked."""
+
+    def reject(
+        client: BlockingClient, transactions: Iterable[TransactionIdentity], **_: object
+    ) -> dict[str, BrokerError]:
+        code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return {
+            transaction.transactional_id: build_broker_error(code, transaction.transactional_id)
+            for transaction in transactions
+        }
+
+    with patch.object(transaction_aborts, "end_transactions", reject):
         yield
 
 

@@ -95,8 +95,8 @@ def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
 
     def take_over(query: QueryTransactions, *claimed: Any) -> TakeOver:
         open_transactions = query.list_task_transactions()
-        query.abort_task_transactions(open_transactions)
-        return TakeOver(query.claim(*claimed), open_transactions)
+        abort_errors = query.abort_task_transactions(open_transactions)
+        return TakeOver(query.claim(*claimed), open_transactions, abort_errors)
 
     patch.setattr(QueryTransactions, "take_over", take_over)
 
@@ -107,8 +107,7 @@ def list_after_claim(patch: pytest.MonkeyPatch) -> None:
     def take_over(query: QueryTransactions, *claimed: Any) -> TakeOver:
         driver = query.claim(*claimed)
         open_transactions = query.list_task_transactions()
-        query.abort_task_transactions(open_transactions)
-        return TakeOver(driver, open_transactions)
+        return TakeOver(driver, open_transactions, query.abort_task_transactions(open_transactions))
 
     patch.setattr(QueryTransactions, "take_over", take_over)
 

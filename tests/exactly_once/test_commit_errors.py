@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,7 +13,7 @@ from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyO
 from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.precommit_errors import build_concurrent_start_error, build_other_driver_error
+from spark_kafka_sink.exactly_once.precommit_errors import build_other_driver_error
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -39,33 +40,22 @@ def raise_error(error: KafkaSinkError) -> None:
     raise error
 
 
-def chained_error() -> KafkaSinkError:
-    error = build_concurrent_start_error("p", "driver-1")
-    error.__cause__ = FENCED
-    return error
-
-
 @pytest.mark.parametrize(
     ("context", "message"),
     [
         (commit_errors.convert_fencing_before_decision, "batch 7 of query q was not committed: a newer driver has"),
-        (commit_errors.convert_fencing_after_decision, "batch 7 of query q is decided, but a newer driver has"),
         (handle_errors_after_commit, "batch 7 of query q is committed, but a newer driver has"),
     ],
 )
-@pytest.mark.parametrize("error", [FENCED, chained_error()], ids=["fenced", "caused by fencing"])
-def test_converts_fencing_at_each_step(context: Context, message: str, error: KafkaSinkError) -> None:
-    converted = convert(context, STREAM, error)
+def test_converts_fencing_at_each_step(context: Context, message: str) -> None:
+    converted = convert(context, STREAM, FENCED)
     assert isinstance(converted, ExactlyOnceError)
     assert str(converted).startswith(message)
-    assert converted.__cause__ is error
+    assert converted.__cause__ is FENCED
 
 
-@pytest.mark.parametrize(
-    "context", [commit_errors.convert_fencing_before_decision, commit_errors.convert_fencing_after_decision]
-)
-def test_does_not_convert_other_errors_before_the_commit(context: Context) -> None:
-    assert convert(context, STREAM, DISCONNECTED) is DISCONNECTED
+def test_does_not_convert_other_errors_before_the_decision() -> None:
+    assert convert(commit_errors.convert_fencing_before_decision, STREAM, DISCONNECTED) is DISCONNECTED
 
 
 def test_other_error_after_the_commit_reports_visible_rows() -> None:
@@ -77,7 +67,7 @@ def test_other_error_after_the_commit_reports_visible_rows() -> None:
 
 @pytest.mark.parametrize(
     ("is_single_use", "consequence"),
-    [(True, "Readers are not affected"), (False, "read_committed readers wait for it")],
+    [(True, "may continue to show the job: "), (False, "read_committed readers wait for it")],
     ids=["without a name", "with a name"],
 )
 def test_error_after_the_commit_of_job_is_logged(
@@ -100,19 +90,25 @@ def test_error_after_the_commit_of_job_is_logged(
 )
 def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch, effect: str) -> None:
     entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
-    assert effect in str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED))
+    not_committed = str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED))
+    in_doubt = str(commit_errors.build_decision_in_doubt_error(entry, FENCED))
+    assert not_committed.startswith(f"{batch} was not committed: a newer driver has taken over")
+    assert in_doubt.startswith(f"It is not known whether {batch} is committed: a newer driver has taken over")
+    for message in (not_committed, in_doubt):
+        assert effect in message
+        assert "transactions abort" not in message, "it would abort the batch of the newer driver"
 
 
 def test_only_jobs_without_key_must_not_be_run_again() -> None:
-    warning = "Do not run the job again"
+    warning = re.compile("Do not run the (decided )?job again")
     for entry, is_warned in [(STREAM, False), (JOB, True)]:
         messages = [
-            str(convert(commit_errors.convert_fencing_after_decision, entry, FENCED)),
+            str(commit_errors.build_superseded_commit_error(entry, {TRANSACTIONS[0].transactional_id: FENCED})),
             str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
             str(commit_errors.build_unfinished_commit_error(entry, DISCONNECTED)),
         ]
-        assert [warning in message for message in messages] == [is_warned] * 3
-    assert warning in commit_errors.build_unknown_outcome_remedy(JOB)
+        assert [warning.search(message) is not None for message in messages] == [is_warned] * 3
+    assert warning.search(commit_errors.build_unknown_outcome_remedy(JOB))
 
 
 def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
@@ -122,6 +118,68 @@ def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
         commit_errors.build_unknown_outcome_remedy(JOB),
     ):
         assert f"{command} before the transaction timeout (60 s since they began) has passed." in message
+
+
+def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_whether_they_are_lost() -> None:
+    rejections = {
+        transaction.transactional_id: build_broker_error(error_codes.PRODUCER_FENCED, transaction.transactional_id)
+        for transaction in reversed(TRANSACTIONS[:2])
+    }
+    for entry, remedy in [
+        (STREAM, "If none is running, start again: the next start finishes the batch, or names the lost transactions."),
+        (JOB, "run `pykafka transactions finish --bootstrap-server HOST:PORT --prefix p`, which finishes the job, or "),
+    ]:
+        message = str(commit_errors.build_superseded_commit_error(entry, rejections))
+        assert message.startswith(
+            f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix p, or `pykafka "
+            "transactions` has, and 2 of the batch's 3 transactions could not be committed:\n"
+            "- p-1-0-0 (rows of Spark's partition 0, producer id 70, epoch 3): PRODUCER_FENCED\n"
+            "- p-1-1-0 (rows of Spark's partition 1, producer id 71, epoch 3): PRODUCER_FENCED\n"
+        )
+        assert "A newer driver may have committed these transactions before." in message
+        assert remedy in message
+
+
+def test_superseded_driver_lists_a_limited_number_of_transactions() -> None:
+    transactions = tuple(TransactionIdentity(f"p-1-{partition}-0", partition, 3, 2) for partition in range(100))
+    entry = Entry("p", timeout_ms=60_000).with_decision(Batch(), SUMMARY, transactions)
+    rejections = {transaction.transactional_id: FENCED for transaction in transactions}
+    message = str(commit_errors.build_superseded_commit_error(entry, rejections))
+    assert message.count("rows of Spark's partition") == 20
+    assert "- and 80 more\n" in message
+
+
+def test_start_after_unfinished_job_names_the_job_that_must_not_be_run_again() -> None:
+    error = commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED)
+    message = str(convert(commit_errors.convert_earlier_batch_errors, JOB, error))
+    assert message.startswith(
+        "This run has written nothing, because an earlier job under its prefix must be finished first: the job is "
+        "decided (prefix p), but it is not known whether all of its 3 transactions are committed"
+    )
+    assert "Do not run the decided job again: " in message
+    assert message.endswith(
+        "When the decided job is done, start this run again, unless it would write the same rows once more."
+    )
+
+
+def test_start_after_unfinished_stream_says_once_that_it_can_be_started_again() -> None:
+    error = commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED)
+    message = str(convert(commit_errors.convert_earlier_batch_errors, STREAM, error))
+    assert message == (
+        f"This run has written nothing, because the last batch under its prefix must be finished first: {error}"
+    )
+    assert "Fix the cause and start again" in message
+
+
+@pytest.mark.parametrize("entry", [STREAM, JOB])
+def test_start_after_lost_commit_can_be_repeated_once_the_loss_is_accepted(entry: Entry) -> None:
+    lost = TRANSACTIONS[0].transactional_id
+    error = commit_errors.build_not_committed_error(
+        entry, {lost: build_broker_error(error_codes.PRODUCER_FENCED, lost)}
+    )
+    converted = convert(commit_errors.convert_earlier_batch_errors, entry, error)
+    assert isinstance(converted, CommitLostError)
+    assert re.search("give-up .*When the (batch|decided job) is done, start this run again", str(converted))
 
 
 def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones() -> None:

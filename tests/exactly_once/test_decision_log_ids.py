@@ -123,7 +123,7 @@ def test_manual_abort_succeeds_with_any_timeout_of_unknown_writer(
 ) -> None:
     for timeout_ms in (0, 2**31 - 1):
         write_foreign_entry(broker, Entry(PREFIX, generation=1, driver_names=("x",), timeout_ms=timeout_ms))
-        assert operations.abort(client_options(broker), PREFIX, LOG) == []
+        assert operations.abort(client_options(broker), PREFIX, LOG) == operations.AbortResult()
 
 
 def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:

@@ -259,7 +259,8 @@ def test_names_transactions_lost_between_decision_and_commit(query: Query) -> No
         with pytest.raises(CommitLostError) as error:
             query.with_new_driver(name=driver).begin()
         message = str(error.value)
-        assert message.startswith("batch 0 of query query-1 is decided (prefix p), but 1 of its 2 transactions can no")
+        assert message.startswith("This run has written nothing, because the last batch under its prefix must be")
+        assert "batch 0 of query query-1 is decided (prefix p), but 1 of its 2 transactions can no longer" in message
         assert "p-1-1-0 (rows of Spark's partition 1, producer id" in message
         assert "p-1-0-0" not in message
     assert read_values(query.broker) == ["0/0"]

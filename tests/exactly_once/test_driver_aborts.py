@@ -206,7 +206,8 @@ def test_commit_limits_the_wait_for_superseded_attempts(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    with patch.object(QueryTransactions, "abort_task_transactions", autospec=True) as abort_task_transactions:
+    aborts = patch.object(QueryTransactions, "abort_task_transactions", autospec=True, return_value={})
+    with aborts as abort_task_transactions:
         query.commit(start, 0, prepared)
     ((_, listed_transactions, abort_timeout_ms), _) = abort_task_transactions.call_args
     assert len(listed_transactions) == 1
@@ -231,7 +232,7 @@ def test_commits_job_with_warning_although_log_is_not_writable(
     # Without superseded attempts, the entry is deleted at once, and not written before.
     is_called = failing_method == "delete_entry" or has_superseded_attempt
     assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_called
-    assert caplog.text.count("Readers are not affected, and you need not do anything") == is_called
+    assert caplog.text.count("so `pykafka transactions` may continue to show the job") == is_called
     assert "readers wait for them" not in caplog.text
 
 
@@ -245,6 +246,27 @@ def fail_when_done(error: KafkaSinkError) -> Any:
         return original(transactions, state, entry)
 
     return patch.object(QueryTransactions, "write", write)
+
+
+def test_open_transaction_of_job_whose_done_record_got_no_response_can_be_ended_as_the_warning_says(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    original = QueryTransactions.write
+
+    def write_without_response(transactions: QueryTransactions, state: WriterState, entry: Entry) -> WriterState:
+        original(transactions, state, entry)
+        raise NetworkError("no broker answers")
+
+    with patch.object(QueryTransactions, "write", write_without_response), Driver(query.delivery) as driver:
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    assert "If there is nothing to finish, and no query or job with this prefix is running, end it with" in caplog.text
+    assert operations.finish(query.options, query.prefix, LOG) is None
+    operations.abort(query.options, query.prefix, LOG)
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("batch", [Batch(), Batch(key="today", scope="t")], ids=["without a key", "with a key"])
@@ -315,7 +337,9 @@ def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int)
     with (
         patch.object(LogTransaction, "commit", commit),
         Driver(query.delivery) as driver,
-        pytest.raises(ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the job again.*finish") as error,
+        pytest.raises(
+            ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the decided job again.*finish"
+        ) as error,
     ):
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert "start again" not in str(error.value)

@@ -113,16 +113,38 @@ def test_decision_that_fails_after_a_fenced_try_is_not_in_doubt(query: Query) ->
     assert outcomes == []
 
 
-def test_fenced_decision_is_not_in_doubt(query: Query) -> None:
+def test_decision_fenced_before_its_commit_is_not_in_doubt(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     with (
-        failing_commits(build_other_driver_error("p-driver")),
+        patch.object(LogTransaction, "wait", side_effect=build_other_driver_error("p-driver")),
         patch.object(QueryTransactions, "_reclaim_prefix", side_effect=build_other_driver_error("p-driver")),
         pytest.raises(ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver") as raised,
     ):
         query.commit(start, 0, prepared)
     assert isinstance(raised.value.__cause__, ProducerFencedError)
+
+
+def test_decision_is_in_doubt_if_the_retry_of_its_commit_is_fenced(query: Query) -> None:
+    """The first response is lost, and another job finishes the batch before the retry."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    original, newer = LogTransaction.commit, query.with_new_driver()
+
+    def commit_twice(transaction: LogTransaction, timeout_ms: float | None = None) -> WriterState:
+        original(transaction, timeout_ms)
+        with patch.object(LogTransaction, "commit", original):
+            newer.write_and_commit(newer.begin(), Batch(key="next", scope="t"))
+        return original(transaction, timeout_ms)
+
+    with (
+        patch.object(LogTransaction, "commit", commit_twice),
+        Driver(query.delivery) as driver,
+        pytest.raises(ExactlyOnceError, match="It is not known whether the job is committed: a newer driver") as raised,
+    ):
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    assert isinstance(raised.value.__cause__, ProducerFencedError)
+    assert read_values(query.broker) == sorted(rows(0) * 2), "the rows of both jobs are visible"
 
 
 def test_failed_listing_of_superseded_attempts_is_a_warning(query: Query, caplog: pytest.LogCaptureFixture) -> None:
@@ -147,6 +169,21 @@ def test_unnamed_job_without_rows_leaves_no_entry(query: Query) -> None:
     with open_query_transactions(query.broker) as transactions:
         transactions.describe_driver_id()
         assert transactions.read_entry().generation == 0, "the log has no entry"
+
+
+def test_unnamed_job_without_rows_warns_that_an_attempt_may_have_left_its_transaction_open(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = dataclasses.replace(query.delivery, is_single_use=True)
+    with Driver(delivery) as driver:
+        start = driver.begin("job")
+        query.write(start, 0, "of a superseded attempt")
+        with patch.object(QueryTransactions, "list_task_transactions", side_effect=DISCONNECTED):
+            driver.commit(start, Batch(), [], BOTH_TASKS)
+    assert len(list_open_ids(query.broker)) == 1
+    assert "the job is committed (prefix p), but transactions of superseded task attempts may still be open" in (
+        caplog.text
+    )
 
 
 def test_decision_whose_commit_was_reported_as_fenced_is_not_written_again(query: Query) -> None:

@@ -73,7 +73,7 @@ def take_over(query: Query, start: BatchStart) -> None:
 def abort_by_hand(query: Query, start: BatchStart) -> None:
     query.write_tasks(start, 0)
     aborted = operations.abort(query.options, PREFIX, LOG)
-    assert len(aborted) == 2, "an id without a transaction is fenced, but is none that was aborted"
+    assert len(aborted.aborted_ids) == 2, "an id without a transaction is fenced, but is none that was aborted"
 
 
 @pytest.mark.parametrize("end", [commit, abort, stop, take_over, abort_by_hand])

@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import (
     CommitLostError,
     ConfigurationError,
     ExactlyOnceError,
+    NetworkError,
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import clients, operations
@@ -211,6 +212,31 @@ def test_finished_batch_leaves_no_transaction_of_superseded_attempt_open(
     assert read_values(query.broker) == rows(0)
 
 
+@pytest.mark.parametrize("operate", [operations.finish, operations.give_up])
+def test_error_after_the_claim_of_finish_names_the_command_that_ends_open_transactions(
+    query: Query, operate: Callable[..., object]
+) -> None:
+    """The batch is recorded as done by then, so that the same action finds nothing to do."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
+    error = NetworkError("the coordinator did not respond.")
+    action = "give-up" if operate is operations.give_up else "finish"
+    with (
+        patch.object(QueryTransactions, "abort_task_transactions", side_effect=error),
+        pytest.raises(
+            ExactlyOnceError, match=rf"transactions {action}` again.*, end .* with `pykafka transactions abort`"
+        ),
+    ):
+        operate(client_options(query.broker), PREFIX, LOG)
+    assert operate(client_options(query.broker), PREFIX, LOG) is None
+    assert len(operations.abort(client_options(query.broker), PREFIX, LOG).aborted_ids) == 1
+    assert list_open_ids(query.broker) == []
+    assert read_values(query.broker) == rows(0)
+
+
 def test_finish_without_decision_affects_no_driver(query: Query) -> None:
     start = query.begin()
     prepared = query.write_tasks(start, 0)
@@ -249,7 +275,7 @@ def test_commit_during_manual_abort_is_not_reported_as_newer_driver(query: Query
         check_unchanged(transactions, found)
 
     with patch.object(QueryTransactions, "check_unchanged", commit):
-        assert operations.abort(client_options(query.broker), PREFIX, LOG) == []
+        assert operations.abort(client_options(query.broker), PREFIX, LOG) == operations.AbortResult()
     assert read_values(query.broker) == rows(0)
 
 
@@ -285,7 +311,7 @@ def test_abort_ends_undecided_batch_and_prevents_its_commit(query: Query) -> Non
     start = query.begin()
     prepared = query.write_tasks(start, 0)
     aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
-    assert [identity.transactional_id for identity in aborted] == ["p-1-0-0", "p-1-1-0"]
+    assert aborted == operations.AbortResult(("p-1-0-0", "p-1-1-0"))
     assert list_open_ids(query.broker) == []
     with pytest.raises(ExactlyOnceError, match="or `pykafka transactions` has"):
         query.commit(start, 0, prepared)
@@ -372,7 +398,7 @@ def test_manual_abort_ends_open_decision_of_dead_driver(query: Query) -> None:
     with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):
         query.commit(start, 0, prepared)
     aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
-    assert [identity.transactional_id for identity in aborted] == [identity.transactional_id for identity in prepared]
+    assert aborted == operations.AbortResult(tuple(transaction.transactional_id for transaction in prepared))
     assert list_open_ids(query.broker) == []
 
 
@@ -388,7 +414,7 @@ def test_operation_retries_first_read_if_driver_id_changes_during_it(query: Quer
 
     with patch.object(QueryTransactions, "read_current_entry", read):
         aborted = operations.abort(client_options(query.broker), PREFIX, LOG)
-    assert [identity.transactional_id for identity in aborted] == [identity.transactional_id for identity in prepared]
+    assert aborted == operations.AbortResult(tuple(transaction.transactional_id for transaction in prepared))
 
 
 def test_operation_does_not_fence_driver_that_claims_concurrently(query: Query) -> None:

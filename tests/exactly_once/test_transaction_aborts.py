@@ -234,28 +234,30 @@ def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
     assert read_values(broker) == []
 
 
-def test_rejected_fence_is_a_warning(
+def test_rejected_fence_is_a_warning_and_is_returned(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The transaction has ended by then. Its attempt can only begin another one."""
+    """The transaction has ended by then. But its attempt can begin another one, which would stay open."""
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with connect_client(broker) as client:
         init_producer_id(client, "attempt", 60_000)
         broker.cluster.coordinator.max_timeout_ms = 500
-        abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
+        errors_by_id = abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
+    assert [error.code for error in errors_by_id.values()] == [error_codes.INVALID_TRANSACTION_TIMEOUT]
     assert "Could not fence a task attempt, which may therefore still write" in caplog.text
     assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
 
 
-def test_rejected_abort_is_a_warning(
+def test_rejected_abort_is_a_warning_and_is_returned(
     broker: EmbeddedBroker, prepared: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect_client(broker) as client:
         listed_transactions = [*describe_transactions(client, transactional_ids(prepared)).values()]
         broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        abort_transactions(client, listed_transactions)
+        errors_by_id = abort_transactions(client, listed_transactions)
         descriptions = describe_transactions(client, transactional_ids(prepared)).values()
-    assert sum(description.is_open for description in descriptions) == 1
+    assert [description.transactional_id for description in descriptions if description.is_open] == [*errors_by_id]
+    assert len(errors_by_id) == 1
     assert "Could not abort a transaction" in caplog.text
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
 
@@ -292,7 +294,9 @@ def test_keeps_transaction_that_began_after_the_listing(
             "again", WriterState(newer), TopicPartition("t", 0), [(b"k", b"newer")]
         )
         writing.wait()
-        abort_transactions(client, listed_transactions)
+        assert abort_transactions(client, listed_transactions) == {}, (
+            "nothing of the listed transaction is left to abort"
+        )
         writing.commit()
     assert read_values(broker) == ["newer"]
 

@@ -47,7 +47,7 @@ def test_moved_query_continues_under_new_prefix_after_manual_operation(query: Qu
     moved = query.with_new_driver(prefix="moved", checkpoint="/elsewhere")
     moved.run(1)
     assert len(list_open_ids(query.broker)) == 2, "it is not looked for"
-    assert len(operations.abort(query.options, PREFIX, LOG)) == 2
+    assert len(operations.abort(query.options, PREFIX, LOG).aborted_ids) == 2
     assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0, 1), [])
 
 
@@ -199,5 +199,5 @@ def test_operator_proceeds_if_longest_timeout_was_decreased(query: Query) -> Non
     start = query.begin()
     query.write_tasks(start, 0)
     query.broker.cluster.coordinator.max_timeout_ms = 10_000
-    assert len(operations.abort(query.options, PREFIX, LOG)) == 2
+    assert len(operations.abort(query.options, PREFIX, LOG).aborted_ids) == 2
     assert list_open_ids(query.broker) == []

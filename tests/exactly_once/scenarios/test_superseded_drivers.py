@@ -167,11 +167,36 @@ def test_older_driver_suspended_after_decision_reports_no_lost_rows(query: Query
 
     with (
         before_the_commit(overtake),
-        pytest.raises(ExactlyOnceError, match=r"is decided, but a newer driver has taken over .* p\.") as error,
+        pytest.raises(ExactlyOnceError, match=r"is decided, but a newer driver has taken over .* prefix p,") as error,
     ):
         query.commit(start, 0, prepared)
     assert not isinstance(error.value, CommitLostError)
     assert read_values(query.broker) == rows(0)
+
+
+def test_job_superseded_only_by_an_operator_names_its_lost_transaction(query: Query) -> None:
+    """The operator's `finish` has fenced the driver and found the loss. No newer driver will report it."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    lost = prepared[1].transactional_id
+
+    def lose_transaction_and_run_finish() -> None:
+        reuse_ids(query, lost)
+        finished = operations.finish(query.options, PREFIX, LOG)
+        assert finished is not None
+        assert list(finished.lost_transaction_errors) == [lost]
+
+    with (
+        before_the_commit(lose_transaction_and_run_finish),
+        Driver(query.delivery) as driver,
+        pytest.raises(
+            ExactlyOnceError, match=r"(?s)`pykafka transactions` has, .*If no newer driver is running"
+        ) as error,
+    ):
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    assert f"- {lost} (rows of Spark's partition 1, producer id" in str(error.value)
+    assert "Do not run the job again" in str(error.value)
+    assert read_values(query.broker) == ["0/0"]
 
 
 @pytest.mark.parametrize("finish", [Query.begin, lambda query: operations.finish(query.options, PREFIX, LOG)])

@@ -9,18 +9,19 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
-from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError
 from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.engine import RequestEngine
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, list_open_ids, read_values, rows
+from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, death_before, list_open_ids, read_values, rows
 from tests.exactly_once.embedded_query import broker as broker
 
 REVOKED = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -72,6 +73,21 @@ def test_unfinished_commit_reports_decided_batch_and_remedy(
     assert "start again, or commit the open transactions with `pykafka transactions finish`" in message
     query.with_new_driver().begin()
     assert read_values(query.broker) == rows(0)
+
+
+def test_start_that_cannot_finish_an_earlier_job_says_that_it_has_written_nothing(query: Query) -> None:
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    with death_before("commit"), Driver(query.delivery) as driver:
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    error = NetworkError("the coordinator did not respond.")
+    with (
+        patch.object(QueryTransactions, "commit", side_effect=error),
+        pytest.raises(ExactlyOnceError, match=r"This run has written nothing.* earlier job .* the decided job again"),
+    ):
+        query.with_new_driver().begin()
+    query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0), "the next start has finished the earlier job"
 
 
 def test_error_separates_lost_from_rejected_transactions() -> None:

@@ -24,6 +24,7 @@ from tests.exactly_once.embedded_query import (
     death_before,
     list_open_ids,
     read_values,
+    rejected_aborts,
     rows,
 )
 from tests.exactly_once.embedded_query import broker as broker
@@ -78,6 +79,49 @@ def test_dead_job_is_deleted_from_the_log_after_a_manual_operation(job: Query, s
     assert operations.list_prefixes(client_options(job.broker), LOG) == [], "nothing needs to be known of it any more"
 
 
+def end_with_operator(job: Query) -> None:
+    """Abort the job's only open transaction, which `pykafka transactions` finds through the job's entry."""
+    assert len(operations.abort(client_options(job.broker), job.prefix, LOG).aborted_ids) == 1
+    assert list_open_ids(job.broker, job.prefix) == []
+    assert operations.list_prefixes(client_options(job.broker), LOG) == []
+
+
+def test_job_stays_in_the_log_if_the_abort_of_superseded_attempt_is_rejected(
+    job: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = job.begin()
+    prepared = job.write_tasks(start, 0)
+    job.write(start, 1, "of an attempt that lost", attempt=1)
+    delivery = dataclasses.replace(job.delivery, is_single_use=True)
+    with rejected_aborts(), Driver(delivery) as driver:
+        driver.commit(start, Batch(), prepared, BOTH_TASKS)
+    assert "transactions of superseded task attempts may still be open" in caplog.text
+    end_with_operator(job)
+    assert read_values(job.broker) == rows(0)
+
+
+def test_failed_job_stays_in_the_log_if_the_abort_of_its_transaction_is_rejected(
+    job: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = job.begin()
+    job.write(start, 0, "of a job that failed")
+    delivery = dataclasses.replace(job.delivery, is_single_use=True)
+    with rejected_aborts(), Driver(delivery) as driver:
+        assert driver.abort(start, Batch())
+    assert f"Could not abort 1 transaction of tasks (prefix {job.prefix}), which may stay open until" in caplog.text
+    end_with_operator(job)
+    assert read_values(job.broker) == []
+
+
+def test_job_stays_in_the_log_if_the_abort_of_an_operator_is_rejected(job: Query) -> None:
+    start = job.begin()
+    job.write(start, 0, "of a job that died")
+    with rejected_aborts():
+        result = operations.abort(client_options(job.broker), job.prefix, LOG)
+    assert (result.aborted_ids, [*result.errors_by_id]) == ((), [start.build_task_id(0, 0)])
+    end_with_operator(job)
+
+
 def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) -> None:
     start = job.begin()
     prepared = job.write_tasks(start, 0)
@@ -90,5 +134,5 @@ def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) 
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     (remaining,) = operations.list_prefixes(client_options(job.broker), LOG)
     assert (remaining.prefix, remaining.decided_ids, len(remaining.undecided_transactions)) == (job.prefix, (), 1)
-    assert len(operations.abort(client_options(job.broker), job.prefix, LOG)) == 1
+    assert len(operations.abort(client_options(job.broker), job.prefix, LOG).aborted_ids) == 1
     assert list_open_ids(job.broker, job.prefix) == []

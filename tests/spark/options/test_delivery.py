@@ -75,6 +75,11 @@ def test_uses_transaction_timeout_of_user_in_any_notation(text: str) -> None:
             "x" * 201,
             "Option 'transactionalIdPrefix' cannot be used: it must have 1 to 200 letters",
         ),
+        (
+            "transactionalIdPrefix",
+            "pykafka-job-nightly",
+            "Option 'transactionalIdPrefix' cannot be used: it must not begin with 'pykafka-job-'. The sink generates",
+        ),
         ("idempotencyKey", "x" * 201, "must have 1 to 200 characters; it has 201"),
         ("decisionLogTopic", "a/b", "Option 'decisionLogTopic' must be a topic name"),
         ("decisionLogReplication", "0", "must be -1 or a number from 1 to 32767. It is '0'."),
