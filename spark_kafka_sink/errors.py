@@ -22,7 +22,7 @@ KafkaSinkError
 ├── DeliveryError           a record was not acknowledged; the cause is chained
 │   ├── DeliveryTimeoutError    delivery.timeout.ms expired
 │   ├── BatchRefusedError       not stored, because the broker rejected other records of the batch; may be sent again
-│   ├── TransactionAbortedError not sent, because its transaction was aborted
+│   ├── TransactionAbortedError not acknowledged, because its transaction was aborted
 │   └── DeadLetterError         the dead-letter record of a failed row could not be written either
 ├── TransactionError        a transactional call failed
 │   ├── TransactionAbortableError  abort the transaction, then begin a new one
@@ -326,7 +326,7 @@ class DeadLetterError(DeliveryError):
 
 
 class TransactionAbortedError(DeliveryError):
-    """The record was not sent, because its transaction was aborted."""
+    """The record was not acknowledged before its transaction was aborted."""
 
 
 class TransactionError(KafkaSinkError):

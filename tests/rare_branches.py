@@ -356,9 +356,9 @@ TRANSACTION_BRANCHES = (
         "if facts.is_transactional:",
     ),
     Branch(
-        "batches behind a gap are abandoned until the transaction ends",
-        f"{_IDEMPOTENCE}._await_transaction_end",
-        "self._abandoned_batches += partition_state.pending_batches",
+        "sequences behind a gap restart only when the transaction has ended",
+        f"{_IDEMPOTENCE}._restart_sequences",
+        "if self._transactions is not None:",
     ),
     Branch(
         "batches before a gap are sent first",

@@ -188,6 +188,33 @@ def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version:
 
 
 @BOTH
+@pytest.mark.parametrize("failure", ["expiry", "rejection"])
+@pytest.mark.parametrize("is_response_lost", [False, True])
+def test_record_behind_failed_one_may_be_stored_only_if_its_response_was_lost(
+    version: int, failure: str, is_response_lost: bool
+) -> None:
+    cluster, producer = create_producer_in_transaction(
+        version, batch_size=0, delivery_timeout_ms=500, request_timeout_ms=100
+    )
+    send_and_flush(producer, b"0")
+    send_and_flush(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
+    if is_response_lost:
+        cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(execute_first=True)
+    last_code = codes.NOT_ENOUGH_REPLICAS if failure == "expiry" else codes.INVALID_RECORD
+    cluster.control.when(api=ApiKey.PRODUCE, nth=3, times=None).fail(last_code)
+    failed = send(producer, b"1")
+    pass_time(producer, 0.2)
+    behind = send(producer, b"2")
+    producer.flush()
+    assert isinstance(failed.exception(0), DeliveryTimeoutError if failure == "expiry" else InvalidRecordError)
+    error = behind.exception(0)
+    assert isinstance(error, TransactionAbortedError)
+    assert error.possibly_stored is is_response_lost
+    assert "not acknowledged, because its transaction cannot be committed" in str(error)
+
+
+@BOTH
 def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(version: int) -> None:
     cluster, producer = create_producer_in_transaction(version, linger_ms=10_000)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
@@ -200,7 +227,7 @@ def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(
     producer.abort_transaction()
     error = future.exception(0)
     assert isinstance(error, TransactionAbortedError)
-    assert str(error) == "transactional id x: the record was not sent, because its transaction was aborted."
+    assert str(error) == "transactional id x: the record was not acknowledged, because its transaction was aborted."
     assert error.__cause__ is None
 
 

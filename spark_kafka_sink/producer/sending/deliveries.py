@@ -235,7 +235,7 @@ class Deliveries:
         try:
             children = self._accumulator.split_and_reenqueue(batch, now_ms)
         except Exception as error:  # usually a MemoryError from decoding and re-encoding the records
-            self.fail_batch(batch, build_split_error(batch, error), now_ms, in_doubt=False)
+            self.fail_batches([batch], build_split_error(batch, error), now_ms)
             return
         self._idempotence.handle_split(batch, children)
         self._metrics.record_batch_split(now_ms)

@@ -29,8 +29,9 @@ response was lost. A broker that knows the producer has rejected such a batch, t
 producer, because its records were deleted or too old, has accepted it. So the batch is abandoned: the sender fails it
 with an error that says that it may be stored.
 
-In a transaction, batches never get new sequences. All batches behind a gap are abandoned, and the transaction is
-aborted. The next transaction then has a new epoch.
+In a transaction, batches never get new sequences. A gap means that a batch has failed, so the transaction can only be
+aborted, and the sender fails the batches behind the gap along with all others that wait to be sent. The next
+transaction then has a new epoch.
 
 A partition's state is keyed by topic name and kept for the producer's lifetime, regardless of what the metadata says
 about the topic (rule 4). If the topic is deleted and recreated, its new log knows nothing about the producer. Before
@@ -333,7 +334,8 @@ class Idempotence:
 
     def is_in_doubt(self, batch: ProducerBatch) -> bool:
         """Return whether an earlier attempt may have stored a batch."""
-        return is_possibly_stored(self._partitions[batch.topic_partition], batch)
+        # Batches are abandoned only if they may be stored.
+        return batch in self._abandoned_batches or is_possibly_stored(self._partitions[batch.topic_partition], batch)
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Return whether all of the partition's records before this batch should already be on the broker."""
@@ -371,13 +373,13 @@ class Idempotence:
     def _restart_sequences(self, partition_state: PartitionState) -> None:
         """Restart a partition's sequences under a new epoch, and abandon its batches that may be stored.
 
-        If a broker must first assign a producer id, the partition only moves to the phase AWAITING_EPOCH. If the
-        transaction must first end, the partition also abandons all of its pending batches (`_await_transaction_end`).
-        In both cases, `set_producer_id_and_epoch` restarts its sequences later.
+        If a broker must first assign a producer id, or the transaction must first end, the partition only moves to the
+        phase AWAITING_EPOCH. `set_producer_id_and_epoch` restarts its sequences later. In a transaction, the sender has
+        failed the pending batches by then, because the transaction must be aborted.
         """
         if partition_state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
-                self._await_transaction_end(partition_state)
+                partition_state.transition_to(AWAITING_EPOCH)
                 return
             self._bump_epoch()  # after the last epoch, this resets id_and_epoch until a broker assigns a new id
         if self.id_and_epoch == NO_PRODUCER_ID:
@@ -390,13 +392,3 @@ class Idempotence:
         ]
         partition_state.in_doubt_batches = frozenset()
         partition_state.start_sequences(self.id_and_epoch)
-
-    def _await_transaction_end(self, partition_state: PartitionState) -> None:
-        """Abandon all of a partition's pending batches, because the transaction has a gap and will be aborted.
-
-        The partition then waits for the next epoch, which only a broker can assign to a transactional producer.
-        """
-        self._abandoned_batches += partition_state.pending_batches
-        partition_state.pending_batches.clear()
-        partition_state.in_doubt_batches = frozenset()
-        partition_state.transition_to(AWAITING_EPOCH)

@@ -295,9 +295,9 @@ class Sender:
     def _fail_batches_dropped_by_transaction(self, now_ms: float) -> None:
         """Fail the unsent batches if their transaction is being aborted or can only be aborted."""
         if self._transactions is not None and self._transactions.should_drop_unsent_batches:
-            from spark_kafka_sink.producer.transactions.failures import build_not_sent_error  # only for transactions
+            from spark_kafka_sink.producer.transactions.failures import build_dropped_error  # only for transactions
 
-            self._fail_unsent_batches(build_not_sent_error(self._transactions), now_ms)
+            self._fail_unsent_batches(build_dropped_error(self._transactions), now_ms)
 
     def _fail_unencoded_batches(self, now_ms: float) -> None:
         """Fail the futures of rows that could not be encoded."""

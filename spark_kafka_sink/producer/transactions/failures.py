@@ -1,4 +1,4 @@
-"""Errors for transactions with failed records, and for records that are not sent because of their transaction.
+"""Errors for transactions with failed records, and for records that are no longer sent because of their transaction.
 
 A failed commit reports how many records of a batch failed, and the key of the first one, so that users can find them.
 """
@@ -36,9 +36,11 @@ def fail_transaction(
     manager.handle_failed_batch(error, has_sequence=batch.has_sequence)
 
 
-def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
-    """Build the error for a record that is not sent because its transaction cannot be committed or is being aborted."""
-    message_start = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
+def build_dropped_error(manager: TransactionManager) -> KafkaSinkError:
+    """Build the error for a record that is not sent, or not again, because its transaction will not be committed."""
+    message_start = (
+        f"transactional id {manager.transactional_id}: the record was not acknowledged, because its transaction "
+    )
     cause = manager.error
     if cause is None:
         return TransactionAbortedError(f"{message_start}was aborted.")

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.errors import DeliveryError, ProducerClosedError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
@@ -19,6 +19,7 @@ from tests.producer.virtual_time import (
     create_simulated_producer,
     get_loop,
     get_reserved_bytes,
+    get_sender,
     run_until,
     wait_for_result,
 )
@@ -74,6 +75,24 @@ def test_batch_accepted_before_a_retry_is_not_stored_twice() -> None:
     assert stored.count(b"1") == 1
     assert isinstance(errors[1], DeliveryError)
     assert stored[-1] == b"4"
+
+
+def test_batch_behind_gap_says_that_it_may_be_stored_if_producer_is_closed_first() -> None:
+    cluster, producer = simulated()
+    cluster.control.forget_producers("t", 0)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(execute_first=True)
+    futures = []
+    for value in (b"1", b"2"):
+        futures.append(producer.send(ProducerRecord("t", value)))
+        get_loop(producer).run_until(lambda: False, 0.2)
+    sender = get_sender(producer)
+    run_until(producer, lambda: bool(sender.idempotence._abandoned_batches))
+    producer.close(timeout=0)
+    assert cluster.values("t") == [b"0", b"2"]
+    error = futures[1].exception(0)
+    assert isinstance(error, ProducerClosedError)
+    assert error.possibly_stored
 
 
 @pytest.mark.parametrize("first_is", [codes.POLICY_VIOLATION, codes.NOT_ENOUGH_REPLICAS])

@@ -26,7 +26,7 @@ def begun() -> tuple[Talk, Idempotence]:
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
-def test_abandons_batches_behind_failed_record_in_transaction(in_doubt: bool) -> None:
+def test_batch_behind_failed_record_in_transaction_stays_in_doubt_or_not(in_doubt: bool) -> None:
     talk, idempotence = begun()
     epoch = talk.manager.id_and_epoch
     refused, behind = admitted(idempotence, T0, 2)
@@ -35,12 +35,14 @@ def test_abandons_batches_behind_failed_record_in_transaction(in_doubt: bool) ->
     idempotence.handle_failed_attempt(behind, in_doubt=in_doubt)
     idempotence.handle_retry(behind, needs_new_sequence=False)
     assert idempotence.id_and_epoch == epoch
-    assert idempotence.take_abandoned_batches() == [behind]
+    assert idempotence.take_abandoned_batches() == []
     assert stamp(behind) == (epoch.epoch, 2)
     assert idempotence.partition_state(T0).phase is Phase.AWAITING_EPOCH
-    assert idempotence.partition_state(T0).pending_batches == []
-    assert not idempotence.is_in_doubt(behind)
+    assert not idempotence.admit(behind, 0, 0)
     assert not idempotence.admit(create_batch(), 0, 0)
+    assert idempotence.is_in_doubt(behind) is in_doubt
+    idempotence.handle_failed_batch(behind, in_doubt=in_doubt)
+    assert idempotence.partition_state(T0).pending_batches == []
 
 
 def test_partition_continues_with_epoch_assigned_at_end_of_transaction() -> None:

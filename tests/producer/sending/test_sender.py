@@ -149,20 +149,21 @@ def test_splits_batch_that_is_too_large_and_fails_single_record() -> None:
     assert isinstance(send_each(producer, b"single")[0], RecordTooLargeError)
 
 
-def test_fails_batch_when_memory_for_its_split_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_fails_batch_when_memory_for_its_split_is_missing(is_in_doubt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
 
     cluster, producer = simulated(linger_ms=5)
-    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    if is_in_doubt:
+        cluster.control.when(api=ApiKey.PRODUCE).drop(execute_first=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2 if is_in_doubt else 1).fail(codes.MESSAGE_TOO_LARGE)
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_splitting.encode_records", no_memory)
     (failure,) = wait_for_result(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
     assert "topic t, partition 0: a batch that was rejected as too large could not be split: MemoryError" in str(
         failure.error
     )
-    assert "stored" not in str(failure.error)
+    assert failure.error.possibly_stored is is_in_doubt
     assert send_each(producer, b"3") == [None]
     assert get_reserved_bytes(producer) == 0
 
