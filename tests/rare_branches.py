@@ -112,7 +112,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "the commit of a decided batch remains unfinished",
         f"{_DRIVER}._commit_transactions",
-        "raise commit_errors.build_unfinished_commit_error(entry, error) from error",
+        "raise commit_errors.build_unfinished_commit_error(entry, error, errors_by_id) from error",
     ),
     Branch(
         "a commit is rejected because a newer driver has finished the batch",

@@ -145,7 +145,7 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "newer driver has taken over",
     ),
     (
-        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer.")),
+        partial(commit_errors.build_unfinished_commit_error, ENTRY, KafkaSinkError("no answer."), {}),
         "it is not known whether all",
     ),
     (

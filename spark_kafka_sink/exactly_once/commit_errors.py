@@ -154,12 +154,27 @@ def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerErr
     return build_error(entry, errors_by_id)
 
 
-def build_unfinished_commit_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decided batch if some of the requests to commit its transactions got no response."""
+def build_unfinished_commit_error(
+    entry: Entry, error: KafkaSinkError, errors_by_id: Mapping[str, BrokerError]
+) -> ExactlyOnceError:
+    """Build the error for a decided batch if it is not known whether its transactions are committed.
+
+    Either requests to commit them got no response, or commits were rejected, but it is not known whether a newer driver
+    had committed these transactions before.
+
+    `errors_by_id`: the errors of the rejected commits, by transactional id.
+    """
+    outcome = "Nothing is lost yet."
+    if errors_by_id:
+        outcome = (
+            "These transactions could not be committed:\n"
+            f"{_format_rejected_transactions(entry, dict(sorted(errors_by_id.items())))}\n"
+            "They are lost unless a newer driver has committed them before."
+        )
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but it is not known whether all of its "
-            f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet.",
+            f"{len(entry.transactions)} transactions are committed: {error} {outcome}",
             _describe_how_to_finish(entry),
             describe_unknown_writer(entry),
         )

@@ -30,6 +30,7 @@ why).
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -124,7 +125,12 @@ class Driver:
         predecessor_name = possibly_stale_entry.driver_name
         try:
             return self._transactions.retry_when_fenced(
-                partial(self._begin_next_batch_or_take_over, driver_name, predecessor_name),
+                partial(
+                    self._begin_next_batch_or_take_over,
+                    driver_name,
+                    predecessor_name,
+                    functools.cache(self._find_task_timeout_ms),
+                ),
                 description,
                 possibly_stale_entry,
             )
@@ -135,12 +141,14 @@ class Driver:
         self,
         driver_name: str,
         predecessor_name: str,
+        find_task_timeout_ms: Callable[[], int],
         description: TransactionDescription | None,
         possibly_stale_entry: Entry,
     ) -> BatchStart:
         """Try once to begin a batch. Raise ProducerFencedError if another driver is active at the same time.
 
         `predecessor_name`: the name of the driver that was the newest one when this driver first read the log.
+        `find_task_timeout_ms`: returns the transaction timeout for the tasks, and caches it.
         `description`: the description of the driver id; None if the brokers do not know the id.
         `possibly_stale_entry`: the newest entry. Until this driver has a new epoch, an older driver may replace it.
         """
@@ -159,16 +167,15 @@ class Driver:
         # all starts in an application count as one, so the user or the brokers may have changed it. Do so before this
         # driver fences another one, because it stops if the brokers reject the user's timeout. An id that they do not
         # know belongs to no other driver, and must first get an epoch.
-        task_timeout_ms = None if description is None else self._find_task_timeout_ms()
+        if description is not None:
+            find_task_timeout_ms()  # the result is cached
         # If another driver has begun a transaction since, `fence` would abort it: brokers do that before they compare
         # epochs.
         self._transactions.check_unchanged(description)
         identity = self._transactions.fence(description)
         entry = self._transactions.read_entry()  # not stale, because older drivers can no longer write
         check_may_begin(self._delivery, driver_name, predecessor_name, entry)
-        if task_timeout_ms is None:
-            task_timeout_ms = self._find_task_timeout_ms()
-        return self._take_over(entry, driver_name, identity, task_timeout_ms)
+        return self._take_over(entry, driver_name, identity, find_task_timeout_ms())
 
     def _begin_next_batch(
         self, driver_name: str, predecessor_name: str, description: TransactionDescription, own_entry: Entry
@@ -366,11 +373,13 @@ class Driver:
 
         `prefetch_listing`: once the commits are sent, request the list of transactions that stay open.
         """
+        errors_by_id: Mapping[str, BrokerError] = {}
         try:
             errors_by_id = self._transactions.commit(entry, prefetch_listing=prefetch_listing)
+            is_failed = bool(errors_by_id) and not self._transactions.is_superseded(identity)
         except KafkaSinkError as error:
-            raise commit_errors.build_unfinished_commit_error(entry, error) from error
-        if errors_by_id and not self._transactions.is_superseded(identity):
+            raise commit_errors.build_unfinished_commit_error(entry, error, errors_by_id) from error
+        if is_failed:
             raise commit_errors.build_not_committed_error(entry, errors_by_id)
         return errors_by_id
 

@@ -194,9 +194,10 @@ def _lease_query_transactions(options: Mapping[str, str], prefix: str, log_topic
             yield transactions
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver has taken over the query with the prefix {prefix} in the meantime. Nothing that "
-                "belongs to that driver was changed. Check the query again. If it should not be running, stop it "
-                "first."
+                f"A newer driver has taken over the query with the prefix {prefix} in the meantime, or brokers have "
+                "ended a transaction of this command that took too long. Nothing that belongs to a newer driver was "
+                "changed. List the query's transactions again. If a driver is running that should not be, stop it; "
+                "then run this command again."
             ) from error
 
 

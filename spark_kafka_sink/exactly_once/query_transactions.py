@@ -44,7 +44,7 @@ from typing import NamedTuple, TypeVar
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
@@ -79,7 +79,7 @@ HAND_OVER_EPOCH = 32_000
 
 The epochs after it are for the batch in progress, for the hand-over itself, and for drivers that die during it.
 """
-MAX_TRIES = 20  # With 5, drivers give up (REPEATED_FENCING_SEEDS in tests/exactly_once/scenarios/test_explorer.py).
+MAX_TRIES = 20  # With 2, drivers give up (REPEATED_FENCING_SEED in tests/exactly_once/scenarios/test_explorer.py).
 """Maximum number of tries of a step. Drivers that start at the same time may fence each other several times."""
 
 ResultT = TypeVar("ResultT")
@@ -460,15 +460,11 @@ class QueryTransactions:
 
         If that process is a newer driver, it may have finished the batch whose commits were rejected, and tasks of
         later batches may have used the same transactional ids since. It may also be `pykafka transactions`, which has
-        not necessarily finished the batch. Return False if the brokers do not respond. An error raised here would hide
-        the rejections that the caller has to report.
+        not necessarily finished the batch.
 
         `identity`: the caller's producer id and epoch.
         """
-        try:
-            description = self.wait_and_describe_driver_id()
-        except KafkaSinkError:
-            return False
+        description = self.wait_and_describe_driver_id()
         return description is not None and description.id_and_epoch != identity
 
     def abort_task_transactions(

@@ -107,10 +107,10 @@ class HistoryRecorder:
 
     def _wrap_claim(self, method: Callable[..., ProducerIdAndEpoch]) -> Callable[..., ProducerIdAndEpoch]:
         def claim(
-            query: QueryTransactions, identity: ProducerIdAndEpoch, found: Entry, claim: Entry, *arguments: Any
+            query: QueryTransactions, identity: ProducerIdAndEpoch, found: Entry, claim: Entry, **named: Any
         ) -> ProducerIdAndEpoch:
             operation = self.begin(query.prefix, "claim", expected=describe_entry(found), value=describe_entry(claim))
-            new_identity = method(query, identity, found, claim, *arguments)
+            new_identity = method(query, identity, found, claim, **named)
             operation.end("ok")
             self._newest[query] = claim
             return new_identity

@@ -51,7 +51,9 @@ def skip_read_after_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_reading_claim_back(patch: pytest.MonkeyPatch) -> None:
-    def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
+    def claim(
+        query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, entry: Entry, **named: Any
+    ) -> ProducerIdAndEpoch:
         writing = query._begin_transaction(WriterState(driver), build_claim_records(found, entry))
         writing.wait()
         state = writing.commit()

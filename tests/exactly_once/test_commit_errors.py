@@ -105,7 +105,7 @@ def test_only_jobs_without_key_must_not_be_run_again() -> None:
         messages = [
             str(commit_errors.build_superseded_commit_error(entry, {TRANSACTIONS[0].transactional_id: FENCED})),
             str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
-            str(commit_errors.build_unfinished_commit_error(entry, DISCONNECTED)),
+            str(commit_errors.build_unfinished_commit_error(entry, DISCONNECTED, {})),
         ]
         assert [warning.search(message) is not None for message in messages] == [is_warned] * 3
     assert warning.search(commit_errors.build_unknown_outcome_remedy(JOB))
@@ -114,7 +114,7 @@ def test_only_jobs_without_key_must_not_be_run_again() -> None:
 def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
     command = "`pykafka transactions finish --bootstrap-server HOST:PORT --prefix p`"
     for message in (
-        str(commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED)),
+        str(commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED, {})),
         commit_errors.build_unknown_outcome_remedy(JOB),
     ):
         assert f"{command} before the transaction timeout (60 s since they began) has passed." in message
@@ -150,7 +150,7 @@ def test_superseded_driver_lists_a_limited_number_of_transactions() -> None:
 
 
 def test_start_after_unfinished_job_names_the_job_that_must_not_be_run_again() -> None:
-    error = commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED)
+    error = commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED, {})
     message = str(convert(commit_errors.convert_earlier_batch_errors, JOB, error))
     assert message.startswith(
         "This run has written nothing, because an earlier job under its prefix must be finished first: the job is "
@@ -163,7 +163,7 @@ def test_start_after_unfinished_job_names_the_job_that_must_not_be_run_again() -
 
 
 def test_start_after_unfinished_stream_says_once_that_it_can_be_started_again() -> None:
-    error = commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED)
+    error = commit_errors.build_unfinished_commit_error(STREAM, DISCONNECTED, {})
     message = str(convert(commit_errors.convert_earlier_batch_errors, STREAM, error))
     assert message == (
         f"This run has written nothing, because the last batch under its prefix must be finished first: {error}"

@@ -166,9 +166,13 @@ def test_driver_fenced_during_start_retries(query: Query, fenced_starts: int, ca
             transactions.bump_epoch(original(transactions, description), 60_000)
         return original(transactions, description)
 
-    with patch.object(QueryTransactions, "fence", fence):
+    with (
+        patch.object(QueryTransactions, "fence", fence),
+        patch.object(QueryTransactions, "find_longest_timeout_ms", return_value=60_000) as find_timeout,
+    ):
         successor.begin()
     assert caplog.text.count("The driver was fenced and starts again (prefix p)") == fenced_starts
+    assert find_timeout.call_count == 1, "the brokers are asked only once which timeout they grant"
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
 

@@ -385,7 +385,7 @@ def test_reports_newer_driver_during_manual_operation(query: Query, operation: C
     with (
         patch.object(QueryTransactions, "claim", side_effect=fenced),
         pytest.raises(
-            ExactlyOnceError, match=r"newer driver .* in the meantime\. Nothing that belongs to that driver was"
+            ExactlyOnceError, match=r"newer driver .* in the meantime, .* Nothing that belongs to a newer driver was"
         ),
     ):
         operation(client_options(query.broker), PREFIX, LOG)
@@ -431,7 +431,7 @@ def test_operation_does_not_fence_driver_that_claims_concurrently(query: Query) 
     with (
         patch.object(QueryTransactions, "check_unchanged", begin),
         pytest.raises(
-            ExactlyOnceError, match=r"newer driver .* in the meantime\. Nothing that belongs to that driver was"
+            ExactlyOnceError, match=r"newer driver .* in the meantime, .* Nothing that belongs to a newer driver was"
         ),
     ):
         operations.abort(client_options(query.broker), PREFIX, LOG)

@@ -77,8 +77,8 @@ STALE_CLAIMS: tuple[Changes, ...] = (
 )
 """Changes after which a batch was written twice if claims have the key of decisions."""
 UNFINISHED_BATCH = "a start commits a batch that is decided and not done"
-REPEATED_FENCING_SEEDS = (1033, 2836)
-"""Seeds in which two drivers fence each other more than five times."""
+REPEATED_FENCING_SEED = 404
+"""A seed in which two drivers fence each other more than once."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -204,14 +204,13 @@ def test_each_invariant_fails_when_its_rule_is_removed(
     assert any(_fails(seed, invariant) for seed in seeds), "no seed violates the invariant"
 
 
-@pytest.mark.parametrize("max_tries", [5, query_transactions.MAX_TRIES])
+@pytest.mark.parametrize("max_tries", [2, query_transactions.MAX_TRIES])
 def test_one_of_two_drivers_continues_after_fencing_each_other_repeatedly(
     max_tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With only five tries, both drivers give up."""
+    """With only two tries, both drivers give up."""
     monkeypatch.setattr(query_transactions, "MAX_TRIES", max_tries)
-    both_give_up = [_fails(seed, current_driver_does_not_give_up) for seed in REPEATED_FENCING_SEEDS]
-    assert any(both_give_up) == (max_tries == 5), both_give_up
+    assert _fails(REPEATED_FENCING_SEED, current_driver_does_not_give_up) == (max_tries == 2)
 
 
 def _fails(seed: int, invariant: Callable[[Simulation], None]) -> bool:

@@ -19,9 +19,19 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.engine import RequestEngine
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.embedded_query import BOTH_TASKS, PREFIX, Query, death_before, list_open_ids, read_values, rows
+from tests.exactly_once.embedded_query import (
+    BOTH_TASKS,
+    PREFIX,
+    Query,
+    connect_client,
+    death_before,
+    list_open_ids,
+    read_values,
+    rows,
+)
 from tests.exactly_once.embedded_query import broker as broker
 
 REVOKED = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -72,6 +82,31 @@ def test_unfinished_commit_reports_decided_batch_and_remedy(
     assert "Nothing is lost yet" in message
     assert "start again, or commit the open transactions with `pykafka transactions finish`" in message
     query.with_new_driver().begin()
+    assert read_values(query.broker) == rows(0)
+
+
+def test_transaction_is_not_called_lost_if_it_is_unknown_whether_a_newer_driver_has_committed_it(query: Query) -> None:
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    commit_all, newer = Driver._commit_transactions, query.with_new_driver()
+
+    def commit_later(driver: Driver, *arguments: Any, **named: Any) -> Any:
+        """First let the newer driver finish the batch, and its tasks use the same transactional ids."""
+        with patch.object(Driver, "_commit_transactions", commit_all):
+            newer.begin()
+        with connect_client(query.broker) as client:
+            for transaction in prepared:
+                init_producer_id(client, transaction.transactional_id, 60_000)
+        return commit_all(driver, *arguments, **named)
+
+    no_response = patch.object(QueryTransactions, "is_superseded", side_effect=NetworkError("no response."))
+    with (
+        patch.object(Driver, "_commit_transactions", commit_later),
+        no_response,
+        pytest.raises(ExactlyOnceError, match="They are lost unless a newer driver has committed them") as failed,
+    ):
+        query.commit(start, 0, prepared)
+    assert not isinstance(failed.value, CommitLostError)
     assert read_values(query.broker) == rows(0)
 
 
