@@ -67,9 +67,14 @@ def run(args: argparse.Namespace) -> int:
     (status,) = statuses  # `list_prefixes` returns exactly one status for a prefix
     if status.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
+    if args.action == ABORT:
+        operations.check_not_decided(status.entry)
     affected_ids = _list_affected_ids(status, args.action)
     if not affected_ids:
-        print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}.")
+        print(
+            f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}. Last decision: "
+            f"{_format_decision(status)}. Newest driver: {_describe_owner(status)}."
+        )
         if status.undecided_transactions:
             print(
                 f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no "

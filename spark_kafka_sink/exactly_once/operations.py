@@ -174,7 +174,7 @@ def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG
     Raise ExactlyOnceError if a batch is decided but not done, because its transactions must be committed.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
-        identity, entry = _fence_driver(transactions, _check_not_decided)
+        identity, entry = _fence_driver(transactions, check_not_decided)
         claim = _build_claim(entry, identity)
         return _claim_and_abort_open_transactions(transactions, identity, entry, claim)
 
@@ -253,7 +253,7 @@ def _have_same_claim(entry: Entry, other: Entry) -> bool:
     return (entry.generation, entry.claim_identity) == (other.generation, other.claim_identity)
 
 
-def _check_not_decided(entry: Entry) -> None:
+def check_not_decided(entry: Entry) -> None:
     """Raise ExactlyOnceError if the entry's batch is decided but not done, so that it must not be aborted."""
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
