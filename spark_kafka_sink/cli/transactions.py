@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list: show open transactions and last decisions; finish: commit the transactions of a batch that was "
         "decided (recorded in the decision log to be committed); abort: abort the open transactions of undecided "
         "batches; give-up: commit the decided transactions that still can be, and record the batch as done although "
-        "the rows of the others are lost (default: %(default)s)",
+        "the rows of the others may be lost (default: %(default)s)",
     )
     parser.add_argument(
         "--prefix",
@@ -104,7 +104,7 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
         FINISH: f"This commits the decided transactions{batch} and marks the decision as done:",
         ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:",
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
-        "done. The rows of the other transactions are LOST:",
+        "done. The rows of the other transactions are LOST, unless they were committed before:",
     }
     consequences = _QUERY_FAILS_MESSAGE
     if status.entry is not None and action != ABORT:
@@ -139,7 +139,13 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
-    """Print the result and return the exit status: 1 if rows were lost or an abort was rejected, and 0 if not."""
+    """Print the result and return the exit status: 1 if rows may be lost or an abort was rejected, and 0 if not."""
+    from spark_kafka_sink.exactly_once.commit_errors import (
+        FORGOTTEN_IDS_REASON,
+        FORGOTTEN_IDS_REMEDY,
+        is_id_forgotten,
+    )
+
     if finish_result is None:
         print(
             f"There are no longer any decided transactions with the prefix {prefix}: another process has finished them."
@@ -147,14 +153,21 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
     abort_status = _print_abort_result(finish_result.abort_result)
-    for transactional_id, error in finish_result.lost_transaction_errors.items():
-        print(f"Lost: {transactional_id}: {error}")
-    if finish_result.lost_transaction_errors and action == FINISH:
+    rejections = finish_result.lost_transaction_errors
+    forgotten_ids = [transactional_id for transactional_id, error in rejections.items() if is_id_forgotten(error)]
+    for transactional_id in sorted(rejections.keys() - set(forgotten_ids)):
+        print(f"Lost: {transactional_id}: {rejections[transactional_id].name}")
+    for transactional_id in forgotten_ids:
+        print(f"May be lost: {transactional_id}: {rejections[transactional_id].name}")
+    if forgotten_ids:
+        print(f"{FORGOTTEN_IDS_REASON}. {FORGOTTEN_IDS_REMEDY}")
+    if rejections and action == FINISH:
+        verb = "may be" if len(forgotten_ids) == len(rejections) else "are"
         print(
-            "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
-            "accept the loss, run give-up."
+            f"The decision was not marked as done, because rows {verb} missing from the topic. To mark it as done all "
+            "the same, run give-up."
         )
-    return 1 if finish_result.lost_transaction_errors else abort_status
+    return 1 if rejections else abort_status
 
 
 def _print_abort_result(abort_result: AbortResult) -> int:

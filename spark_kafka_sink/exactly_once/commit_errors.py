@@ -117,6 +117,11 @@ _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Errors with which a broker reports that the transaction has ended, or that it no longer knows the transaction."""
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Errors with which a broker reports that it has forgotten the id, or has since assigned a new producer id to it."""
+FORGOTTEN_IDS_REASON = (
+    "Brokers forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
+    "whether the rows of these transactions were committed before the driver died"
+)
+FORGOTTEN_IDS_REMEDY = "Compare the batch with the records in Kafka, and write the missing rows with a job of your own."
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -125,6 +130,14 @@ def is_transaction_lost(error: BrokerError) -> bool:
     Any other error says nothing about the outcome of the transaction.
     """
     return error.code in _LOST_ERRORS
+
+
+def is_id_forgotten(error: BrokerError) -> bool:
+    """Return whether this error of a commit means that the transaction may be lost, or may have been committed before.
+
+    The broker has forgotten the transactional id, and with it the outcome of the transaction.
+    """
+    return error.code in _FORGOTTEN_ID_ERRORS
 
 
 def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
@@ -163,14 +176,15 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
 
         batch 7 of query q is decided (prefix orders), but 1 of its 3 transactions could not be committed yet:
         - orders-2-0-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED ...
-        These transactions are still open. Permanently lost: orders-2-1-0. None of them has been given up yet.
-        Fix the cause and start again, or commit the open transactions with ...
+        These transactions are still open. Can no longer be committed: orders-2-1-0. None of them has been given up
+        yet. Fix the cause and start again, or commit the open transactions with ...
     """
     lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
     open_lines = [f"{transactional_id}: {error}" for transactional_id, error in open_transaction_errors.items()]
     loss_sentence = "Nothing is lost."
     if lost_transaction_errors:
-        loss_sentence = f"Permanently lost: {', '.join(lost_transaction_errors)}. None of them has been given up yet."
+        lost_ids = ", ".join(lost_transaction_errors)
+        loss_sentence = f"Can no longer be committed: {lost_ids}. None of them has been given up yet."
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_transaction_errors)} of its "
@@ -285,19 +299,18 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     lost_count_text = f"{len(lost_transaction_errors)} of its {len(entry.transactions)} transactions"
     lost_list = _format_rejected_transactions(entry, lost_transaction_errors)
     other_outcome = _describe_other_transactions(open_transaction_errors)
-    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_transaction_errors.values()):
+    if all(map(is_id_forgotten, lost_transaction_errors.values())):
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know {lost_count_text}:\n"
-            f"{lost_list}\nBrokers forget an id that is not used for a week (transactional.id.expiration.ms). "
-            "Therefore it is not known whether the rows of these transactions were committed before the driver died; "
-            f"{other_outcome}. Compare the batch with the records in Kafka, and write the missing rows with a job of "
-            "your own."
+            f"{lost_list}\n{FORGOTTEN_IDS_REASON}; {other_outcome}. {FORGOTTEN_IDS_REMEDY}"
         )
     else:
+        forgotten_names = {error.name for error in lost_transaction_errors.values() if is_id_forgotten(error)}
+        exception = f" (those with {', '.join(sorted(forgotten_names))} may be committed)" if forgotten_names else ""
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but {lost_count_text} can no longer be committed:\n"
-            f"{lost_list}\nThe rows of these transactions are lost to read_committed readers; {other_outcome}. The "
-            "driver was probably down for longer than the transaction timeout "
+            f"{lost_list}\nThe rows of these transactions are lost to read_committed readers{exception}; "
+            f"{other_outcome}. The driver was probably down for longer than the transaction timeout "
             f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
             "automatically, because that would duplicate the committed rows. If you need the missing rows, first write "
             "them with a job of your own."

@@ -244,12 +244,34 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
     assert f"Committed: {first}." in out
-    assert f"Lost: {second}: " in out
-    assert "To accept the loss, run give-up." in out
+    assert f"Lost: {second}: PRODUCER_FENCED\n" in out
+    assert "because rows are missing from the topic. To mark it as done all the same, run give-up." in out
     assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
     assert "The rows of the other transactions are LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
     assert "nothing to finish" in capsys.readouterr().out
+
+
+def test_finish_and_give_up_do_not_report_forgotten_transactions_as_lost(capsys: Output, query: Query) -> None:
+    """The driver died between the commit and its record that the batch is done, more than a week ago."""
+    start = query.begin()
+    written = query.write_tasks(start, 0)
+    with death_before("done"):
+        query.commit(start, 0, written)
+    for transaction in written:
+        del query.broker.cluster.coordinator.transactions[transaction.transactional_id]
+    for action in ("finish", "give-up"):
+        assert transactions(query.broker, action, "--prefix", PREFIX, "--yes") == 1
+        out = capsys.readouterr().out
+        assert "\nLost: " not in out
+        assert all(
+            f"\nMay be lost: {transaction.transactional_id}: INVALID_PRODUCER_ID_MAPPING\n" in out
+            for transaction in written
+        )
+        assert "it is not known whether the rows of these transactions were committed before the driver died" in out
+        assert ("because rows may be missing from the topic" in out) == (action == "finish")
+    assert "are LOST, unless they were committed before:" in out
+    assert read_values(query.broker) == rows(0)
 
 
 def test_commit_lost_error_names_give_up_command(query: Query) -> None:

@@ -231,7 +231,7 @@ def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones(
     assert f"these could not be committed yet, and are still open:\n- {still_open}: " in message
     assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
     not_yet = str(commit_errors.build_uncommitted_batch_error(STREAM, rejections))
-    assert f"Permanently lost: {lost}. None of them has been given up yet." in not_yet
+    assert f"Can no longer be committed: {lost}. None of them has been given up yet." in not_yet
 
 
 def test_forgotten_transactions_may_be_committed() -> None:
@@ -240,3 +240,14 @@ def test_forgotten_transactions_may_be_committed() -> None:
     message = str(commit_errors.build_not_committed_error(STREAM, {lost: forgotten}))
     assert "the brokers no longer know 1 of its 3 transactions" in message
     assert "those of the others are committed" in message
+
+
+def test_forgotten_transactions_may_be_committed_even_if_others_are_lost() -> None:
+    lost, forgotten = (transaction.transactional_id for transaction in TRANSACTIONS[:2])
+    rejections = {
+        lost: build_broker_error(error_codes.PRODUCER_FENCED, lost),
+        forgotten: build_broker_error(error_codes.INVALID_PRODUCER_ID_MAPPING, forgotten),
+    }
+    message = str(commit_errors.build_not_committed_error(STREAM, rejections))
+    assert "are lost to read_committed readers (those with INVALID_PRODUCER_ID_MAPPING may be committed)" in message
+    assert "may be committed" not in str(commit_errors.build_not_committed_error(STREAM, {lost: rejections[lost]}))
