@@ -58,7 +58,7 @@ def test_other_rejections_of_tasks_are_not_converted() -> None:
     refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
     with (
         pytest.raises(BrokerError) as raised,
-        precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=True),
+        precommit_errors.convert_rejected_transaction_timeout("p-1-0-0", 900_000, is_user_timeout=True),
     ):
         raise refused
     assert raised.value is refused
@@ -77,12 +77,19 @@ USER_TIMEOUT = "Decrease kafka.transaction.timeout.ms"
 def test_rejected_timeout_has_the_remedy_for_its_origin(
     is_user_timeout: bool, driver_remedy: str, task_remedy: str
 ) -> None:
-    rejection = build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-driver")
-    in_driver = precommit_errors.build_timeout_rejected_error(rejection, is_user_timeout=is_user_timeout)
-    convert = precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=is_user_timeout)
-    with pytest.raises(ExactlyOnceError, match=task_remedy), convert:
-        raise rejection
-    assert f"{rejection} {driver_remedy}" in str(in_driver)
+    limit_error = precommit_errors.build_timeout_limit_error("p-driver", 900_000)
+    in_driver = precommit_errors.build_timeout_rejected_error(limit_error, is_user_timeout=is_user_timeout)
+    convert = precommit_errors.convert_rejected_transaction_timeout("p-1-0-0", 900_000, is_user_timeout=is_user_timeout)
+    with pytest.raises(ExactlyOnceError) as in_task, convert:
+        raise build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-1-0-0")
+    for error, transactional_id, remedy in [
+        (in_driver, "p-driver", driver_remedy),
+        (in_task.value, "p-1-0-0", task_remedy),
+    ]:
+        assert (
+            f"transactional id {transactional_id}: INVALID_TRANSACTION_TIMEOUT (50). The broker's "
+            f"transaction.max.timeout.ms is less than the 900000 ms that the sink has requested. {remedy}"
+        ) in str(error)
 
 
 def test_start_error_is_converted_if_brokers_reject_a_request() -> None:
