@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.exactly_once import operations, precommit_errors
+    from spark_kafka_sink.exactly_once.job_names import is_job_prefix
     from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -70,22 +71,33 @@ def run(args: argparse.Namespace) -> int:
     if args.action == ABORT:
         operations.check_not_decided(status.entry)
     affected_ids = _list_affected_ids(status, args.action)
-    if not affected_ids:
-        print(
-            f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}. Last decision: "
-            f"{_format_decision(status)}. Newest driver: {_describe_owner(status)}."
-        )
-        if status.undecided_transactions:
-            print(
-                f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no "
-                "query or job with this prefix is running, end them with abort."
-            )
+    # An entry of a job without a name can only be deleted with abort, because no later job uses the prefix.
+    deletes_entry = args.action == ABORT and is_job_prefix(status.prefix)
+    if not affected_ids and not deletes_entry:
+        _print_nothing_to_do(status, args.action)
         return 0
     print(_describe_action(status, args.action, affected_ids))
     if not args.yes and not _ask_for_confirmation():
         print("Nothing was done.")
         return 1
     return _run_action(args.action, options, status.prefix, topic)
+
+
+def _print_nothing_to_do(status: PrefixStatus, action: str) -> None:
+    """Print that an action has no effect, the prefix's state, and the action that does have an effect, if any."""
+    from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+
+    print(
+        f"There is nothing to {action.replace('-', ' ')} under the prefix {status.prefix}. Last decision: "
+        f"{_format_decision(status)}. Newest driver: {_describe_owner(status)}."
+    )
+    if status.undecided_transactions:
+        print(
+            f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no query "
+            "or job with this prefix is running, end them with abort."
+        )
+    elif is_job_prefix(status.prefix):
+        print("If the job is not running, delete its entry from the decision log with abort.")
 
 
 def _list_affected_ids(status: PrefixStatus, action: str) -> Sequence[str]:
@@ -102,7 +114,9 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
     batch = "" if status.entry is None else f" of {status.entry.batch}"
     effects = {
         FINISH: f"This commits the decided transactions{batch} and marks the decision as done:",
-        ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:",
+        ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:"
+        if affected_ids
+        else "No transaction of the job is open. This deletes the job's entry from the decision log.",
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
         "done. The rows of the other transactions are LOST, unless they were committed before:",
     }
@@ -132,7 +146,7 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
     if action == ABORT:
         abort_result = operations.abort(options, prefix, topic)
         if not abort_result.aborted_ids and not abort_result.errors_by_id:
-            print("Aborted: nothing, because there are no longer any open transactions.")
+            print("Aborted: nothing, because no transactions are open.")
         return _print_abort_result(abort_result)
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
@@ -175,10 +189,13 @@ def _print_abort_result(abort_result: AbortResult) -> int:
     if abort_result.aborted_ids:
         print(f"Aborted: {', '.join(abort_result.aborted_ids)}.")
     for transactional_id, error in abort_result.errors_by_id.items():
-        print(f"May still be open: {transactional_id}: {error}")
+        print(f"Not ended: {transactional_id}: {error}")
     if not abort_result.errors_by_id:
         return 0
-    print("Brokers rejected requests to end these transactions. Fix the cause, and end them with abort.")
+    print(
+        "Brokers rejected requests to end these transactions, or to prevent new ones under these transactional ids. "
+        "Fix the cause, and run abort."
+    )
     return 1
 
 

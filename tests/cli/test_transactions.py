@@ -7,17 +7,21 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
+from spark_kafka_sink.exactly_once.job_names import generate_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
+    BOTH_TASKS,
     LOG,
     PREFIX,
     Query,
@@ -213,14 +217,40 @@ def lose_response_to_commit(*, is_decided: bool) -> Callable[..., None]:
     return commit
 
 
+def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker
+) -> None:
+    """The job kept its entry, because the abort of a superseded attempt was rejected. That attempt has ended since."""
+    job = Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
+    start = job.begin()
+    written = job.write_tasks(start, 0)
+    job.write(start, 1, "of an attempt that lost", attempt=1)
+    with rejected_aborts(), Driver(replace(job.delivery, is_single_use=True)) as driver:
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+    with connect_client(broker) as client:
+        init_producer_id(client, start.build_task_id(1, 1), 60_000)
+    assert transactions(broker, "finish", "--prefix", job.prefix) == 0
+    assert capsys.readouterr().out.endswith(
+        "If the job is not running, delete its entry from the decision log with abort.\n"
+    )
+    set_stdin(monkeypatch, "yes\n")
+    assert transactions(broker, "abort", "--prefix", job.prefix) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("No transaction of the job is open. This deletes the job's entry from the decision log.\n")
+    assert out.endswith("Aborted: nothing, because no transactions are open.\n")
+    assert transactions(broker) == 0
+    assert "no decisions in this log" in capsys.readouterr().out
+    assert read_values(broker) == rows(0)
+
+
 def test_abort_reports_transaction_whose_abort_was_rejected_as_open(capsys: Output, query: Query) -> None:
     query.write_tasks(query.begin(), 0)
     with rejected_aborts():
         assert transactions(query.broker, "abort", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
     assert "Aborted:" not in out
-    assert "May still be open: p-1-1-0: p-1-1-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in out
-    assert out.endswith("Fix the cause, and end them with abort.\n")
+    assert "Not ended: p-1-1-0: p-1-1-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in out
+    assert out.endswith("Fix the cause, and run abort.\n")
     assert len(list_open_ids(query.broker)) == 2
 
 
@@ -233,7 +263,7 @@ def test_finish_reports_transaction_whose_abort_was_rejected_as_open(capsys: Out
     with rejected_aborts():
         assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
-    assert "Committed: p-1-0-0, p-1-1-0.\nMay still be open: p-1-1-1: " in out
+    assert "Committed: p-1-0-0, p-1-1-0.\nNot ended: p-1-1-1: " in out
     assert "Aborted:" not in out
 
 
