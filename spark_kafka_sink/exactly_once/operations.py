@@ -321,11 +321,17 @@ def _convert_errors_after_commit(entry: Entry, action: str) -> Iterator[None]:
     except ProducerFencedError:
         raise
     except KafkaSinkError as error:
+        if is_job_prefix(entry.prefix):
+            next_step = "run `pykafka transactions abort`. If the log has no entry for the prefix, everything is done."
+        else:
+            next_step = (
+                "and no query or job with this prefix is running, end the open transactions with `pykafka transactions "
+                "abort`."
+            )
         raise ExactlyOnceError(
             f"No transaction of {entry.batch} is left to commit (prefix {entry.prefix}), but it is not known whether "
             f"this is recorded in the decision log, and {commit_errors.MAY_STAY_OPEN_MESSAGE}: {error} Run `pykafka "
-            f"transactions {action}` again. If there is nothing to {action.replace('-', ' ')}, and no query or job "
-            "with this prefix is running, end the open transactions with `pykafka transactions abort`."
+            f"transactions {action}` again. If there is nothing to {action.replace('-', ' ')}, {next_step}"
         ) from error
 
 

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
+from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.timeout_marks import FENCING_TIMEOUT_MS
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -290,10 +291,20 @@ def describe_unknown_writer(entry: Entry) -> str:
 def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
     """Build the error of `pykafka transactions` for a prefix that has no entry in the decision log."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
+    is_entry_probably_deleted = log_exists and is_job_prefix(prefix)
     return ConfigurationError(
-        f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
-        "If the write uses a different log (decisionLogTopic), set --log-topic."
+        join_sentences(
+            f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was "
+            "done. If the write uses a different log (decisionLogTopic), set --log-topic.",
+            _DELETED_ENTRY_REASON if is_entry_probably_deleted else "",
+        )
     )
+
+
+_DELETED_ENTRY_REASON = (
+    "If it uses this log, nothing is left to do: the entry of a job without a name is deleted once all of its "
+    "transactions are committed or aborted."
+)
 
 
 # --- in a task

@@ -13,6 +13,7 @@ from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
+from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -154,6 +155,17 @@ def test_unknown_prefix_is_distinguished_from_a_missing_log() -> None:
     ]
     assert "The decision log decisions has no entry for the prefix p," in messages[0]
     assert "The decision log decisions does not exist," in messages[1]
+
+
+def test_only_the_entry_of_an_unnamed_job_may_be_deleted() -> None:
+    job_prefix = f"{JOB_PREFIX}host-1-0123456789ab"
+    for prefix, log_exists, may_be_deleted in [
+        (job_prefix, True, True),
+        (job_prefix, False, False),
+        ("p", True, False),
+    ]:
+        error = precommit_errors.build_unknown_prefix_error("decisions", prefix, log_exists=log_exists)
+        assert ("If it uses this log, nothing is left to do" in str(error)) == may_be_deleted
 
 
 def test_fencing_that_a_driver_detects_is_reported_like_that_of_brokers() -> None:
