@@ -165,7 +165,12 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "but the brokers no longer know",
     ),
 ]
-FOUND_BY_KAFKAS_NAME = {"build_other_driver_error", "build_hand_over_error"}
+FOUND_BY_KAFKAS_NAME = {
+    "build_other_driver_error",
+    "build_hand_over_error",
+    "build_timeout_limit_error",
+    "build_driver_timeout_error",
+}
 
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list: show open transactions and last decisions; finish: commit the transactions of a batch that was "
         "decided (recorded in the decision log to be committed); abort: abort the open transactions of undecided "
         "batches; give-up: commit the decided transactions that still can be, and record the batch as done although "
-        "the rows of the others are lost (default: %(default)s)",
+        "the rows of the others may be lost (default: %(default)s)",
     )
     parser.add_argument(
         "--prefix",
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.exactly_once import operations, precommit_errors
+    from spark_kafka_sink.exactly_once.job_names import is_job_prefix
     from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -67,20 +68,36 @@ def run(args: argparse.Namespace) -> int:
     (status,) = statuses  # `list_prefixes` returns exactly one status for a prefix
     if status.entry is None:
         raise precommit_errors.build_unknown_prefix_error(topic, status.prefix, log_exists=status.log_exists)
+    if args.action == ABORT:
+        operations.check_not_decided(status.entry)
     affected_ids = _list_affected_ids(status, args.action)
-    if not affected_ids:
-        print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {status.prefix}.")
-        if status.undecided_transactions:
-            print(
-                f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no "
-                "query or job with this prefix is running, end them with abort."
-            )
+    # An entry of a job without a name can only be deleted with abort, because no later job uses the prefix.
+    deletes_entry = args.action == ABORT and is_job_prefix(status.prefix)
+    if not affected_ids and not deletes_entry:
+        _print_nothing_to_do(status, args.action)
         return 0
     print(_describe_action(status, args.action, affected_ids))
     if not args.yes and not _ask_for_confirmation():
         print("Nothing was done.")
         return 1
     return _run_action(args.action, options, status.prefix, topic)
+
+
+def _print_nothing_to_do(status: PrefixStatus, action: str) -> None:
+    """Print that an action has no effect, the prefix's state, and the action that does have an effect, if any."""
+    from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+
+    print(
+        f"There is nothing to {action.replace('-', ' ')} under the prefix {status.prefix}. Last decision: "
+        f"{_format_decision(status)}. Newest driver: {_describe_owner(status)}."
+    )
+    if status.undecided_transactions:
+        print(
+            f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no query "
+            "or job with this prefix is running, end them with abort."
+        )
+    elif is_job_prefix(status.prefix):
+        print("If the job is not running, delete its entry from the decision log with abort.")
 
 
 def _list_affected_ids(status: PrefixStatus, action: str) -> Sequence[str]:
@@ -97,9 +114,11 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
     batch = "" if status.entry is None else f" of {status.entry.batch}"
     effects = {
         FINISH: f"This commits the decided transactions{batch} and marks the decision as done:",
-        ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:",
+        ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:"
+        if affected_ids
+        else "No transaction of the job is open. This deletes the job's entry from the decision log.",
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
-        "done. The rows of the other transactions are LOST:",
+        "done. The rows of the other transactions are LOST, unless they were committed before:",
     }
     consequences = _QUERY_FAILS_MESSAGE
     if status.entry is not None and action != ABORT:
@@ -127,14 +146,20 @@ def _run_action(action: str, options: dict[str, str], prefix: str, topic: str) -
     if action == ABORT:
         abort_result = operations.abort(options, prefix, topic)
         if not abort_result.aborted_ids and not abort_result.errors_by_id:
-            print("Aborted: nothing, because there are no longer any open transactions.")
+            print("Aborted: nothing, because no transactions are open.")
         return _print_abort_result(abort_result)
     complete_transactions = operations.finish if action == FINISH else operations.give_up
     return _print_finish_result(complete_transactions(options, prefix, topic), prefix, action)
 
 
 def _print_finish_result(finish_result: FinishResult | None, prefix: str, action: str) -> int:
-    """Print the result and return the exit status: 1 if rows were lost or an abort was rejected, and 0 if not."""
+    """Print the result and return the exit status: 1 if rows may be lost or an abort was rejected, and 0 if not."""
+    from spark_kafka_sink.exactly_once.commit_errors import (
+        FORGOTTEN_IDS_REASON,
+        FORGOTTEN_IDS_REMEDY,
+        is_id_forgotten,
+    )
+
     if finish_result is None:
         print(
             f"There are no longer any decided transactions with the prefix {prefix}: another process has finished them."
@@ -142,14 +167,21 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
         return 0
     print(f"Committed: {', '.join(finish_result.committed_ids) or 'nothing'}.")
     abort_status = _print_abort_result(finish_result.abort_result)
-    for transactional_id, error in finish_result.lost_transaction_errors.items():
-        print(f"Lost: {transactional_id}: {error}")
-    if finish_result.lost_transaction_errors and action == FINISH:
+    rejections = finish_result.lost_transaction_errors
+    forgotten_ids = [transactional_id for transactional_id, error in rejections.items() if is_id_forgotten(error)]
+    for transactional_id in sorted(rejections.keys() - set(forgotten_ids)):
+        print(f"Lost: {transactional_id}: {rejections[transactional_id].name}")
+    for transactional_id in forgotten_ids:
+        print(f"May be lost: {transactional_id}: {rejections[transactional_id].name}")
+    if forgotten_ids:
+        print(f"{FORGOTTEN_IDS_REASON}. {FORGOTTEN_IDS_REMEDY}")
+    if rejections and action == FINISH:
+        verb = "may be" if len(forgotten_ids) == len(rejections) else "are"
         print(
-            "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
-            "accept the loss, run give-up."
+            f"The decision was not marked as done, because rows {verb} missing from the topic. To mark it as done all "
+            "the same, run give-up."
         )
-    return 1 if finish_result.lost_transaction_errors else abort_status
+    return 1 if rejections else abort_status
 
 
 def _print_abort_result(abort_result: AbortResult) -> int:
@@ -157,10 +189,13 @@ def _print_abort_result(abort_result: AbortResult) -> int:
     if abort_result.aborted_ids:
         print(f"Aborted: {', '.join(abort_result.aborted_ids)}.")
     for transactional_id, error in abort_result.errors_by_id.items():
-        print(f"May still be open: {transactional_id}: {error}")
+        print(f"Not ended: {transactional_id}: {error}")
     if not abort_result.errors_by_id:
         return 0
-    print("Brokers rejected requests to end these transactions. Fix the cause, and end them with abort.")
+    print(
+        "Brokers rejected requests to end these transactions, or to prevent new ones under these transactional ids. "
+        "Fix the cause, and run abort."
+    )
     return 1
 
 

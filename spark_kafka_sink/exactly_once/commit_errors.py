@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer, join_sentences
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
@@ -90,33 +91,17 @@ def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> Exactl
     `error`: the reason. It is a ProducerFencedError if the driver was fenced while it was committing the decision.
     """
     if isinstance(error, ProducerFencedError):
-        # Do not suggest `pykafka transactions abort` here: it would abort the batch of the newer driver.
         return ExactlyOnceError(f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)}")
-    return ExactlyOnceError(
-        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} "
-        f"{_build_doubt_remedy(entry)}"
-    )
-
-
-def _build_doubt_remedy(entry: Entry) -> str:
-    """Say what to do if it is not known whether a batch is decided."""
     if entry.batch.is_idempotent:
-        return (
+        remedy = (
             "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No "
             "rows are lost or duplicated."
         )
-    return (
-        "Do not run the job again before you know, because a job without an idempotencyKey writes its rows again in "
-        "each run. If the log says below that it was aborted, none of its rows are visible: run it again. Otherwise, "
-        f"run `pykafka transactions abort --bootstrap-server HOST:PORT --prefix {entry.prefix}`, which aborts the job "
-        f"if it is not decided, and is rejected if it is. {_COMMIT_WITHOUT_RERUN_REMEDY}"
+    else:
+        remedy = build_unknown_outcome_remedy(entry)
+    return ExactlyOnceError(
+        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} {remedy}"
     )
-
-
-_COMMIT_WITHOUT_RERUN_REMEDY = (
-    "If it is decided, do not run the job again: that would write all of its rows twice. Instead, commit the open "
-    "transactions with `pykafka transactions finish`."
-)
 
 
 def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
@@ -132,6 +117,11 @@ _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Errors with which a broker reports that the transaction has ended, or that it no longer knows the transaction."""
 _FORGOTTEN_ID_ERRORS = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Errors with which a broker reports that it has forgotten the id, or has since assigned a new producer id to it."""
+FORGOTTEN_IDS_REASON = (
+    "Brokers forget an id that is not used for a week (transactional.id.expiration.ms). Therefore it is not known "
+    "whether the rows of these transactions were committed before the driver died"
+)
+FORGOTTEN_IDS_REMEDY = "Compare the batch with the records in Kafka, and write the missing rows with a job of your own."
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -140,6 +130,14 @@ def is_transaction_lost(error: BrokerError) -> bool:
     Any other error says nothing about the outcome of the transaction.
     """
     return error.code in _LOST_ERRORS
+
+
+def is_id_forgotten(error: BrokerError) -> bool:
+    """Return whether this error of a commit means that the transaction may be lost, or may have been committed before.
+
+    The broker has forgotten the transactional id, and with it the outcome of the transaction.
+    """
+    return error.code in _FORGOTTEN_ID_ERRORS
 
 
 def build_not_committed_error(entry: Entry, errors_by_id: Mapping[str, BrokerError]) -> ExactlyOnceError:
@@ -193,14 +191,15 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
 
         batch 7 of query q is decided (prefix orders), but 1 of its 3 transactions could not be committed yet:
         - orders-2-0-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED ...
-        These transactions are still open. Permanently lost: orders-2-1-0. None of them has been given up yet.
-        Fix the cause and start again, or commit the open transactions with ...
+        These transactions are still open. Can no longer be committed: orders-2-1-0. None of them has been given up
+        yet. Fix the cause and start again, or commit the open transactions with ...
     """
     lost_transaction_errors, open_transaction_errors = _split_errors_by_loss(errors_by_id)
     open_lines = [f"{transactional_id}: {error}" for transactional_id, error in open_transaction_errors.items()]
     loss_sentence = "Nothing is lost."
     if lost_transaction_errors:
-        loss_sentence = f"Permanently lost: {', '.join(lost_transaction_errors)}. None of them has been given up yet."
+        lost_ids = ", ".join(lost_transaction_errors)
+        loss_sentence = f"Can no longer be committed: {lost_ids}. None of them has been given up yet."
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_transaction_errors)} of its "
@@ -226,8 +225,8 @@ def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, Broke
     else:
         remedy = (
             "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
-            f"newer driver is running, run `{_build_finish_command(entry)}`, which finishes the job, or names the lost "
-            "transactions."
+            f"newer driver is running, run `{_build_command('finish', entry)}`, which finishes the job, or names the "
+            "lost transactions."
         )
     return ExactlyOnceError(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}, or "
@@ -252,16 +251,38 @@ def _split_errors_by_loss(
 
 
 def build_unknown_outcome_remedy(entry: Entry) -> str:
-    """Say what to do if it is not known whether a job without an idempotencyKey is decided."""
+    """Say what to do if it is not known whether a job without an idempotencyKey is decided.
+
+    `entry`: the entry when the job began, or the job's decision. Its generation is the job's number.
+    """
+    warning = (
+        "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that could write "
+        "all of its rows twice. If the application log says that it was aborted, none of its rows are visible: run it "
+        "again. Otherwise, "
+    )
+    finish = f"`{_build_command('finish', entry)}` {_describe_finish_deadline(entry)}"
+    if is_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
+        return (
+            f"{warning}run `{_build_command('abort', entry)}` {_LOG_TOPIC_HINT}, which aborts the job if it is not "
+            f"decided, and is rejected if it is. If it is decided, commit its open transactions with {finish}"
+        )
     return (
-        "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that would write "
-        f"all of its rows twice. If it is decided, commit the open transactions with `{_build_finish_command(entry)}` "
-        f"{_describe_finish_deadline(entry)}"
+        f"{warning}find the prefix's last decision with `{_build_command('list', entry)}` {_LOG_TOPIC_HINT}:\n"
+        f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit its open "
+        f"transactions with {finish}\n"
+        "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
+        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"
+        "- anything else: another job may have been decided since. Before you run the job again, compare its rows with "
+        "the records in Kafka."
     )
 
 
-def _build_finish_command(entry: Entry) -> str:
-    return f"pykafka transactions finish --bootstrap-server HOST:PORT --prefix {entry.prefix}"
+_LOG_TOPIC_HINT = "(add --log-topic if the write sets decisionLogTopic)"
+
+
+def _build_command(action: str, entry: Entry) -> str:
+    """Return the command that performs this action of `pykafka transactions` on the entry's prefix."""
+    return f"pykafka transactions {action} --bootstrap-server HOST:PORT --prefix {entry.prefix}"
 
 
 def _describe_finish_deadline(entry: Entry) -> str:
@@ -278,7 +299,7 @@ def _describe_how_to_finish(entry: Entry) -> str:
         )
     return (
         "Do not run the decided job again: it has no idempotencyKey, so that would write all of its rows twice. Fix "
-        f"the cause, and commit the open transactions with `{_build_finish_command(entry)}` "
+        f"the cause, and commit the open transactions with `{_build_command('finish', entry)}` "
         f"{_describe_finish_deadline(entry)}"
     )
 
@@ -293,19 +314,18 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
     lost_count_text = f"{len(lost_transaction_errors)} of its {len(entry.transactions)} transactions"
     lost_list = _format_rejected_transactions(entry, lost_transaction_errors)
     other_outcome = _describe_other_transactions(open_transaction_errors)
-    if all(error.code in _FORGOTTEN_ID_ERRORS for error in lost_transaction_errors.values()):
+    if all(map(is_id_forgotten, lost_transaction_errors.values())):
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but the brokers no longer know {lost_count_text}:\n"
-            f"{lost_list}\nBrokers forget an id that is not used for a week (transactional.id.expiration.ms). "
-            "Therefore it is not known whether the rows of these transactions were committed before the driver died; "
-            f"{other_outcome}. Compare the batch with the records in Kafka, and write the missing rows with a job of "
-            "your own."
+            f"{lost_list}\n{FORGOTTEN_IDS_REASON}; {other_outcome}. {FORGOTTEN_IDS_REMEDY}"
         )
     else:
+        forgotten_names = {error.name for error in lost_transaction_errors.values() if is_id_forgotten(error)}
+        exception = f" (those with {', '.join(sorted(forgotten_names))} may be committed)" if forgotten_names else ""
         explanation = (
             f"{entry.batch} is decided (prefix {entry.prefix}), but {lost_count_text} can no longer be committed:\n"
-            f"{lost_list}\nThe rows of these transactions are lost to read_committed readers; {other_outcome}. The "
-            "driver was probably down for longer than the transaction timeout "
+            f"{lost_list}\nThe rows of these transactions are lost to read_committed readers{exception}; "
+            f"{other_outcome}. The driver was probably down for longer than the transaction timeout "
             f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
             "automatically, because that would duplicate the committed rows. If you need the missing rows, first write "
             "them with a job of your own."
@@ -339,9 +359,8 @@ def _describe_other_transactions(open_transaction_errors: Mapping[str, BrokerErr
 def _describe_how_to_give_up(entry: Entry) -> str:
     """Say how to record a decided batch as done although some of its transactions are lost."""
     return (
-        f"Then record the batch as done with `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
-        f"{entry.prefix}` (add --log-topic if the write sets decisionLogTopic). After that, a stream continues with "
-        "its next batch, and a job with this key writes nothing."
+        f"Then record the batch as done with `{_build_command('give-up', entry)}` {_LOG_TOPIC_HINT}. After that, a "
+        "stream continues with its next batch, and a job with this key writes nothing."
     )
 
 
@@ -402,11 +421,7 @@ def _describe_effect_of_fencing(entry: Entry) -> str:
             "Run the job again. If it was decided at the last moment, the newer driver has finished it, and the job "
             "writes nothing. No rows are lost or duplicated."
         )
-    return (
-        "If it was decided at the last moment, the newer driver has finished it, and all of its rows are visible; if "
-        "not, none are. Find out before you run the job again: it has no idempotencyKey, so it could write all of its "
-        "rows twice."
-    )
+    return build_unknown_outcome_remedy(entry)
 
 
 def handle_errors_after_commit(entry: Entry, *, is_single_use: bool) -> AbstractContextManager[None]:

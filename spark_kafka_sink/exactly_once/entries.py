@@ -66,7 +66,8 @@ class Batch:
     batch_id: int | None = None
     """The number of the micro-batch.
 
-    Once decided, a job without an idempotency key also has one: the generation of its driver. None for any other job.
+    Once decided, a job without an idempotency key also has one: the generation of its driver. Later jobs with the same
+    prefix have greater numbers. None for any other job.
     """
     key: str | None = None
     """The idempotency key of the job. A job whose key has already been committed writes nothing."""
@@ -84,7 +85,9 @@ class Batch:
     def __str__(self) -> str:
         if self.query_id is not None:
             return f"batch {self.batch_id} of query {self.query_id}"
-        return "the job" if self.key is None else f"the job with idempotencyKey {self.key!r}"
+        if self.key is not None:
+            return f"the job with idempotencyKey {self.key!r}"
+        return "the job" if self.batch_id is None else f"job number {self.batch_id}"
 
 
 @dataclass(frozen=True)
@@ -203,8 +206,9 @@ class Entry:
         `transactions`: the tasks' open transactions, all of which must be committed after the decision.
         """
         if not batch.is_idempotent:
-            # Number the job. Its entry would otherwise be equal to that of an earlier job with the same rows, and the
-            # driver could take its own decision for the earlier one (test_abort_of_committed_job_reports_no_abort).
+            # Number the job, so that a user can compare the job in an error message with the one in `pykafka
+            # transactions`. Its entry would otherwise also be equal to that of an earlier job with the same rows, and
+            # the driver could take its own decision for the earlier one (test_abort_of_committed_job_reports_no_abort).
             batch = dataclasses.replace(batch, batch_id=self.generation)
         return dataclasses.replace(
             self,

@@ -35,6 +35,8 @@ def request_epoch(
         # Kafka grants the first epoch whatever identity the request expects. Some other brokers do not.
         if expected_identity == UNUSED_IDENTITY and error.code == error_codes.INVALID_PRODUCER_ID_MAPPING:
             raise precommit_errors.build_first_epoch_rejected_error(error) from error
+        if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
+            raise precommit_errors.build_driver_timeout_error(driver_id, timeout_ms) from error
         raise
 
 
@@ -55,5 +57,5 @@ def find_longest_timeout_ms(client: BlockingClient, driver_id: str, candidate_ti
         if response.error_code == error_codes.NONE or response.error_code in OWNERSHIP_LOST_ERRORS:
             return timeout_ms
         if response.error_code != error_codes.INVALID_TRANSACTION_TIMEOUT:
-            break
-    raise request.build_rejection_error(driver_id, request.classify(response))
+            raise request.build_rejection_error(driver_id, request.classify(response))
+    raise precommit_errors.build_timeout_limit_error(driver_id, candidate_timeouts_ms[-1])

@@ -174,7 +174,7 @@ def abort(options: Mapping[str, str], prefix: str, log_topic: str = DECISION_LOG
     Raise ExactlyOnceError if a batch is decided but not done, because its transactions must be committed.
     """
     with _lease_query_transactions(options, prefix, log_topic) as transactions:
-        identity, entry = _fence_driver(transactions, _check_not_decided)
+        identity, entry = _fence_driver(transactions, check_not_decided)
         claim = _build_claim(entry, identity)
         return _claim_and_abort_open_transactions(transactions, identity, entry, claim)
 
@@ -254,7 +254,7 @@ def _have_same_claim(entry: Entry, other: Entry) -> bool:
     return (entry.generation, entry.claim_identity) == (other.generation, other.claim_identity)
 
 
-def _check_not_decided(entry: Entry) -> None:
+def check_not_decided(entry: Entry) -> None:
     """Raise ExactlyOnceError if the entry's batch is decided but not done, so that it must not be aborted."""
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
@@ -322,11 +322,17 @@ def _convert_errors_after_commit(entry: Entry, action: str) -> Iterator[None]:
     except ProducerFencedError:
         raise
     except KafkaSinkError as error:
+        if is_job_prefix(entry.prefix):
+            next_step = "run `pykafka transactions abort`. If the log has no entry for the prefix, everything is done."
+        else:
+            next_step = (
+                "and no query or job with this prefix is running, end the open transactions with `pykafka transactions "
+                "abort`."
+            )
         raise ExactlyOnceError(
             f"No transaction of {entry.batch} is left to commit (prefix {entry.prefix}), but it is not known whether "
             f"this is recorded in the decision log, and {commit_errors.MAY_STAY_OPEN_MESSAGE}: {error} Run `pykafka "
-            f"transactions {action}` again. If there is nothing to {action.replace('-', ' ')}, and no query or job "
-            "with this prefix is running, end the open transactions with `pykafka transactions abort`."
+            f"transactions {action}` again. If there is nothing to {action.replace('-', ' ')}, {next_step}"
         ) from error
 
 

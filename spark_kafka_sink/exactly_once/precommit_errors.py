@@ -21,6 +21,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
+from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.timeout_marks import FENCING_TIMEOUT_MS
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 
@@ -47,21 +49,48 @@ def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:
     )
 
 
+def build_timeout_limit_error(transactional_id: str, timeout_ms: int, remedy: str = "") -> BrokerError:
+    """Build the error for a transaction timeout that is longer than a broker allows.
+
+    Its message has no remedy of its own. Kafka's remedy, to decrease the timeout, is right only if the user has set it.
+    """
+    limit_sentence = (
+        f"The broker's transaction.max.timeout.ms is less than the {timeout_ms} ms that the sink has requested."
+    )
+    return build_broker_error(
+        error_codes.INVALID_TRANSACTION_TIMEOUT,
+        f"transactional id {transactional_id}",
+        join_sentences(limit_sentence, remedy),
+    )
+
+
+def build_driver_timeout_error(driver_id: str, timeout_ms: int) -> BrokerError:
+    """Build the error for brokers that do not grant the timeout of a driver id, which the sink itself has chosen."""
+    # A longer timeout than the one for fencing is derived from a timeout of the tasks that the brokers have granted.
+    was_limit_decreased = timeout_ms > FENCING_TIMEOUT_MS
+    remedy = _DECREASED_LIMIT_REMEDY if was_limit_decreased else _SINK_TIMEOUT_REMEDY
+    return build_timeout_limit_error(driver_id, timeout_ms, remedy)
+
+
 def build_timeout_rejected_error(error: BrokerError, *, is_user_timeout: bool) -> PreflightError:
     """Build the error for brokers that grant none of the transaction timeouts that the driver has requested.
 
     `is_user_timeout`: whether the user has set the timeout.
     """
-    remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _BROKER_TIMEOUT_REMEDY
+    remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _SINK_TIMEOUT_REMEDY
     return build_start_error(f"{error} {remedy}")
 
 
 _USER_TIMEOUT_REMEDY = (
     "Decrease kafka.transaction.timeout.ms, or omit it to use the longest timeout that the brokers grant."
 )
-_BROKER_TIMEOUT_REMEDY = (
-    "The sink needs this timeout for its own transactions. Increase the brokers' transaction.max.timeout.ms. If it was "
-    "decreased while this query was running, start the query again: it then requests a new timeout."
+_SINK_TIMEOUT_REMEDY = (
+    "The sink needs this timeout for its own transactions. Increase transaction.max.timeout.ms on all brokers to at "
+    "least this value."
+)
+_DECREASED_LIMIT_REMEDY = (
+    "The limit was decreased after this driver had started. If kafka.transaction.timeout.ms is set, decrease it; "
+    "otherwise, the next start requests a shorter timeout."
 )
 _DECREASED_TIMEOUT_REMEDY = (
     "kafka.transaction.timeout.ms is not set, so this write uses the longest timeout that the brokers granted when it "
@@ -88,8 +117,6 @@ def convert_start_errors() -> Iterator[None]:
     except UnsupportedVersionError as error:
         raise build_start_error(f"{error} Exactly-once delivery requires Kafka 3.0 or newer.") from error
     except BrokerError as error:
-        if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-            raise build_timeout_rejected_error(error, is_user_timeout=False) from error
         raise build_start_error(error) from error
 
 
@@ -264,10 +291,20 @@ def describe_unknown_writer(entry: Entry) -> str:
 def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
     """Build the error of `pykafka transactions` for a prefix that has no entry in the decision log."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
+    is_entry_probably_deleted = log_exists and is_job_prefix(prefix)
     return ConfigurationError(
-        f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. "
-        "If the write uses a different log (decisionLogTopic), set --log-topic."
+        join_sentences(
+            f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was "
+            "done. If the write uses a different log (decisionLogTopic), set --log-topic.",
+            _DELETED_ENTRY_REASON if is_entry_probably_deleted else "",
+        )
     )
+
+
+_DELETED_ENTRY_REASON = (
+    "If it uses this log, nothing is left to do: the entry of a job without a name is deleted once all of its "
+    "transactions are committed or aborted."
+)
 
 
 # --- in a task
@@ -285,12 +322,14 @@ def build_late_attempt_error(prefix: str, outcome: str) -> ExactlyOnceError:
 
 
 @contextmanager
-def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[None]:
+def convert_rejected_transaction_timeout(task_id: str, timeout_ms: int, *, is_user_timeout: bool) -> Iterator[None]:
     """Convert the rejection of a task's transaction timeout to an ExactlyOnceError with the remedy.
 
     The driver's coordinator has granted the same timeout. So the brokers' limit has been decreased since, or the task's
     coordinator has a lower limit than the driver's.
 
+    `task_id`: the task's transactional id.
+    `timeout_ms`: the task's transaction timeout.
     `is_user_timeout`: whether the user has set the timeout.
     """
     try:
@@ -299,7 +338,8 @@ def convert_rejected_transaction_timeout(*, is_user_timeout: bool) -> Iterator[N
         if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
             raise
         remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _DECREASED_TIMEOUT_REMEDY
-        raise ExactlyOnceError(f"This task wrote nothing: {error} {remedy}") from error
+        limit_error = build_timeout_limit_error(task_id, timeout_ms, remedy)
+        raise ExactlyOnceError(f"This task wrote nothing: {limit_error}") from error
 
 
 # --- fencing that a driver detects itself

@@ -34,7 +34,7 @@ _CLAIMED_MARK = 999
 _FENCED_MARK = 998
 _MAX_UNMARKED_REMAINDER = 997
 
-_FENCING_TIMEOUT_MS = 5_000
+FENCING_TIMEOUT_MS = 5_000
 """The timeout of a driver id from the moment when a driver fences older ones until it has claimed the prefix.
 
 It is not longer than the decision timeout of any driver whose tasks have a transaction timeout of a minute or more.
@@ -58,8 +58,8 @@ def compute_fencing_timeout_ms(*, is_claimed: bool) -> int:
     `is_claimed`: whether the driver id has the mark for a claimed prefix, which is then kept.
     """
     if is_claimed:
-        return _add_mark(_FENCING_TIMEOUT_MS, _CLAIMED_MARK, _FENCING_TIMEOUT_MS)
-    return _FENCING_TIMEOUT_MS
+        return _add_mark(FENCING_TIMEOUT_MS, _CLAIMED_MARK, FENCING_TIMEOUT_MS)
+    return FENCING_TIMEOUT_MS
 
 
 def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:

@@ -134,10 +134,13 @@ class ExactlyOnceWrite:
             )
             # Get a new epoch for each batch: the driver has ended the producer's last transaction, so the epoch of that
             # transaction is no longer valid.
+            task_id = build_task_id(start.prefix, task_attempt)
             with precommit_errors.convert_rejected_transaction_timeout(
-                is_user_timeout=self.delivery.options.transaction_timeout_ms is not None
+                task_id,
+                start.entry.timeout_ms,
+                is_user_timeout=self.delivery.options.transaction_timeout_ms is not None,
             ):
-                producer.init_transactions(build_task_id(start.prefix, task_attempt))
+                producer.init_transactions(task_id)
             # Check again that the driver is waiting, now that brokers list the transactional id. If the driver has
             # already listed the tasks' transactional ids, the check fails. Otherwise, the driver will find this one.
             raise_if_late(producer.describe_transactions, start)

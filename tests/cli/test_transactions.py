@@ -6,17 +6,26 @@ import io
 import json
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.errors import CommitLostError
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch
+from spark_kafka_sink.exactly_once.job_names import generate_job_prefix
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
+    BOTH_TASKS,
     LOG,
     PREFIX,
     Query,
+    assert_no_new_epoch,
     connect_client,
     death_before,
     list_open_ids,
@@ -38,9 +47,11 @@ def transactions(broker: EmbeddedBroker, *arguments: str) -> int:
     return main(["transactions", "--bootstrap-server", broker.bootstrap_servers, "--log-topic", LOG, *arguments])
 
 
-def decide_and_stop_before_commit(query: Query) -> list[str]:
+def decide_and_stop_before_commit(query: Query, *, has_superseded_attempt: bool = False) -> list[str]:
     start = query.begin()
     written = query.write_tasks(start, 0)
+    if has_superseded_attempt:
+        query.write(start, 1, "of an attempt that lost", attempt=1)
     with death_before("commit"):
         query.commit(start, 0, written)
     return [start.build_task_id(partition, 0) for partition in range(2)]
@@ -66,7 +77,9 @@ def test_rejects_unknown_prefix_before_confirmation(capsys: Output, query: Query
     assert "The decision log decisions has no entry for the prefix other" in capsys.readouterr().err
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 0
     nothing, hint = capsys.readouterr().out.splitlines()
-    assert nothing == f"There is nothing to finish under the prefix {PREFIX}."
+    assert nothing == (
+        f"There is nothing to finish under the prefix {PREFIX}. Last decision: none. Newest driver: driver-1."
+    )
     assert hint.startswith("Open transactions of its tasks that are not decided: 2. ")
 
 
@@ -151,14 +164,93 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
     assert read_values(query.broker) == []
 
 
+@pytest.mark.parametrize("has_superseded_attempt", [False, True])
+def test_abort_fails_without_confirmation_if_batch_is_decided(
+    capsys: Output, query: Query, *, has_superseded_attempt: bool
+) -> None:
+    decided = decide_and_stop_before_commit(query, has_superseded_attempt=has_superseded_attempt)
+    with assert_no_new_epoch(query.broker):
+        assert transactions(query.broker, "abort", "--prefix", PREFIX) == 1
+    output = capsys.readouterr()
+    assert "batch 0 of query query-1 (prefix p) is decided: its transactions must be committed" in output.err
+    assert output.out == ""
+    assert set(decided) <= set(list_open_ids(query.broker))
+
+
+def test_abort_without_open_transactions_shows_last_decision_and_newest_driver(capsys: Output, query: Query) -> None:
+    query.run(0)
+    query.with_new_driver().begin()
+    assert transactions(query.broker, "abort", "--prefix", PREFIX) == 0
+    assert capsys.readouterr().out == (
+        f"There is nothing to abort under the prefix {PREFIX}. Last decision: batch 0 of query query-1: done. Newest "
+        "driver: driver-2.\n"
+    )
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_job_in_doubt_is_found_in_the_list_by_its_number(capsys: Output, query: Query, *, is_decided: bool) -> None:
+    """An earlier and a later job with the same prefix have other numbers. The later one finishes the job in doubt."""
+    query.write_and_commit(query.begin(), Batch())
+    start = query.with_new_driver(name="job-2").begin()
+    with (
+        patch.object(LogTransaction, "commit", lose_response_to_commit(is_decided=is_decided)),
+        pytest.raises(ExactlyOnceError, match="It is not known whether job number 2 is decided") as error,
+    ):
+        query.write_and_commit(start, Batch())
+    assert "- job number 2: the job is decided. Do not run it again." in str(error.value)
+    (command,) = re.findall(r"`pykafka ([^`]*list [^`]*)`", str(error.value))
+    query.with_new_driver(name="job-3").begin()
+    arguments = command.replace("HOST:PORT", query.broker.bootstrap_servers).split()
+    assert main([*arguments, "--log-topic", LOG]) == 0
+    assert f"job number {2 if is_decided else 1}: done" in capsys.readouterr().out
+
+
+def lose_response_to_commit(*, is_decided: bool) -> Callable[..., None]:
+    """Return a replacement for LogTransaction.commit whose response is lost, or whose request is lost."""
+    original = LogTransaction.commit
+
+    def commit(transaction: LogTransaction, timeout_ms: float | None = None) -> None:
+        if is_decided:
+            original(transaction, timeout_ms)
+        raise NetworkError("no response.")
+
+    return commit
+
+
+def test_abort_deletes_unnamed_job_that_has_no_open_transaction(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker
+) -> None:
+    """The job kept its entry, because the abort of a superseded attempt was rejected. That attempt has ended since."""
+    job = Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
+    start = job.begin()
+    written = job.write_tasks(start, 0)
+    job.write(start, 1, "of an attempt that lost", attempt=1)
+    with rejected_aborts(), Driver(replace(job.delivery, is_single_use=True)) as driver:
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+    with connect_client(broker) as client:
+        init_producer_id(client, start.build_task_id(1, 1), 60_000)
+    assert transactions(broker, "finish", "--prefix", job.prefix) == 0
+    assert capsys.readouterr().out.endswith(
+        "If the job is not running, delete its entry from the decision log with abort.\n"
+    )
+    set_stdin(monkeypatch, "yes\n")
+    assert transactions(broker, "abort", "--prefix", job.prefix) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("No transaction of the job is open. This deletes the job's entry from the decision log.\n")
+    assert out.endswith("Aborted: nothing, because no transactions are open.\n")
+    assert transactions(broker) == 0
+    assert "no decisions in this log" in capsys.readouterr().out
+    assert read_values(broker) == rows(0)
+
+
 def test_abort_reports_transaction_whose_abort_was_rejected_as_open(capsys: Output, query: Query) -> None:
     query.write_tasks(query.begin(), 0)
     with rejected_aborts():
         assert transactions(query.broker, "abort", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
     assert "Aborted:" not in out
-    assert "May still be open: p-1-1-0: p-1-1-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in out
-    assert out.endswith("Fix the cause, and end them with abort.\n")
+    assert "Not ended: p-1-1-0: p-1-1-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in out
+    assert out.endswith("Fix the cause, and run abort.\n")
     assert len(list_open_ids(query.broker)) == 2
 
 
@@ -171,7 +263,7 @@ def test_finish_reports_transaction_whose_abort_was_rejected_as_open(capsys: Out
     with rejected_aborts():
         assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
-    assert "Committed: p-1-0-0, p-1-1-0.\nMay still be open: p-1-1-1: " in out
+    assert "Committed: p-1-0-0, p-1-1-0.\nNot ended: p-1-1-1: " in out
     assert "Aborted:" not in out
 
 
@@ -182,12 +274,34 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
     assert f"Committed: {first}." in out
-    assert f"Lost: {second}: " in out
-    assert "To accept the loss, run give-up." in out
+    assert f"Lost: {second}: PRODUCER_FENCED\n" in out
+    assert "because rows are missing from the topic. To mark it as done all the same, run give-up." in out
     assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
     assert "The rows of the other transactions are LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
     assert "nothing to finish" in capsys.readouterr().out
+
+
+def test_finish_and_give_up_do_not_report_forgotten_transactions_as_lost(capsys: Output, query: Query) -> None:
+    """The driver died between the commit and its record that the batch is done, more than a week ago."""
+    start = query.begin()
+    written = query.write_tasks(start, 0)
+    with death_before("done"):
+        query.commit(start, 0, written)
+    for transaction in written:
+        del query.broker.cluster.coordinator.transactions[transaction.transactional_id]
+    for action in ("finish", "give-up"):
+        assert transactions(query.broker, action, "--prefix", PREFIX, "--yes") == 1
+        out = capsys.readouterr().out
+        assert "\nLost: " not in out
+        assert all(
+            f"\nMay be lost: {transaction.transactional_id}: INVALID_PRODUCER_ID_MAPPING\n" in out
+            for transaction in written
+        )
+        assert "it is not known whether the rows of these transactions were committed before the driver died" in out
+        assert ("because rows may be missing from the topic" in out) == (action == "finish")
+    assert "are LOST, unless they were committed before:" in out
+    assert read_values(query.broker) == rows(0)
 
 
 def test_commit_lost_error_names_give_up_command(query: Query) -> None:

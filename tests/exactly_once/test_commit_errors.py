@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyO
 from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX
 from spark_kafka_sink.exactly_once.precommit_errors import build_other_driver_error
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -21,7 +23,8 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 SUMMARY = BatchSummary.from_row_counts({"t": 2}, 6)
 TRANSACTIONS = tuple(TransactionIdentity(f"p-1-{partition}-0", 70 + partition, 3, 2) for partition in range(3))
 STREAM = Entry("p", timeout_ms=60_000).with_decision(Batch("q", 7), SUMMARY, TRANSACTIONS)
-JOB = Entry("p", timeout_ms=60_000).with_decision(Batch(), SUMMARY, TRANSACTIONS)
+JOB = Entry("p", timeout_ms=60_000, generation=4).with_decision(Batch(), SUMMARY, TRANSACTIONS)
+UNNAMED_JOB = dataclasses.replace(JOB, prefix=f"{JOB_PREFIX}host-1-0123456789ab")
 FENCED = build_other_driver_error("p-driver")
 DISCONNECTED = DisconnectedError("broker 1 closed the connection")
 
@@ -75,7 +78,7 @@ def test_error_after_the_commit_of_job_is_logged(
 ) -> None:
     with commit_errors.handle_errors_after_commit(JOB, is_single_use=is_single_use):
         raise_error(FENCED)
-    assert "the job is committed (prefix p), but this could not be recorded" in caplog.text
+    assert "job number 4 is committed (prefix p), but this could not be recorded" in caplog.text
     assert consequence in caplog.text
 
 
@@ -84,7 +87,7 @@ def test_error_after_the_commit_of_job_is_logged(
     [
         (Batch("q", 7), "The driver that continues writes the batch"),
         (Batch(key="today", scope="t"), "Run the job again. If it was decided at the last moment"),
-        (Batch(), "Find out before you run the job again: it has no idempotencyKey"),
+        (Batch(), "Do not run the job again before you know whether it is decided: it has no idempotencyKey"),
     ],
     ids=["stream", "job with a key", "job without a key"],
 )
@@ -92,11 +95,43 @@ def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch,
     entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
     not_committed = str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED))
     in_doubt = str(commit_errors.build_decision_in_doubt_error(entry, FENCED))
-    assert not_committed.startswith(f"{batch} was not committed: a newer driver has taken over")
-    assert in_doubt.startswith(f"It is not known whether {batch} is committed: a newer driver has taken over")
-    for message in (not_committed, in_doubt):
-        assert effect in message
-        assert "transactions abort" not in message, "it would abort the batch of the newer driver"
+    assert not_committed.startswith(f"{entry.batch} was not committed: a newer driver has taken over")
+    assert in_doubt.startswith(f"It is not known whether {entry.batch} is committed: a newer driver has taken over")
+    assert effect in not_committed
+    assert effect in in_doubt
+
+
+def test_job_in_doubt_has_the_same_remedy_whether_or_not_its_driver_was_fenced() -> None:
+    for entry in (JOB, UNNAMED_JOB):
+        remedy = commit_errors.build_unknown_outcome_remedy(entry)
+        for message in (
+            str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED)),
+            str(commit_errors.build_decision_in_doubt_error(entry, FENCED)),
+            str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
+        ):
+            assert message.endswith(remedy)
+
+
+def test_job_in_doubt_is_compared_with_the_last_decision_before_abort_because_a_newer_job_may_use_the_prefix() -> None:
+    remedy = commit_errors.build_unknown_outcome_remedy(JOB)
+    listing, _, outcomes = remedy.partition("\n")
+    assert (
+        "find the prefix's last decision with `pykafka transactions list --bootstrap-server HOST:PORT --prefix p`"
+        in (listing)
+    )
+    assert "abort" not in listing.replace("aborted", "")
+    decided, undecided, unknown = outcomes.splitlines()
+    assert decided.startswith("- job number 4: the job is decided. Do not run it again.")
+    assert undecided.startswith("- a smaller number, or none: the job is not decided. If no other job with this prefix")
+    assert unknown.startswith("- anything else: another job may have been decided since.")
+
+
+def test_job_in_doubt_is_aborted_if_no_other_job_can_use_its_prefix() -> None:
+    remedy = commit_errors.build_unknown_outcome_remedy(UNNAMED_JOB)
+    command = f"`pykafka transactions abort --bootstrap-server HOST:PORT --prefix {UNNAMED_JOB.prefix}`"
+    assert f"run {command} (add --log-topic" in remedy
+    assert "which aborts the job if it is not decided, and is rejected if it is." in remedy
+    assert "transactions list" not in remedy
 
 
 def test_only_jobs_without_key_must_not_be_run_again() -> None:
@@ -153,7 +188,7 @@ def test_start_after_unfinished_job_names_the_job_that_must_not_be_run_again() -
     error = commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED, {})
     message = str(convert(commit_errors.convert_earlier_batch_errors, JOB, error))
     assert message.startswith(
-        "This run has written nothing, because an earlier job under its prefix must be finished first: the job is "
+        "This run has written nothing, because an earlier job under its prefix must be finished first: job number 4 is "
         "decided (prefix p), but it is not known whether all of its 3 transactions are committed"
     )
     assert "Do not run the decided job again: " in message
@@ -196,7 +231,7 @@ def test_lost_transactions_are_listed_with_their_producers_apart_from_open_ones(
     assert f"these could not be committed yet, and are still open:\n- {still_open}: " in message
     assert "`pykafka transactions give-up --bootstrap-server HOST:PORT --prefix p`" in message
     not_yet = str(commit_errors.build_uncommitted_batch_error(STREAM, rejections))
-    assert f"Permanently lost: {lost}. None of them has been given up yet." in not_yet
+    assert f"Can no longer be committed: {lost}. None of them has been given up yet." in not_yet
 
 
 def test_forgotten_transactions_may_be_committed() -> None:
@@ -205,3 +240,14 @@ def test_forgotten_transactions_may_be_committed() -> None:
     message = str(commit_errors.build_not_committed_error(STREAM, {lost: forgotten}))
     assert "the brokers no longer know 1 of its 3 transactions" in message
     assert "those of the others are committed" in message
+
+
+def test_forgotten_transactions_may_be_committed_even_if_others_are_lost() -> None:
+    lost, forgotten = (transaction.transactional_id for transaction in TRANSACTIONS[:2])
+    rejections = {
+        lost: build_broker_error(error_codes.PRODUCER_FENCED, lost),
+        forgotten: build_broker_error(error_codes.INVALID_PRODUCER_ID_MAPPING, forgotten),
+    }
+    message = str(commit_errors.build_not_committed_error(STREAM, rejections))
+    assert "are lost to read_committed readers (those with INVALID_PRODUCER_ID_MAPPING may be committed)" in message
+    assert "may be committed" not in str(commit_errors.build_not_committed_error(STREAM, {lost: rejections[lost]}))

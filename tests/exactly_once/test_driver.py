@@ -13,11 +13,13 @@ import pytest
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
+    BrokerError,
     CommitLostError,
     ExactlyOnceError,
     PreflightError,
     ProducerFencedError,
 )
+from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import (
@@ -36,6 +38,7 @@ from spark_kafka_sink.requests.transaction_description import TransactionDescrip
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
     BOTH_TASKS,
+    LOG,
     PREFIX,
     Query,
     assert_no_new_epoch,
@@ -394,10 +397,55 @@ def test_changed_timeout_applies_from_next_start_without_register(query: Query) 
     assert query.with_new_driver(name=build_batch_driver_name("spark", "3")).run(2).entry.timeout_ms == 900_000
 
 
-def test_rejected_default_timeouts_name_the_broker_setting(query: Query) -> None:
-    query.broker.cluster.coordinator.max_timeout_ms = 4_999
-    with pytest.raises(PreflightError, match=r"needs this timeout for its own transactions\. Increase the brokers'"):
+@pytest.mark.parametrize("user_timeout_ms", [None, 3_000])
+def test_start_fails_if_brokers_do_not_grant_the_timeout_that_fencing_needs(
+    query: Query, user_timeout_ms: int | None
+) -> None:
+    """The message has one remedy, for the brokers: the user's own timeout is shorter."""
+    query.broker.cluster.coordinator.max_timeout_ms = 4_998
+    with pytest.raises(PreflightError) as error:
+        query.with_new_driver(timeout_ms=user_timeout_ms).begin()
+    assert str(error.value).endswith(f"The broker's transaction.max.timeout.ms is less than the 5000 ms {SINK_REMEDY}")
+
+
+def test_restart_fails_if_brokers_no_longer_grant_the_shortest_timeout(query: Query) -> None:
+    query.run(0)
+    query.broker.cluster.coordinator.max_timeout_ms = 4_998
+    with pytest.raises(PreflightError) as error:
+        query.with_new_driver().begin()
+    assert str(error.value).endswith(f"The broker's transaction.max.timeout.ms is less than the 5000 ms {SINK_REMEDY}")
+
+
+SINK_REMEDY = (
+    "that the sink has requested. The sink needs this timeout for its own transactions. Increase "
+    "transaction.max.timeout.ms on all brokers to at least this value."
+)
+
+
+def test_operator_is_told_the_timeout_that_brokers_do_not_grant(query: Query) -> None:
+    query.begin()
+    query.broker.cluster.coordinator.max_timeout_ms = 4_998
+    with pytest.raises(BrokerError) as error:
+        operations.abort(query.options, PREFIX, LOG)
+    assert str(error.value) == (
+        "transactional id p-driver: INVALID_TRANSACTION_TIMEOUT (50). The broker's transaction.max.timeout.ms is less "
+        f"than the 4999 ms {SINK_REMEDY}"
+    )
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_next_batch_fails_if_the_limit_for_timeouts_was_decreased_and_next_start_continues(query: Query) -> None:
+    """With version 1, the driver requests an epoch for each batch, with a timeout derived from that of its tasks."""
+    query.run(0)
+    query.broker.cluster.coordinator.max_timeout_ms = 10_000
+    with pytest.raises(PreflightError) as error:
         query.begin()
+    assert str(error.value).endswith(
+        "is less than the 19999 ms that the sink has requested. The limit was decreased after this driver had started. "
+        "If kafka.transaction.timeout.ms is set, decrease it; otherwise, the next start requests a shorter timeout."
+    )
+    query.with_new_driver().run(1)
+    assert read_values(query.broker) == rows(0, 1)
 
 
 def test_start_whose_timeout_brokers_reject_does_not_fence_the_running_driver(query: Query) -> None:

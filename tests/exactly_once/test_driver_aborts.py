@@ -231,7 +231,7 @@ def test_commits_job_with_warning_although_log_is_not_writable(
     assert list_open_ids(query.broker) == []
     # Without superseded attempts, the entry is deleted at once, and not written before.
     is_called = failing_method == "delete_entry" or has_superseded_attempt
-    assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_called
+    assert caplog.text.count("job number 1 is committed (prefix p), but this could not be recorded") == is_called
     assert caplog.text.count("so `pykafka transactions` may continue to show the job") == is_called
     assert "readers wait for them" not in caplog.text
 
@@ -281,8 +281,8 @@ def test_job_succeeds_with_warning_if_done_record_cannot_be_written(
     ):
         driver.commit(start, batch, prepared, BOTH_TASKS)
     assert read_values(query.broker) == rows(0)
-    assert f"{batch} is committed (prefix p), but this could not be recorded" in caplog.text
     successor = query.with_new_driver().begin()
+    assert f"{successor.entry.batch} is committed (prefix p), but this could not be recorded" in caplog.text
     assert (successor.entry.state, successor.is_committed(batch)) == (EntryState.DONE, batch.key is not None)
     assert read_values(query.broker) == rows(0)
 
@@ -318,7 +318,9 @@ def test_error_warns_against_rerun_of_job_without_key_if_decision_is_in_doubt(
     monkeypatch.setattr(LogTransaction, "commit", commit)
     with (
         Driver(query.delivery) as driver,
-        pytest.raises(ExactlyOnceError, match=r"It is not known whether the job is decided.*Do not run the job again"),
+        pytest.raises(
+            ExactlyOnceError, match=r"It is not known whether job number 1 is decided.*Do not run the job again"
+        ),
     ):
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
 
@@ -338,7 +340,7 @@ def test_error_forbids_rerun_of_decided_job_without_key(query: Query, code: int)
         patch.object(LogTransaction, "commit", commit),
         Driver(query.delivery) as driver,
         pytest.raises(
-            ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the decided job again.*finish"
+            ExactlyOnceError, match=r"(?s)job number 1 is decided.*Do not run the decided job again.*finish"
         ) as error,
     ):
         driver.commit(start, Batch(), prepared, BOTH_TASKS)

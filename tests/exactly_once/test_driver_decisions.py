@@ -140,7 +140,9 @@ def test_decision_is_in_doubt_if_the_retry_of_its_commit_is_fenced(query: Query)
     with (
         patch.object(LogTransaction, "commit", commit_twice),
         Driver(query.delivery) as driver,
-        pytest.raises(ExactlyOnceError, match="It is not known whether the job is committed: a newer driver") as raised,
+        pytest.raises(
+            ExactlyOnceError, match="It is not known whether job number 1 is committed: a newer driver"
+        ) as raised,
     ):
         driver.commit(start, Batch(), prepared, BOTH_TASKS)
     assert isinstance(raised.value.__cause__, ProducerFencedError)

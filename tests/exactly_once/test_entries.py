@@ -90,9 +90,10 @@ def test_finished_unproven_decision_stays_unproven() -> None:
 
 
 def test_str_of_batch_and_last_decided_batch() -> None:
-    assert [str(batch) for batch in (Batch("q", 7), Batch(), Batch(key="k"))] == [
+    assert [str(batch) for batch in (Batch("q", 7), Batch(), Batch(batch_id=7), Batch(key="k"))] == [
         "batch 7 of query q",
         "the job",
+        "job number 7",
         "the job with idempotencyKey 'k'",
     ]
     decided = Entry("p").with_decision(Batch("q", 7), SUMMARY, ())

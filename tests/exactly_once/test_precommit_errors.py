@@ -13,6 +13,7 @@ from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
+from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -58,7 +59,7 @@ def test_other_rejections_of_tasks_are_not_converted() -> None:
     refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
     with (
         pytest.raises(BrokerError) as raised,
-        precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=True),
+        precommit_errors.convert_rejected_transaction_timeout("p-1-0-0", 900_000, is_user_timeout=True),
     ):
         raise refused
     assert raised.value is refused
@@ -77,12 +78,19 @@ USER_TIMEOUT = "Decrease kafka.transaction.timeout.ms"
 def test_rejected_timeout_has_the_remedy_for_its_origin(
     is_user_timeout: bool, driver_remedy: str, task_remedy: str
 ) -> None:
-    rejection = build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-driver")
-    in_driver = precommit_errors.build_timeout_rejected_error(rejection, is_user_timeout=is_user_timeout)
-    convert = precommit_errors.convert_rejected_transaction_timeout(is_user_timeout=is_user_timeout)
-    with pytest.raises(ExactlyOnceError, match=task_remedy), convert:
-        raise rejection
-    assert f"{rejection} {driver_remedy}" in str(in_driver)
+    limit_error = precommit_errors.build_timeout_limit_error("p-driver", 900_000)
+    in_driver = precommit_errors.build_timeout_rejected_error(limit_error, is_user_timeout=is_user_timeout)
+    convert = precommit_errors.convert_rejected_transaction_timeout("p-1-0-0", 900_000, is_user_timeout=is_user_timeout)
+    with pytest.raises(ExactlyOnceError) as in_task, convert:
+        raise build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "transactional id p-1-0-0")
+    for error, transactional_id, remedy in [
+        (in_driver, "p-driver", driver_remedy),
+        (in_task.value, "p-1-0-0", task_remedy),
+    ]:
+        assert (
+            f"transactional id {transactional_id}: INVALID_TRANSACTION_TIMEOUT (50). The broker's "
+            f"transaction.max.timeout.ms is less than the 900000 ms that the sink has requested. {remedy}"
+        ) in str(error)
 
 
 def test_start_error_is_converted_if_brokers_reject_a_request() -> None:
@@ -147,6 +155,17 @@ def test_unknown_prefix_is_distinguished_from_a_missing_log() -> None:
     ]
     assert "The decision log decisions has no entry for the prefix p," in messages[0]
     assert "The decision log decisions does not exist," in messages[1]
+
+
+def test_only_the_entry_of_an_unnamed_job_may_be_deleted() -> None:
+    job_prefix = f"{JOB_PREFIX}host-1-0123456789ab"
+    for prefix, log_exists, may_be_deleted in [
+        (job_prefix, True, True),
+        (job_prefix, False, False),
+        ("p", True, False),
+    ]:
+        error = precommit_errors.build_unknown_prefix_error("decisions", prefix, log_exists=log_exists)
+        assert ("If it uses this log, nothing is left to do" in str(error)) == may_be_deleted
 
 
 def test_fencing_that_a_driver_detects_is_reported_like_that_of_brokers() -> None:

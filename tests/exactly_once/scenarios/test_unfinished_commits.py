@@ -139,7 +139,8 @@ def test_error_separates_lost_from_rejected_transactions() -> None:
     waiting = str(commit_errors.build_uncommitted_batch_error(entry, rejections))
     assert "1 of its 3 transactions could not be committed yet:\n- p-1-1-0" in waiting
     assert (
-        "These transactions are still open. Permanently lost: p-1-0-0. None of them has been given up yet." in waiting
+        "These transactions are still open. Can no longer be committed: p-1-0-0. None of them has been given up yet."
+        in waiting
     )
 
 

@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import NetworkError
+from spark_kafka_sink.errors import ConfigurationError, ExactlyOnceError, NetworkError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.exactly_once.job_names import generate_job_prefix
-from spark_kafka_sink.exactly_once.log_writer import LogTransaction
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.embedded_query import (
@@ -120,6 +120,34 @@ def test_job_stays_in_the_log_if_the_abort_of_an_operator_is_rejected(job: Query
         result = operations.abort(client_options(job.broker), job.prefix, LOG)
     assert (result.aborted_ids, [*result.errors_by_id]) == ((), [start.build_task_id(0, 0)])
     end_with_operator(job)
+
+
+def test_finish_whose_last_response_is_lost_says_that_a_missing_entry_means_that_everything_is_done(job: Query) -> None:
+    start = job.begin()
+    prepared = job.write_tasks(start, 0)
+    with death_before("commit"):
+        job.commit(start, 0, prepared)
+    delete_entry = QueryTransactions.delete_entry
+
+    def delete_without_response(transactions: QueryTransactions, state: WriterState) -> None:
+        delete_entry(transactions, state)
+        raise NetworkError("no response.")
+
+    with (
+        patch.object(QueryTransactions, "delete_entry", delete_without_response),
+        pytest.raises(
+            ExactlyOnceError,
+            match=r"Run `pykafka transactions finish` again\. If there is nothing to finish, run `pykafka transactions "
+            r"abort`\. If the log has no entry for the prefix, everything is done\.",
+        ),
+    ):
+        operations.finish(client_options(job.broker), job.prefix, LOG)
+    for operate in (operations.finish, operations.abort):
+        with pytest.raises(
+            ConfigurationError, match=r"has no entry for .* If it uses this log, nothing is left to do: "
+        ):
+            operate(client_options(job.broker), job.prefix, LOG)
+    assert read_values(job.broker) == rows(0)
 
 
 def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) -> None:
