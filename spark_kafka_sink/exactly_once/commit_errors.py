@@ -226,7 +226,7 @@ def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, Broke
         remedy = (
             "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
             f"newer driver is running, run `{_build_command('finish', entry)}`, which finishes the job, or names the "
-            "lost transactions."
+            "lost transactions. If there is nothing to finish, another process has already finished the job."
         )
     return ExactlyOnceError(
         f"{entry.batch} is decided, but a newer driver has taken over the query with the prefix {entry.prefix}, or "
@@ -358,10 +358,15 @@ def _describe_other_transactions(open_transaction_errors: Mapping[str, BrokerErr
 
 def _describe_how_to_give_up(entry: Entry) -> str:
     """Say how to record a decided batch as done although some of its transactions are lost."""
-    return (
-        f"Then record the batch as done with `{_build_command('give-up', entry)}` {_LOG_TOPIC_HINT}. After that, a "
-        "stream continues with its next batch, and a job with this key writes nothing."
-    )
+    if entry.batch.query_id is not None:
+        consequence = "After that, the query continues with its next batch."
+    elif entry.batch.is_idempotent:
+        consequence = "After that, a job with this key writes nothing."
+    else:
+        consequence = (
+            "Do not run the decided job again: it has no idempotencyKey, so that would write the committed rows twice."
+        )
+    return f"Then record the batch as done with `{_build_command('give-up', entry)}` {_LOG_TOPIC_HINT}. {consequence}"
 
 
 @contextmanager
@@ -458,10 +463,12 @@ def log_rejected_aborts(prefix: str, errors_by_id: Mapping[str, BrokerError]) ->
     `errors_by_id`: the errors of the rejected aborts, by transactional id.
     """
     _log.warning(
-        "Could not abort %s of tasks (prefix %s), which may stay open until they time out, or until you run `pykafka "
-        "transactions abort`. Until then, read_committed readers wait for them:\n%s",
+        "Could not abort %s of tasks (prefix %s), which may stay open until they time out%s. Until then, "
+        "read_committed readers wait for them. If no query or job with this prefix is running, end them with `pykafka "
+        "transactions abort`:\n%s",
         format_count(len(errors_by_id), "transaction"),
         prefix,
+        "" if is_job_prefix(prefix) else ", or until the next start with this prefix",
         _format_list([f"{transactional_id}: {error}" for transactional_id, error in sorted(errors_by_id.items())]),
     )
 

@@ -11,8 +11,9 @@ only if none of the tasks' transactions times out before it is committed. There 
 
 If the driver is suspended between the check and the commit of its own transaction, that transaction exceeds the
 decision timeout and the brokers abort it, so nothing is decided. Each request for a new epoch of the driver's
-transactional id sets this timeout or, until the driver has claimed the prefix, a shorter one
-(`timeout_marks.compute_fencing_timeout_ms`). The margin has to cover three things:
+transactional id sets this timeout, or `timeout_marks.FENCING_TIMEOUT_MS`: before the driver has claimed the prefix, and
+after a claim by an abort, a hand-over or `pykafka transactions`. The latter timeout is longer than the decision timeout
+if the tasks' timeout is less than a minute. The margin has to cover three things:
 
     1. the decision timeout
     2. the interval at which brokers look for timed-out transactions, 10 seconds by default

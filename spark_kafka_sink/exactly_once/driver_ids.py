@@ -96,7 +96,10 @@ class DriverIds:
 
     def record_producer_id(self, number: int, identity: ProducerIdAndEpoch) -> None:
         """Store the producer id that InitProducerId returned for the driver id with this number."""
-        if self._producer_ids.get(number) != identity.producer_id:  # the brokers have just created the id
+        # If the id was described with another producer id, or as unknown, the mark in that description says nothing
+        # about this producer id. Brokers assign a new producer id if they create the id, if they create it again after
+        # they have forgotten it, or if the epochs of the old producer id are used up.
+        if self._producer_ids.get(number) != identity.producer_id:
             self._claimed_numbers.discard(number)
         self._producer_ids[number] = identity.producer_id
 

@@ -43,7 +43,7 @@ def request_epoch(
 def find_longest_timeout_ms(client: BlockingClient, driver_id: str, candidate_timeouts_ms: Sequence[int]) -> int:
     """Return the first of these transaction timeouts that the brokers grant. Raise BrokerError if they grant none.
 
-    The epoch and timeout of the driver id are not changed.
+    The epoch and timeout of the driver id are not changed, unless it has no epoch yet or the brokers have forgotten it.
 
     `driver_id`: the driver id, which the brokers must know.
     `candidate_timeouts_ms`: the timeouts, longest first.
@@ -53,7 +53,8 @@ def find_longest_timeout_ms(client: BlockingClient, driver_id: str, candidate_ti
     for timeout_ms in candidate_timeouts_ms:
         request = InitProducerId(driver_id, timeout_ms, UNUSED_IDENTITY)
         response = client.send(request)
-        # The code is NONE only if the brokers have forgotten the id. They then reject the caller's next request.
+        # The code is NONE only if the id has no epoch yet, or the brokers have forgotten the id. The request has then
+        # given it its first epoch. This is harmless: the caller is then rejected, or finds the change and retries.
         if response.error_code == error_codes.NONE or response.error_code in OWNERSHIP_LOST_ERRORS:
             return timeout_ms
         if response.error_code != error_codes.INVALID_TRANSACTION_TIMEOUT:

@@ -234,9 +234,9 @@ class QueryTransactions:
         return identity
 
     def find_longest_timeout_ms(self, candidate_timeouts_ms: Sequence[int]) -> int:
-        """Return the first of these transaction timeouts that the brokers grant. Call this after `fence`.
+        """Return the first of these transaction timeouts that the brokers grant. They must know the driver id.
 
-        Raise BrokerError if they grant none of them. The driver id and its timeout are not changed.
+        Raise BrokerError if they grant none of them. The epoch and timeout of the driver id are not changed.
 
         `candidate_timeouts_ms`: the timeouts, longest first.
         """

@@ -37,7 +37,8 @@ _MAX_UNMARKED_REMAINDER = 997
 FENCING_TIMEOUT_MS = 5_000
 """The timeout of a driver id from the moment when a driver fences older ones until it has claimed the prefix.
 
-It is not longer than the decision timeout of any driver whose tasks have a transaction timeout of a minute or more.
+It also stays after a claim by an abort, a hand-over or `pykafka transactions`, because none of them decides a batch. It
+is not longer than the decision timeout of any driver whose tasks have a transaction timeout of a minute or more.
 """
 _MAX_FENCED_TIMEOUT_MS = 5_000
 """The longest timeout of a fenced task id.
@@ -68,7 +69,8 @@ def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
     It is about the decision timeout (commit_margin.py): how long the driver's own transactions, which contain its
     decisions, may stay open. For example, if the tasks have 3,600,000 ms, the driver id gets 19,999 ms.
 
-    `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark; 0 if it is unknown.
+    `task_timeout_ms`: the transaction timeout of the driver's tasks, without a mark; 0 if the driver id is not used for
+    any batch.
     """
     if not task_timeout_ms:
         return compute_fencing_timeout_ms(is_claimed=True)

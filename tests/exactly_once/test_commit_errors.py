@@ -172,6 +172,7 @@ def test_superseded_driver_lists_rejected_transactions_and_says_how_to_find_out_
             "- p-1-1-0 (rows of Spark's partition 1, producer id 71, epoch 3): PRODUCER_FENCED\n"
         )
         assert "A newer driver may have committed these transactions before." in message
+        assert ("nothing to finish, another process has already finished the job." in message) == (entry is JOB)
         assert remedy in message
 
 
@@ -204,6 +205,40 @@ def test_start_after_unfinished_stream_says_once_that_it_can_be_started_again() 
         f"This run has written nothing, because the last batch under its prefix must be finished first: {error}"
     )
     assert "Fix the cause and start again" in message
+
+
+@pytest.mark.parametrize(
+    ("batch", "consequence"),
+    [
+        (Batch("q", 7), "After that, the query continues with its next batch."),
+        (Batch(key="today", scope="t"), "After that, a job with this key writes nothing."),
+        (
+            Batch(),
+            "Do not run the decided job again: it has no idempotencyKey, so that would write the committed rows twice.",
+        ),
+    ],
+    ids=["stream", "job with a key", "job without a key"],
+)
+def test_lost_commit_says_what_a_later_run_writes(batch: Batch, consequence: str) -> None:
+    entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
+    lost = TRANSACTIONS[0].transactional_id
+    error = commit_errors.build_not_committed_error(
+        entry, {lost: build_broker_error(error_codes.PRODUCER_FENCED, lost)}
+    )
+    assert str(error).endswith(f"(add --log-topic if the write sets decisionLogTopic). {consequence}")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [("p", "they time out, or until the next start with this prefix."), (UNNAMED_JOB.prefix, "they time out.")],
+)
+def test_rejected_aborts_name_what_ends_the_transactions(
+    caplog: pytest.LogCaptureFixture, prefix: str, end: str
+) -> None:
+    commit_errors.log_rejected_aborts(prefix, {"a": build_broker_error(error_codes.POLICY_VIOLATION, "a")})
+    assert f"which may stay open until {end} Until then, read_committed readers wait for them. If no query or job" in (
+        caplog.text
+    )
 
 
 @pytest.mark.parametrize("entry", [STREAM, JOB])
