@@ -77,7 +77,7 @@ STALE_CLAIMS: tuple[Changes, ...] = (
 )
 """Changes after which a batch was written twice if claims have the key of decisions."""
 UNFINISHED_BATCH = "a start commits a batch that is decided and not done"
-REPEATED_FENCING_SEED = 404
+REPEATED_FENCING_SEED = 186
 """A seed in which two drivers fence each other more than once."""
 
 
