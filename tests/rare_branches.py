@@ -102,12 +102,12 @@ EXACTLY_ONCE_BRANCHES = (
     Branch(
         "a batch is not decided because too little time is left",
         "exactly_once.commit_checks:find_transaction_deadline_error",
-        "return commit_errors.build_transaction_deadline_error(entry, description, remaining_ms)",
+        "return decision_errors.build_transaction_deadline_error(entry, description, remaining_ms)",
     ),
     Branch(
         "the outcome of a decision is unknown",
         f"{_DRIVER}._decide",
-        "raise commit_errors.build_decision_in_doubt_error(entry, error) from error",
+        "raise decision_errors.build_decision_in_doubt_error(entry, error) from error",
     ),
     Branch(
         "the commit of a decided batch remains unfinished",
@@ -185,7 +185,7 @@ EXACTLY_ONCE_BRANCHES = (
     Branch("an operator gives up a decided batch", f"{_OPERATIONS}:_finish_decided_batch", "entry.as_given_up()"),
     Branch(
         "an operator may not abort a decided batch",
-        f"{_OPERATIONS}:_check_not_decided",
+        f"{_OPERATIONS}:check_not_decided",
         "if entry.state is EntryState.DECIDED:",
     ),
     Branch(

@@ -14,7 +14,7 @@ import pytest
 from spark_kafka_sink import errors
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError
-from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
+from spark_kafka_sink.exactly_once import commit_errors, decision_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -129,16 +129,16 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
         "so it is not known",
     ),
     (partial(precommit_errors.build_late_attempt_error, "orders", "It wrote nothing."), "came too late"),
-    (partial(commit_errors.build_transaction_deadline_error, ENTRY, OPEN, 5_000), "were left for"),
-    (partial(commit_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are no longer open"),
-    (partial(commit_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
+    (partial(decision_errors.build_transaction_deadline_error, ENTRY, OPEN, 5_000), "were left for"),
+    (partial(decision_errors.build_transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are no longer open"),
+    (partial(decision_errors.build_downgrade_error, ENTRY), "transaction.version was lowered"),
     (
-        partial(commit_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")),
+        partial(decision_errors.build_decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")),
         "It is not known whether",
     ),
     (
         partial(
-            commit_errors.build_decision_in_doubt_error,
+            decision_errors.build_decision_in_doubt_error,
             ENTRY,
             precommit_errors.build_other_driver_error("orders-driver"),
         ),
@@ -183,7 +183,7 @@ def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sen
 def test_every_exactly_once_rejection_is_tested() -> None:
     names = {
         name
-        for module in (precommit_errors, commit_errors)
+        for module in (precommit_errors, decision_errors, commit_errors)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__
         and not name.startswith("_")

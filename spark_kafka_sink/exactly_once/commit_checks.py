@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_kafka_sink.errors import ExactlyOnceError
-from spark_kafka_sink.exactly_once import commit_errors
+from spark_kafka_sink.exactly_once import decision_errors
 from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
@@ -31,9 +31,9 @@ def find_transaction_state_error(
         if description is None:
             problems.append(f"{transactional_id}: unknown to the brokers")
         elif not description.is_open or description.id_and_epoch != transaction.id_and_epoch:
-            problems.append(commit_errors.describe_missing_transaction(transaction, description))
+            problems.append(decision_errors.describe_missing_transaction(transaction, description))
     if problems:
-        return commit_errors.build_transactions_not_open_error(entry, problems)
+        return decision_errors.build_transactions_not_open_error(entry, problems)
     return None
 
 
@@ -52,5 +52,5 @@ def find_transaction_deadline_error(
             continue  # the start is unknown, and so is the deadline
         remaining_ms = description.started_ms + description.timeout_ms - now_ms
         if remaining_ms < compute_commit_margin_ms(description.timeout_ms):
-            return commit_errors.build_transaction_deadline_error(entry, description, remaining_ms)
+            return decision_errors.build_transaction_deadline_error(entry, description, remaining_ms)
     return None

@@ -1,31 +1,34 @@
-"""Errors of a batch's commit. Each message says whether the batch is decided, which rows are visible, and what to do.
+"""Errors of the commit of a decided batch. Each message says which rows are visible, and what to do.
 
-A commit has two steps. The driver first decides the batch: it writes a list of the tasks' transactions to the decision
-log. Then it commits these transactions. The functions take the batch's entry, which is the state of the query or job in
-the log. The messages name the prefix: the name of the query or job, with which its transactional ids begin.
+The driver has decided the batch: it has written a list of the tasks' transactions to the decision log. It then commits
+these transactions. The functions take the batch's entry, which is the state of the query or job in the log. The
+messages name the prefix: the name of the query or job, with which its transactional ids begin.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from spark_kafka_sink.diagnostics.text import format_count
-from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError
+from spark_kafka_sink.exactly_once.decision_errors import (
+    LOG_TOPIC_HINT,
+    build_command,
+    convert_fencing,
+    describe_finish_deadline,
+    format_list,
+)
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer, join_sentences
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.requests.transaction_description import TransactionDescription
-from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
 _log = logging.getLogger(__name__)
 
-_MAX_LISTED = 20
-"""Maximum number of transactions that a message lists."""
 MAY_STAY_OPEN_MESSAGE = (
     "transactions of superseded task attempts may still be open. They end when they time out; until then, "
     "read_committed readers wait for them"
@@ -39,78 +42,6 @@ _NAMED_JOB_NOT_RECORDED_MESSAGE = (
     "until then or until it times out, and read_committed readers wait for it. If there is nothing to finish, and no "
     "query or job with this prefix is running, end it with `pykafka transactions abort`"
 )
-
-
-def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
-    """Build the error for a batch that is not decided, because its tasks' transactions have ended.
-
-    `problems`: a line for each of these transactions.
-    """
-    return ExactlyOnceError(
-        f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
-        f"{_format_list(problems)}\nNone of the batch's rows are visible, and the next start writes them again. "
-        "Possible causes and remedies:\n"
-        "- The brokers ended the transactions, because more than the transaction timeout "
-        f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
-        "smaller, or increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is "
-        "set). Then start again.\n"
-        "- Somebody ended the transactions with a tool such as kafka-transactions.sh. Start again.\n"
-        "- Spark ran a stage again, and a second attempt of a task aborted the first attempt's transaction. Start "
-        "again."
-    )
-
-
-def describe_missing_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
-    """Return a line about a task's transaction that is no longer open, for `build_transactions_not_open_error`.
-
-    `description`: the current description of the transactional id.
-    """
-    producer_id, epoch = description.id_and_epoch
-    return (
-        f"{transaction.transactional_id}: {description.state}, epoch {epoch} of producer id {producer_id}, expected "
-        f"epoch {transaction.epoch} of producer id {transaction.producer_id}"
-    )
-
-
-def build_transaction_deadline_error(
-    entry: Entry, transaction: TransactionDescription, remaining_ms: float
-) -> ExactlyOnceError:
-    """Build the error for a batch that is not decided, because a task's transaction may time out before its commit."""
-    return ExactlyOnceError(
-        f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
-        f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
-        "commit it safely. The batch was not decided, and none of its rows are visible. Make batches smaller, or "
-        "increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). If this "
-        "machine's clock and the brokers' clocks differ by more than a few seconds, synchronize them."
-    )
-
-
-def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
-    """Build the error for a decision whose outcome is unknown: it may have been committed or not.
-
-    `error`: the reason. It is a ProducerFencedError if the driver was fenced while it was committing the decision.
-    """
-    if isinstance(error, ProducerFencedError):
-        return ExactlyOnceError(f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)}")
-    if entry.batch.is_idempotent:
-        remedy = (
-            "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No "
-            "rows are lost or duplicated."
-        )
-    else:
-        remedy = build_unknown_outcome_remedy(entry)
-    return ExactlyOnceError(
-        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} {remedy}"
-    )
-
-
-def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
-    """Build the error for a batch that is not decided, because the transaction version was lowered since its start."""
-    return ExactlyOnceError(
-        f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was being "
-        "written. None of the batch's rows are visible, and nothing is lost. Start the query again: it writes the "
-        "batch again, in version 1 transactions."
-    )
 
 
 _LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
@@ -203,7 +134,7 @@ def build_uncommitted_batch_error(entry: Entry, errors_by_id: Mapping[str, Broke
     return ExactlyOnceError(
         join_sentences(
             f"{entry.batch} is decided (prefix {entry.prefix}), but {len(open_transaction_errors)} of its "
-            f"{len(entry.transactions)} transactions could not be committed yet:\n{_format_list(open_lines)}\n"
+            f"{len(entry.transactions)} transactions could not be committed yet:\n{format_list(open_lines)}\n"
             "These transactions are still open.",
             loss_sentence,
             _describe_how_to_finish(entry),
@@ -225,7 +156,7 @@ def build_superseded_commit_error(entry: Entry, errors_by_id: Mapping[str, Broke
     else:
         remedy = (
             "Do not run the job again: it has no idempotencyKey, so that would write all of its rows twice. If no "
-            f"newer driver is running, run `{_build_command('finish', entry)}`, which finishes the job, or names the "
+            f"newer driver is running, run `{build_command('finish', entry)}`, which finishes the job, or names the "
             "lost transactions. If there is nothing to finish, another process has already finished the job."
         )
     return ExactlyOnceError(
@@ -250,57 +181,17 @@ def _split_errors_by_loss(
     return lost_transaction_errors, open_transaction_errors
 
 
-def build_unknown_outcome_remedy(entry: Entry) -> str:
-    """Say what to do if it is not known whether a job without an idempotencyKey is decided.
-
-    `entry`: the entry when the job began, or the job's decision. Its generation is the job's number.
-    """
-    warning = (
-        "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that could write "
-        "all of its rows twice. If the application log says that it was aborted, none of its rows are visible: run it "
-        "again. Otherwise, "
-    )
-    finish = f"`{_build_command('finish', entry)}` {_describe_finish_deadline(entry)}"
-    if is_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
-        return (
-            f"{warning}run `{_build_command('abort', entry)}` {_LOG_TOPIC_HINT}, which aborts the job if it is not "
-            f"decided, and is rejected if it is. If it is decided, commit its open transactions with {finish}"
-        )
-    return (
-        f"{warning}find the prefix's last decision with `{_build_command('list', entry)}` {_LOG_TOPIC_HINT}:\n"
-        f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit its open "
-        f"transactions with {finish}\n"
-        "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
-        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"
-        "- anything else: another job may have been decided since. Before you run the job again, compare its rows with "
-        "the records in Kafka."
-    )
-
-
-_LOG_TOPIC_HINT = "(add --log-topic if the write sets decisionLogTopic)"
-
-
-def _build_command(action: str, entry: Entry) -> str:
-    """Return the command that performs this action of `pykafka transactions` on the entry's prefix."""
-    return f"pykafka transactions {action} --bootstrap-server HOST:PORT --prefix {entry.prefix}"
-
-
-def _describe_finish_deadline(entry: Entry) -> str:
-    """Return the end of a sentence that says until when a decided batch's transactions can be committed."""
-    return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
-
-
 def _describe_how_to_finish(entry: Entry) -> str:
     """Say how to commit the transactions of a decided batch that are still open."""
     if entry.batch.is_idempotent:
         return (
             "Fix the cause and start again, or commit the open transactions with `pykafka transactions finish` "
-            + _describe_finish_deadline(entry)
+            + describe_finish_deadline(entry)
         )
     return (
         "Do not run the decided job again: it has no idempotencyKey, so that would write all of its rows twice. Fix "
-        f"the cause, and commit the open transactions with `{_build_command('finish', entry)}` "
-        f"{_describe_finish_deadline(entry)}"
+        f"the cause, and commit the open transactions with `{build_command('finish', entry)}` "
+        f"{describe_finish_deadline(entry)}"
     )
 
 
@@ -343,14 +234,14 @@ def _format_rejected_transactions(entry: Entry, errors_by_id: Mapping[str, Broke
         details = [] if task_id is None else [f"rows of Spark's partition {task_id.task_attempt.partition}"]
         details += [f"producer id {transaction.producer_id}", f"epoch {transaction.epoch}"]
         lines.append(f"{transactional_id} ({', '.join(details)}): {error.name}")
-    return _format_list(lines)
+    return format_list(lines)
 
 
 def _describe_other_transactions(open_transaction_errors: Mapping[str, BrokerError]) -> str:
     """Say what became of the transactions that are not lost. The result continues a sentence about the lost ones."""
     if not open_transaction_errors:
         return "those of the others are committed"
-    open_list = _format_list(
+    open_list = format_list(
         [f"{transactional_id}: {error}" for transactional_id, error in open_transaction_errors.items()]
     )
     return f"these could not be committed yet, and are still open:\n{open_list}\nThe others are committed"
@@ -366,7 +257,7 @@ def _describe_how_to_give_up(entry: Entry) -> str:
         consequence = (
             "Do not run the decided job again: it has no idempotencyKey, so that would write the committed rows twice."
         )
-    return f"Then record the batch as done with `{_build_command('give-up', entry)}` {_LOG_TOPIC_HINT}. {consequence}"
+    return f"Then record the batch as done with `{build_command('give-up', entry)}` {LOG_TOPIC_HINT}. {consequence}"
 
 
 @contextmanager
@@ -394,39 +285,6 @@ def _describe_when_to_start_again(entry: Entry, error: ExactlyOnceError) -> str:
     if not entry.batch.is_idempotent:
         return "When the decided job is done, start this run again, unless it would write the same rows once more."
     return "When the batch is done, start this run again." if isinstance(error, CommitLostError) else ""
-
-
-@contextmanager
-def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block to an ExactlyOnceError that says that the batch was not committed.
-
-    The driver is fenced if a newer driver of the query has started.
-    """
-    with _convert_fencing(f"{entry.batch} was not committed: {_describe_fencing(entry)}"):
-        yield
-
-
-def _describe_fencing(entry: Entry) -> str:
-    """Say that the driver was fenced when it was about to decide its batch, or while it did, and what to do."""
-    return (
-        f"a newer driver has taken over the query with the prefix {entry.prefix}, or `pykafka transactions` has. This "
-        f"driver must stop. {_describe_effect_of_fencing(entry)}"
-    )
-
-
-def _describe_effect_of_fencing(entry: Entry) -> str:
-    """Say what becomes of a batch whose driver was fenced when it was about to decide it, or while it did."""
-    if entry.batch.query_id is not None:
-        return (
-            "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
-            "are lost or duplicated."
-        )
-    if entry.batch.is_idempotent:
-        return (
-            "Run the job again. If it was decided at the last moment, the newer driver has finished it, and the job "
-            "writes nothing. No rows are lost or duplicated."
-        )
-    return build_unknown_outcome_remedy(entry)
 
 
 def handle_errors_after_commit(entry: Entry, *, is_single_use: bool) -> AbstractContextManager[None]:
@@ -469,7 +327,7 @@ def log_rejected_aborts(prefix: str, errors_by_id: Mapping[str, BrokerError]) ->
         format_count(len(errors_by_id), "transaction"),
         prefix,
         "" if is_job_prefix(prefix) else ", or until the next start with this prefix",
-        _format_list([f"{transactional_id}: {error}" for transactional_id, error in sorted(errors_by_id.items())]),
+        format_list([f"{transactional_id}: {error}" for transactional_id, error in sorted(errors_by_id.items())]),
     )
 
 
@@ -480,7 +338,7 @@ def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
     The block records in the decision log that a stream's batch is done.
     """
     try:
-        with _convert_fencing(
+        with convert_fencing(
             f"{entry.batch} is committed, but a newer driver has taken over the query with the prefix "
             f"{entry.prefix}. This driver must stop."
         ):
@@ -493,20 +351,3 @@ def _convert_errors_after_commit(entry: Entry) -> Iterator[None]:
             f"be recorded in the decision log: {error} Start again: the next start records it and does not write the "
             "batch again."
         ) from error
-
-
-@contextmanager
-def _convert_fencing(message: str) -> Iterator[None]:
-    """Convert a ProducerFencedError in the block to an ExactlyOnceError."""
-    try:
-        yield
-    except ProducerFencedError as error:
-        raise ExactlyOnceError(message) from error
-
-
-def _format_list(lines: Sequence[str]) -> str:
-    """Format the lines as a list. If there are more than _MAX_LISTED, show how many are omitted."""
-    listed_lines = [f"- {line}" for line in lines[:_MAX_LISTED]]
-    if len(lines) > len(listed_lines):
-        listed_lines.append(f"- and {len(lines) - len(listed_lines)} more")
-    return "\n".join(listed_lines)

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
+from spark_kafka_sink.exactly_once import commit_errors, decision_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.commit_checks import find_transaction_deadline_error, find_transaction_state_error
@@ -268,12 +268,12 @@ class Driver:
         Raise ExactlyOnceError if a task's transaction has ended or may soon time out, if a newer driver has taken over,
         or if the decision's commit got no response.
         """
-        with commit_errors.convert_fencing_before_decision(entry):
+        with decision_errors.convert_fencing_before_decision(entry):
             # If the cluster was downgraded to version 1 since the start, do not decide. The decision would leave the
             # driver id in the same state as at the start, so late attempts would consider the batch undecided. The next
             # start writes the batch again, which is simpler than a decision under a new epoch, and rarely necessary.
             if start.state != EMPTY and self._transactions.uses_version_1():
-                raise commit_errors.build_downgrade_error(entry)
+                raise decision_errors.build_downgrade_error(entry)
             try:
                 return self._transactions.write_next_entry(
                     WriterState(start.driver_identity), start.entry, entry, self._write_decision
@@ -281,7 +281,7 @@ class Driver:
             except KafkaSinkError as error:
                 if not self._may_be_decided:
                     raise  # the enclosing context converts a ProducerFencedError
-                raise commit_errors.build_decision_in_doubt_error(entry, error) from error
+                raise decision_errors.build_decision_in_doubt_error(entry, error) from error
 
     def _write_decision(self, writer_state: WriterState, entry: Entry) -> WriterState:
         """Write the decision, check the tasks' transactions, and commit the decision. Return the next state.

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
+from spark_kafka_sink.exactly_once import decision_errors, precommit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary, summarize_tasks
 from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
@@ -197,7 +197,7 @@ class ExactlyOnceWrite:
             return AbortResult(was_aborted=True, outcome=_ABORTED_MESSAGE)
         if batch.is_idempotent:
             return AbortResult(was_aborted=False, outcome=_NOT_ABORTED_MESSAGE)
-        remedy = commit_errors.build_unknown_outcome_remedy(self.start.entry)
+        remedy = decision_errors.build_unknown_outcome_remedy(self.start.entry)
         return AbortResult(was_aborted=False, outcome=f"{_NOT_ABORTED_REASON}. {remedy}")
 
     # --- the batch of a task or a report

@@ -1,4 +1,4 @@
-"""Commit errors: the errors that are converted, and their messages for users of streams and of jobs."""
+"""Decision errors and commit errors: the errors that are converted, and their messages for users of streams and of jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.errors import CommitLostError, DisconnectedError, ExactlyOnceError, KafkaSinkError
-from spark_kafka_sink.exactly_once import commit_errors
+from spark_kafka_sink.exactly_once import commit_errors, decision_errors
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX
@@ -46,7 +46,7 @@ def raise_error(error: KafkaSinkError) -> None:
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        (commit_errors.convert_fencing_before_decision, "batch 7 of query q was not committed: a newer driver has"),
+        (decision_errors.convert_fencing_before_decision, "batch 7 of query q was not committed: a newer driver has"),
         (handle_errors_after_commit, "batch 7 of query q is committed, but a newer driver has"),
     ],
 )
@@ -58,7 +58,7 @@ def test_converts_fencing_at_each_step(context: Context, message: str) -> None:
 
 
 def test_does_not_convert_other_errors_before_the_decision() -> None:
-    assert convert(commit_errors.convert_fencing_before_decision, STREAM, DISCONNECTED) is DISCONNECTED
+    assert convert(decision_errors.convert_fencing_before_decision, STREAM, DISCONNECTED) is DISCONNECTED
 
 
 def test_other_error_after_the_commit_reports_visible_rows() -> None:
@@ -93,8 +93,8 @@ def test_error_after_the_commit_of_job_is_logged(
 )
 def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch, effect: str) -> None:
     entry = Entry("p", timeout_ms=60_000).with_decision(batch, SUMMARY, TRANSACTIONS)
-    not_committed = str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED))
-    in_doubt = str(commit_errors.build_decision_in_doubt_error(entry, FENCED))
+    not_committed = str(convert(decision_errors.convert_fencing_before_decision, entry, FENCED))
+    in_doubt = str(decision_errors.build_decision_in_doubt_error(entry, FENCED))
     assert not_committed.startswith(f"{entry.batch} was not committed: a newer driver has taken over")
     assert in_doubt.startswith(f"It is not known whether {entry.batch} is committed: a newer driver has taken over")
     assert effect in not_committed
@@ -103,17 +103,17 @@ def test_fenced_driver_says_whether_its_batch_may_be_written_again(batch: Batch,
 
 def test_job_in_doubt_has_the_same_remedy_whether_or_not_its_driver_was_fenced() -> None:
     for entry in (JOB, UNNAMED_JOB):
-        remedy = commit_errors.build_unknown_outcome_remedy(entry)
+        remedy = decision_errors.build_unknown_outcome_remedy(entry)
         for message in (
-            str(convert(commit_errors.convert_fencing_before_decision, entry, FENCED)),
-            str(commit_errors.build_decision_in_doubt_error(entry, FENCED)),
-            str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
+            str(convert(decision_errors.convert_fencing_before_decision, entry, FENCED)),
+            str(decision_errors.build_decision_in_doubt_error(entry, FENCED)),
+            str(decision_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
         ):
             assert message.endswith(remedy)
 
 
 def test_job_in_doubt_is_compared_with_the_last_decision_before_abort_because_a_newer_job_may_use_the_prefix() -> None:
-    remedy = commit_errors.build_unknown_outcome_remedy(JOB)
+    remedy = decision_errors.build_unknown_outcome_remedy(JOB)
     listing, _, outcomes = remedy.partition("\n")
     assert (
         "find the prefix's last decision with `pykafka transactions list --bootstrap-server HOST:PORT --prefix p`"
@@ -127,7 +127,7 @@ def test_job_in_doubt_is_compared_with_the_last_decision_before_abort_because_a_
 
 
 def test_job_in_doubt_is_aborted_if_no_other_job_can_use_its_prefix() -> None:
-    remedy = commit_errors.build_unknown_outcome_remedy(UNNAMED_JOB)
+    remedy = decision_errors.build_unknown_outcome_remedy(UNNAMED_JOB)
     command = f"`pykafka transactions abort --bootstrap-server HOST:PORT --prefix {UNNAMED_JOB.prefix}`"
     assert f"run {command} (add --log-topic" in remedy
     assert "which aborts the job if it is not decided, and is rejected if it is." in remedy
@@ -139,18 +139,18 @@ def test_only_jobs_without_key_must_not_be_run_again() -> None:
     for entry, is_warned in [(STREAM, False), (JOB, True)]:
         messages = [
             str(commit_errors.build_superseded_commit_error(entry, {TRANSACTIONS[0].transactional_id: FENCED})),
-            str(commit_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
+            str(decision_errors.build_decision_in_doubt_error(entry, DISCONNECTED)),
             str(commit_errors.build_unfinished_commit_error(entry, DISCONNECTED, {})),
         ]
         assert [warning.search(message) is not None for message in messages] == [is_warned] * 3
-    assert warning.search(commit_errors.build_unknown_outcome_remedy(JOB))
+    assert warning.search(decision_errors.build_unknown_outcome_remedy(JOB))
 
 
 def test_unfinished_job_names_the_command_and_the_time_left_for_it() -> None:
     command = "`pykafka transactions finish --bootstrap-server HOST:PORT --prefix p`"
     for message in (
         str(commit_errors.build_unfinished_commit_error(JOB, DISCONNECTED, {})),
-        commit_errors.build_unknown_outcome_remedy(JOB),
+        decision_errors.build_unknown_outcome_remedy(JOB),
     ):
         assert f"{command} before the transaction timeout (60 s since they began) has passed." in message
 

@@ -1,0 +1,180 @@
+"""Errors of a batch's decision. Each message says whether the batch is decided, which rows are visible, and what to do.
+
+The driver decides a batch by writing a list of the tasks' transactions to the decision log. After that, all of these
+transactions must be committed (commit_errors.py). The functions take the batch's entry, which is the state of the query
+or job in the log. The messages name the prefix: the name of the query or job, with which its transactional ids begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+
+_MAX_LISTED = 20
+"""Maximum number of transactions that a message lists."""
+LOG_TOPIC_HINT = "(add --log-topic if the write sets decisionLogTopic)"
+
+
+def build_transactions_not_open_error(entry: Entry, problems: Sequence[str]) -> ExactlyOnceError:
+    """Build the error for a batch that is not decided, because its tasks' transactions have ended.
+
+    `problems`: a line for each of these transactions.
+    """
+    return ExactlyOnceError(
+        f"{entry.batch} was not committed, because transactions of its tasks are no longer open:\n"
+        f"{format_list(problems)}\nNone of the batch's rows are visible, and the next start writes them again. "
+        "Possible causes and remedies:\n"
+        "- The brokers ended the transactions, because more than the transaction timeout "
+        f"({entry.timeout_ms / 1000:g} s) passed between a task's first row and the end of the batch. Make batches "
+        "smaller, or increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is "
+        "set). Then start again.\n"
+        "- Somebody ended the transactions with a tool such as kafka-transactions.sh. Start again.\n"
+        "- Spark ran a stage again, and a second attempt of a task aborted the first attempt's transaction. Start "
+        "again."
+    )
+
+
+def describe_missing_transaction(transaction: TransactionIdentity, description: TransactionDescription) -> str:
+    """Return a line about a task's transaction that is no longer open, for `build_transactions_not_open_error`.
+
+    `description`: the current description of the transactional id.
+    """
+    producer_id, epoch = description.id_and_epoch
+    return (
+        f"{transaction.transactional_id}: {description.state}, epoch {epoch} of producer id {producer_id}, expected "
+        f"epoch {transaction.epoch} of producer id {transaction.producer_id}"
+    )
+
+
+def build_transaction_deadline_error(
+    entry: Entry, transaction: TransactionDescription, remaining_ms: float
+) -> ExactlyOnceError:
+    """Build the error for a batch that is not decided, because a task's transaction may time out before its commit."""
+    return ExactlyOnceError(
+        f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s of the transaction timeout, only "
+        f"{max(0.0, remaining_ms) / 1000:.1f} s were left for {transaction.transactional_id}, which is too little to "
+        "commit it safely. The batch was not decided, and none of its rows are visible. Make batches smaller, or "
+        "increase the brokers' transaction.max.timeout.ms (and kafka.transaction.timeout.ms, if it is set). If this "
+        "machine's clock and the brokers' clocks differ by more than a few seconds, synchronize them."
+    )
+
+
+def build_downgrade_error(entry: Entry) -> ExactlyOnceError:
+    """Build the error for a batch that is not decided, because the transaction version was lowered since its start."""
+    return ExactlyOnceError(
+        f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was being "
+        "written. None of the batch's rows are visible, and nothing is lost. Start the query again: it writes the "
+        "batch again, in version 1 transactions."
+    )
+
+
+@contextmanager
+def convert_fencing_before_decision(entry: Entry) -> Iterator[None]:
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError that says that the batch was not committed.
+
+    The driver is fenced if a newer driver of the query has started.
+    """
+    with convert_fencing(f"{entry.batch} was not committed: {_describe_fencing(entry)}"):
+        yield
+
+
+@contextmanager
+def convert_fencing(message: str) -> Iterator[None]:
+    """Convert a ProducerFencedError in the block to an ExactlyOnceError."""
+    try:
+        yield
+    except ProducerFencedError as error:
+        raise ExactlyOnceError(message) from error
+
+
+def build_decision_in_doubt_error(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+    """Build the error for a decision whose outcome is unknown: it may have been committed or not.
+
+    `error`: the reason. It is a ProducerFencedError if the driver was fenced while it was committing the decision.
+    """
+    if isinstance(error, ProducerFencedError):
+        return ExactlyOnceError(f"It is not known whether {entry.batch} is committed: {_describe_fencing(entry)}")
+    if entry.batch.is_idempotent:
+        remedy = (
+            "Start again: the next start finishes the batch if it is decided, and writes it again if it is not. No "
+            "rows are lost or duplicated."
+        )
+    else:
+        remedy = build_unknown_outcome_remedy(entry)
+    return ExactlyOnceError(
+        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} {remedy}"
+    )
+
+
+def _describe_fencing(entry: Entry) -> str:
+    """Say that the driver was fenced when it was about to decide its batch, or while it did, and what to do."""
+    return (
+        f"a newer driver has taken over the query with the prefix {entry.prefix}, or `pykafka transactions` has. This "
+        f"driver must stop. {_describe_effect_of_fencing(entry)}"
+    )
+
+
+def _describe_effect_of_fencing(entry: Entry) -> str:
+    """Say what becomes of a batch whose driver was fenced when it was about to decide it, or while it did."""
+    if entry.batch.query_id is not None:
+        return (
+            "The driver that continues writes the batch, or finishes it if it was decided at the last moment. No rows "
+            "are lost or duplicated."
+        )
+    if entry.batch.is_idempotent:
+        return (
+            "Run the job again. If it was decided at the last moment, the newer driver has finished it, and the job "
+            "writes nothing. No rows are lost or duplicated."
+        )
+    return build_unknown_outcome_remedy(entry)
+
+
+def build_unknown_outcome_remedy(entry: Entry) -> str:
+    """Say what to do if it is not known whether a job without an idempotencyKey is decided.
+
+    `entry`: the entry when the job began, or the job's decision. Its generation is the job's number.
+    """
+    warning = (
+        "Do not run the job again before you know whether it is decided: it has no idempotencyKey, so that could write "
+        "all of its rows twice. If the application log says that it was aborted, none of its rows are visible: run it "
+        "again. Otherwise, "
+    )
+    finish = f"`{build_command('finish', entry)}` {describe_finish_deadline(entry)}"
+    if is_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
+        return (
+            f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
+            f"decided, and is rejected if it is. If it is decided, commit its open transactions with {finish}"
+        )
+    return (
+        f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"
+        f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit its open "
+        f"transactions with {finish}\n"
+        "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
+        "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"
+        "- anything else: another job may have been decided since. Before you run the job again, compare its rows with "
+        "the records in Kafka."
+    )
+
+
+def build_command(action: str, entry: Entry) -> str:
+    """Return the command that performs this action of `pykafka transactions` on the entry's prefix."""
+    return f"pykafka transactions {action} --bootstrap-server HOST:PORT --prefix {entry.prefix}"
+
+
+def describe_finish_deadline(entry: Entry) -> str:
+    """Return the end of a sentence that says until when a decided batch's transactions can be committed."""
+    return f"before the transaction timeout ({entry.timeout_ms / 1000:g} s since they began) has passed."
+
+
+def format_list(lines: Sequence[str]) -> str:
+    """Format the lines as a list. If there are more than _MAX_LISTED, show how many are omitted."""
+    listed_lines = [f"- {line}" for line in lines[:_MAX_LISTED]]
+    if len(lines) > len(listed_lines):
+        listed_lines.append(f"- and {len(lines) - len(listed_lines)} more")
+    return "\n".join(listed_lines)
