@@ -149,11 +149,11 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     if is_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
         return (
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
-            f"decided, and is rejected if it is. If it is decided, commit its open transactions with {finish}"
+            f"decided, and is rejected if it is. If it is decided, commit the open transactions with {finish}"
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"
-        f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit its open "
+        f"- job number {entry.generation}: the job is decided. Do not run it again. If it is not done, commit the open "
         f"transactions with {finish}\n"
         "- a smaller number, or none: the job is not decided. If no other job with this prefix is running, run "
         "`pykafka transactions abort`, which is rejected if the job is decided after all. Then run the job again.\n"

@@ -1,4 +1,4 @@
-"""Decision errors and commit errors: the errors that are converted, and their messages for users of streams and of jobs."""
+"""Errors of decisions and commits: which errors are converted, and their messages for users of streams and of jobs."""
 
 from __future__ import annotations
 
