@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from tests.producer.virtual_time import SimulatedProducer, get_sender
 
 Identity = tuple[str, int, int]
 """(transactional id, producer id, epoch)"""
@@ -59,3 +61,16 @@ class TransactionEnd:
     """The driver name of the actor that requested the end; the name of the actor if it is no driver."""
     identity: Identity
     commit: bool
+
+
+class AttemptProducer(SimulatedProducer):
+    """A producer that records its identity in the attempt, even if it never begins a transaction under it."""
+
+    def __init__(self, attempt: Attempt, *arguments: Any, **named: Any) -> None:
+        self._attempt = attempt
+        super().__init__(*arguments, **named)
+
+    def init_transactions(self, transactional_id: str | None = None) -> None:
+        super().init_transactions(transactional_id)
+        granted = get_sender(self).idempotence.id_and_epoch
+        self._attempt.identity = transactional_id or "", granted.producer_id, granted.epoch

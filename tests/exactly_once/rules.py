@@ -240,5 +240,15 @@ def abort_despite_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "abort", abort)
 
 
+def delete_entry_without_aborts(patch: pytest.MonkeyPatch) -> None:
+    """Let a job without a name delete its entry although transactions of superseded attempts are open."""
+
+    def delete_entry(driver: Driver, committed_batch: Any, entry: Entry) -> None:
+        if driver._delivery.is_single_use:
+            driver._transactions.delete_entry(committed_batch.writer_state)
+
+    patch.setattr(Driver, "_abort_superseded_attempts", delete_entry)
+
+
 def skip_open_transaction_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "_find_commit_error", lambda driver, entry, found: None)
