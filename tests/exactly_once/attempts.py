@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from tests.producer.virtual_time import SimulatedProducer, get_sender
 
 Identity = tuple[str, int, int]
 """(transactional id, producer id, epoch)"""
@@ -61,3 +63,16 @@ class TransactionEnd:
     commit: bool
     timeout_ms: int
     """The transaction timeout of the transactional id."""
+
+
+class AttemptProducer(SimulatedProducer):
+    """A producer that records its identity in the attempt, even if it never begins a transaction under it."""
+
+    def __init__(self, attempt: Attempt, *arguments: Any, **named: Any) -> None:
+        self._attempt = attempt
+        super().__init__(*arguments, **named)
+
+    def init_transactions(self, transactional_id: str | None = None) -> None:
+        super().init_transactions(transactional_id)
+        granted = get_sender(self).idempotence.id_and_epoch
+        self._attempt.identity = transactional_id or "", granted.producer_id, granted.epoch

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.exactly_once.scheduler import STARTING, Actor, SchedulingPoint
-from tests.exactly_once.simulation import TIMEOUT_MS, WAITING_FOR_TASKS
+from tests.exactly_once.simulation import WAITING_FOR_COMMIT, WAITING_FOR_TASKS
+from tests.exactly_once.workloads import TIMEOUT_MS
 
 KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ = "kill", "lose-response", "late-request", "stale-read"
 FAULT_KINDS = (KILL, LOSE_RESPONSE, LATE_REQUEST, STALE_READ)
@@ -55,7 +56,7 @@ def possible_faults(actor: str, action: str) -> Sequence[str]:
 
     An InitProducerId request of a task is never late: see the explorer's docstring.
     """
-    if action in (STARTING, WAITING_FOR_TASKS):
+    if action in (STARTING, WAITING_FOR_TASKS, WAITING_FOR_COMMIT):
         return ()
     is_read = action in ("DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "LIST_OFFSETS", "FETCH")
     if action == "LIST_OFFSETS" and "attempt" not in actor and "task" not in actor:

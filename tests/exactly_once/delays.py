@@ -33,7 +33,10 @@ class Delays:
         self.late_additions = 0
         """Number of AddPartitionsToTxn requests that have arrived late."""
         self.shared_epochs = 0
-        """Number of times a broker mistook an actor's request for a retry and returned another actor's driver epoch."""
+        """Number of times a broker mistook a request for a retry and granted the same driver epoch again.
+
+        The request came from another actor, or it was a late request of the same actor.
+        """
         self._cluster = cluster
         self._requests: list[_DelayedRequest] = []
         self._markers_due_ms: dict[str, float] = {}
@@ -68,7 +71,7 @@ class Delays:
         self.current_sender = ""
 
     def count_shared_epochs(self, is_driver_id: Callable[[str], bool], current_actor: Callable[[], object]) -> None:
-        """Count in `shared_epochs` the epochs of driver ids that brokers give to two actors."""
+        """Count in `shared_epochs` the epochs of driver ids that brokers grant again."""
         coordinator = self._cluster.core.coordinator
         init_producer_id, last_actor = coordinator.init_producer_id, current_actor()
 
@@ -80,11 +83,18 @@ class Delays:
             previous_epoch = -1 if transaction is None else transaction.epoch
             granted = init_producer_id(transactional_id, timeout_ms, expected_identity)
             if transactional_id is not None and is_driver_id(transactional_id) and not granted.error_code:
-                self.shared_epochs += granted.epoch == previous_epoch and current_actor() is not last_actor
+                is_late_or_foreign = bool(self.current_sender) or current_actor() is not last_actor
+                self.shared_epochs += granted.epoch == previous_epoch and is_late_or_foreign
                 last_actor = current_actor()
             return granted
 
         coordinator.init_producer_id = counting  # type: ignore[method-assign]
+
+    @property
+    def begins_late_transactions(self) -> bool:
+        """Whether a transaction of a task may have begun after its batch was over (`no_transaction_stays_open`)."""
+        is_version_1 = self._cluster.core.coordinator.version == 1
+        return bool(self.late_additions or (is_version_1 and self.shared_epochs))
 
     # --- transaction markers
 

@@ -4,7 +4,8 @@
     python -m tests.exactly_once.explorer --seed 17           replays one seed and prints its schedule
     python -m tests.exactly_once.explorer --require-branches  fails if no run reaches one of the rare branches
     python -m tests.exactly_once.explorer --every 2           plays all schedules with at most 2 switches and 1 fault
-    python -m tests.exactly_once.explorer --jobs              each batch is a batch job with an idempotency key
+    python -m tests.exactly_once.explorer --jobs              plays batch jobs of all kinds (workloads.py)
+    python -m tests.exactly_once.explorer --jobs prefixed     plays batch jobs of one kind
     python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 kill"
                                                               replays one of these in transaction version 1
 
@@ -26,6 +27,10 @@ ran before, until it waits. A change deviates from the default at one point:
 After all actors have ended, the decision log is compacted, and a last start of the query writes the remaining batches.
 invariants.py lists what must hold then.
 
+Jobs with an idempotency key are written like the batches of a stream: the key is the number of the batch. Jobs without
+one are never run again: each start, including the last one, writes jobs of its own (simulation.py). If each job has a
+generated prefix, an operator ends all that `pykafka transactions` lists before the last start.
+
 Not played: a late InitProducerId request of a task. Brokers abort the open transaction of an id for every client that
 requests the id, with or without an expected epoch. So a decided transaction would be lost, and the next start would
 report it.
@@ -36,7 +41,7 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -46,7 +51,6 @@ from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once import operations
-from spark_kafka_sink.exactly_once.entries import WriterKind
 from tests.branch_counter import BranchCounts, counted_branches, report_counts, take_reached
 from tests.exactly_once.changes import (
     FAULT_KINDS,
@@ -70,13 +74,16 @@ from tests.exactly_once.scheduler import Actor, SchedulingPoint
 from tests.exactly_once.simulated_processes import isolated_processes
 from tests.exactly_once.simulation import (
     LAST_DRIVER,
+    LAST_OPERATOR,
     Operation,
     Simulation,
     SourceReplay,
 )
+from tests.exactly_once.workloads import JOBS, Workload
 from tests.explorer_command import RUNS_PER_LINE, add_seed_arguments, explore_seeds
 from tests.rare_branches import EXACTLY_ONCE_BRANCHES
 
+STREAM = (Workload.STREAM,)
 MARKER_DELAY_MS = 100.0
 STOP_QUERY = "stop"
 """Spark stops the query: it aborts a batch of which no task has reported."""
@@ -86,6 +93,14 @@ OPERATIONS: dict[str, Operation] = {
     "give up": operations.give_up,
 }
 """Operations of an operator."""
+
+
+def end_transactions(options: Mapping[str, str], prefix: str, log_topic: str) -> object:
+    """Commit the transactions of a job that is decided, and give up those that are lost, or else abort all of them."""
+    result = operations.finish(options, prefix, log_topic)
+    if result is None:
+        return operations.abort(options, prefix, log_topic)
+    return operations.give_up(options, prefix, log_topic) if result.lost_transaction_errors else result
 
 
 @dataclass
@@ -115,7 +130,7 @@ class Run:
         marker_delay_ms: float = MARKER_DELAY_MS,
         source_replay: SourceReplay = SourceReplay.SAME_ROWS,
         registered: bool = True,
-        writer_kind: WriterKind = WriterKind.STREAM,
+        workload: Workload = Workload.STREAM,
     ) -> None:
         """`version`: transaction version. `intervention`: a key of OPERATIONS, STOP_QUERY, or none."""
         self.is_explored: Callable[[int], bool] | None = None
@@ -126,7 +141,7 @@ class Run:
             marker_delay_ms=marker_delay_ms,
             source_replay=source_replay,
             registered=registered,
-            writer_kind=writer_kind,
+            workload=workload,
         )
         self.steps: list[Step] = []
         """The points after the last change."""
@@ -148,6 +163,7 @@ class Run:
 
         def choose_actor(point: SchedulingPoint, default: Actor, other_actors: Sequence[Actor]) -> Actor | None:
             simulation.delays.deliver_requests(point.index)
+            simulation.observe_open_transactions()
             if not self._changes or point.index > max(self._changes):
                 self._record_step(point, other_actors)
             if choose_change is None:
@@ -169,6 +185,11 @@ class Run:
             simulation.scheduler.run(choose_actor)
             simulation.delays.deliver_requests()
             simulation.log_read_faults.compact()
+            if simulation.workload is Workload.UNNAMED_JOBS:
+                simulation.system.run_due()  # Brokers handle the requests that dead processes have sent.
+                simulation.delays.write_markers()
+                simulation.add_operator(LAST_OPERATOR, end_transactions)
+                simulation.scheduler.run()
             simulation.add_driver(LAST_DRIVER)
             simulation.scheduler.run()
             simulation.delays.write_markers()
@@ -232,7 +253,7 @@ def explore_all(  # noqa: PLR0913 - one keyword for each bound
     max_faults: int = 1,
     kinds: Sequence[str] = (KILL,),
     batches: int = 2,
-    writer_kind: WriterKind = WriterKind.STREAM,
+    workload: Workload = Workload.STREAM,
     part: tuple[int, int] = (0, 1),
     report_progress: Callable[[Exploration], None] = lambda exploration: None,
 ) -> Exploration:
@@ -249,7 +270,7 @@ def explore_all(  # noqa: PLR0913 - one keyword for each bound
         changes = pending.pop()
         faults = sum(change.is_fault for change in changes)
         budget = max_switches - (len(changes) - faults), max_faults - faults
-        run = Run(version, changes, batches=batches, writer_kind=writer_kind)
+        run = Run(version, changes, batches=batches, workload=workload)
         run.is_explored = partial(_is_explored, explored, budget)
         exploration.schedules += 1
         try:
@@ -290,37 +311,42 @@ def _iterate_next_changes(run: Run, switches_left: int, faults_left: int, kinds:
 # --- seeds
 
 
-def draw_run(seed: int, writer_kind: WriterKind = WriterKind.STREAM) -> tuple[Run, Callable[[], object]]:
+def draw_run(seed: int, workloads: Sequence[Workload] = STREAM) -> tuple[Run, Callable[[], object]]:
     """Draw a run from its seed. Return the run and a function that plays it.
+
+    `workloads`: the workloads from which the seed chooses one.
 
     The order of the draws determines the run of a seed. Later additions draw from `later_random`, so that the pinned
     seeds keep their runs.
     """
     random = Random(seed)
     later_random = Random(f"{seed}, and what came later")
-    version, has_intervention = random.randint(1, 2), random.random() < 0.2
-    intervention = later_random.choice((*OPERATIONS, STOP_QUERY)) if has_intervention else ""
+    workload = workloads[seed % len(workloads)]
+    is_stream = workload is Workload.STREAM
+    version, has_intervention = random.randint(1, 2), random.random() < (0.2 if is_stream else 0.33)
+    # Spark does not stop jobs.
+    interventions = (*OPERATIONS, STOP_QUERY) if is_stream else (*OPERATIONS,)
+    intervention = later_random.choice(interventions) if has_intervention else ""
     marker_delay_ms = random.choice((0.0, 5.0, MARKER_DELAY_MS, MARKER_DELAY_MS))
     source_replay = random.choice((SourceReplay.SAME_ROWS, *SourceReplay))
     registered = source_replay is not SourceReplay.SAME_ROWS or later_random.choice((True, True, True, False))
-    if writer_kind is WriterKind.JOB:  # Spark does not stop jobs, and each job has its own driver name.
-        intervention = "" if intervention == STOP_QUERY else intervention
-        registered = True
+    registered = registered or not is_stream  # each job has its own driver name
     run = Run(
         version,
         intervention=intervention,
         marker_delay_ms=marker_delay_ms,
         source_replay=source_replay,
         registered=registered,
-        writer_kind=writer_kind,
+        workload=workload,
     )
     run.simulation.late_tasks = later_random.choice(((0,), (1,), (0, 1)))
     epoch_random = Random(f"{seed}, and its epochs")
     if epoch_random.random() < 0.1:
         run.simulation.hand_over_epoch = epoch_random.randint(2, 9)
     run.lines.append(
-        f"seed {seed}: transaction version {version}, markers after {marker_delay_ms} ms, {source_replay.value}, "
-        f"intervention: {intervention or 'none'}, {'one driver name per start' if registered else 'one driver name'}, "
+        f"seed {seed}: {workload.value}, transaction version {version}, markers after {marker_delay_ms} ms, "
+        f"{source_replay.value}, intervention: {intervention or 'none'}, "
+        f"{'one driver name per start' if registered else 'one driver name'}, "
         f"hand-over from epoch {run.simulation.hand_over_epoch}"
     )
     choose_change = draw_schedule(random)
@@ -335,10 +361,10 @@ def explore_seed(
     invariants: Sequence[Callable[[Simulation], None]] = INVARIANTS,
     *,
     histories: Path | None = None,
-    writer_kind: WriterKind = WriterKind.STREAM,
+    workloads: Sequence[Workload] = STREAM,
 ) -> None:
     """Play the run of a seed, and check the invariants. `histories`: the folder of `record_simulation`, if any."""
-    run, play = draw_run(seed, writer_kind)
+    run, play = draw_run(seed, workloads)
     with nullcontext() if histories is None else record_simulation(run.simulation.scheduler, f"seed {seed}", histories):
         play()
     for invariant in invariants:
@@ -348,14 +374,14 @@ def explore_seed(
 # --- the command
 
 
-def _replay(version: int, changes: str, writer_kind: WriterKind) -> int:
+def _replay(version: int, changes: str, workload: Workload) -> int:
     """Replay the run with these changes ("31 driver-2, 40 kill"). Return the exit status."""
     parts = (part.strip().split(" ", 1) for part in changes.split(",") if part.strip())
-    run = Run(version, tuple(Change(int(point), text) for point, text in parts), writer_kind=writer_kind)
+    run = Run(version, tuple(Change(int(point), text) for point, text in parts), workload=workload)
     return 0 if _play_and_print(run, run.play) else 1
 
 
-def _explore_version(options: argparse.Namespace, version: int) -> Exploration:
+def _explore_version(options: argparse.Namespace, workload: Workload, version: int) -> Exploration:
     first, step = map(int, options.part.split(":"))
 
     def report_progress(exploration: Exploration) -> None:
@@ -370,7 +396,7 @@ def _explore_version(options: argparse.Namespace, version: int) -> Exploration:
             max_faults=options.faults,
             kinds=tuple(options.kinds),
             batches=options.batches,
-            writer_kind=options.writer_kind,
+            workload=workload,
             part=(first, step),
             report_progress=report_progress,
         )
@@ -414,11 +440,12 @@ def _parse_options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--jobs",
-        dest="writer_kind",
-        action="store_const",
-        const=WriterKind.JOB,
-        default=WriterKind.STREAM,
-        help="each batch is a batch job with an idempotency key, not a micro-batch of a stream",
+        nargs="*",
+        type=Workload,
+        choices=JOBS,
+        metavar="KIND",
+        default=STREAM,
+        help="the batches are batch jobs of these kinds, by default of all kinds in turn, not those of a stream",
     )
     parser.add_argument("--batches", type=int, default=2, help="with --every: number of batches (default: 2)")
     parser.add_argument(
@@ -429,20 +456,21 @@ def _parse_options() -> argparse.Namespace:
 
 def main() -> int:
     options = _parse_options()
+    workloads = options.jobs or JOBS
     if options.replay is not None:
-        return _replay(int(options.replay[0]), options.replay[1], options.writer_kind)
+        return _replay(int(options.replay[0]), options.replay[1], workloads[0])
     if options.seed is not None:
-        run, play = draw_run(options.seed, options.writer_kind)
+        run, play = draw_run(options.seed, workloads)
         return 0 if _play_and_print(run, play) else 1
     if options.every is None:
         if options.histories is not None:
             delete_histories(options.histories)
-        explore = partial(explore_seed, histories=options.histories, writer_kind=options.writer_kind)
+        explore = partial(explore_seed, histories=options.histories, workloads=workloads)
         return explore_seeds(explore, EXACTLY_ONCE_BRANCHES, options)
     failure_count, counts = 0, BranchCounts(EXACTLY_ONCE_BRANCHES)
     versions = (1, 2)
     with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:
-        explorations = processes.map(partial(_explore_version, options), versions)
+        explorations = processes.map(partial(_explore_version, options, workloads[0]), versions)
         for version, exploration in zip(versions, explorations, strict=True):
             print(f"version {version}, {options.part} of the first changes: {exploration}", flush=True)
             for changes, error in exploration.failures:

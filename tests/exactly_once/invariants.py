@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
 from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
-from spark_kafka_sink.exactly_once.transaction_names import parse_driver_number
+from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 from tests.exactly_once.attempts import Identity
+from tests.exactly_once.committed_entries import find_batch_number
 from tests.exactly_once.simulation import (
     LAST_DRIVER,
-    PREFIX,
+    LAST_OPERATOR,
     TASKS,
-    TIMEOUT_MS,
-    TOPIC,
     Simulation,
     SourceReplay,
-    find_batch_number,
 )
+from tests.exactly_once.workloads import TIMEOUT_MS, TOPIC, Workload
 from tests.history import History, Outcome, Write
 
 
@@ -26,28 +26,39 @@ def decided_batches_are_read_exactly_once(simulation: Simulation) -> None:
     """Check that a read_committed consumer reads each decided batch once and completely, and no attempt that was not
     decided.
 
-    Each batch is decided, and only once.
+    Each batch is decided only once, and each idempotent batch is decided. Transactions of a decided job may be lost if
+    that was reported, but not if its commit has succeeded.
     """
     decided_identities = _find_decided_identities(simulation)
+    visible_values = {
+        partition: [value or b"" for value in simulation.cluster.values(TOPIC, partition, committed=True)]
+        for partition in range(TASKS)
+    }
+    lost_batches = {
+        attempt.batch
+        for attempt in simulation.attempts
+        if simulation.reports.has_lost_transactions
+        and attempt.identity in decided_identities
+        and not all(value in visible_values[partition] for partition, value in attempt.values)
+    } - {number for _, number in simulation.committed_batches}
     history = History()
     for attempt in simulation.attempts:
-        outcome = Outcome.COMMITTED if attempt.identity in decided_identities else Outcome.OPEN
+        is_lost = attempt.batch in lost_batches
+        decided_outcome = Outcome.UNKNOWN if is_lost else Outcome.COMMITTED
+        outcome = decided_outcome if attempt.identity in decided_identities else Outcome.OPEN
         unit = f"task {attempt.partition} of batch {attempt.batch}"
         writer = f"task {attempt.partition} in batch {attempt.batch}"
-        history.writes.append(Write(attempt.name, attempt.values, outcome, unit, f"batch {attempt.batch}", writer))
-    for number in range(simulation.batches):
+        batch = None if is_lost else f"batch {attempt.batch}"
+        history.writes.append(Write(attempt.name, attempt.values, outcome, unit, batch, writer))
+    for number in {attempt.batch for attempt in simulation.attempts}:
         units = frozenset(f"task {partition} of batch {number}" for partition in range(TASKS))
         history.units[f"batch {number}"] = units
-    history.check(
-        {
-            partition: [value or b"" for value in simulation.cluster.values(TOPIC, partition, committed=True)]
-            for partition in range(TASKS)
-        }
-    )
+    history.check(visible_values)
     decided = simulation.decided_transactions()
-    for number in range(simulation.batches):
+    for number in range(simulation.batches) if simulation.workload.is_idempotent else ():
         assert decided.get(number), f"batch {number} was never decided"
-        assert len(decided[number]) == 1, f"batch {number} was decided more than once: {decided[number]}"
+    for number, decisions in decided.items():
+        assert len(decisions) == 1, f"batch {number} was decided more than once: {decisions}"
 
 
 def _find_decided_identities(simulation: Simulation) -> set[Identity]:
@@ -57,8 +68,10 @@ def _find_decided_identities(simulation: Simulation) -> set[Identity]:
 
 def older_drivers_change_nothing_after_a_newer_start(simulation: Simulation) -> None:
     """Check that an older driver writes no entry and ends no newer transaction, except to commit a decided one."""
-    generations = [entry.generation for entry in simulation.read_entries()]
-    assert generations == sorted(generations), f"the log returns to an older driver: {generations}"
+    for prefix in {entry.prefix for entry in simulation.read_entries()}:
+        generations = [entry.generation for entry in simulation.read_entries() if entry.prefix == prefix]
+        is_sorted = all(earlier <= later or not later for earlier, later in pairwise(generations))
+        assert is_sorted, f"the log returns to an older driver: {generations}"
     if not simulation.registered:
         return  # Each batch has its own driver name, so an actor that started first may have the newer driver.
     drivers = {attempt.identity: attempt.driver_name for attempt in simulation.attempts}
@@ -81,7 +94,7 @@ def driver_transactions_have_short_timeouts(simulation: Simulation) -> None:
     """
     longest_ms = compute_claimed_timeout_ms(TIMEOUT_MS)
     for end in simulation.transaction_ends:
-        if end.commit and parse_driver_number(PREFIX, end.identity[0]) is not None:
+        if end.commit and parse_task_id(end.identity[0]) is None:
             assert end.timeout_ms <= longest_ms, f"{end.requested_by} commits {end.identity} with {end.timeout_ms} ms"
 
 
@@ -143,9 +156,7 @@ def skipped_batches_are_decided(simulation: Simulation) -> None:
     for driver, number in simulation.committed_batches:
         assert number in decided, f"{driver} reports batch {number} as committed, and it was never decided"
     summaries = {
-        find_batch_number(entry.batch): entry.summary
-        for entry in simulation.read_entries()
-        if entry.summary is not None
+        find_batch_number(entry): entry.summary for entry in simulation.read_entries() if entry.summary is not None
     }
     for driver, number, summary in simulation.skipped_batches:
         assert simulation.tolerates_mismatch(driver) or summaries[number].has_same_row_counts(summary), (
@@ -166,11 +177,10 @@ def no_transaction_stays_open(simulation: Simulation) -> None:
 
     - Version 1: a late AddPartitionsToTxn request opens a transaction without rows under the epoch of an ended one.
     - Version 1: a late attempt begins although its batch is decided. This happens if another driver or an operator
-      requests an epoch and the broker returns the epoch of the attempt's own driver, because it takes the request for a
-      retry. The driver id then looks as if nothing had been decided under it.
+      requests an epoch, or a request of the attempt's own driver is late, and the broker returns the epoch of that
+      driver, because it takes the request for a retry. The driver id then looks as if nothing was decided under it.
     """
-    version = simulation.cluster.core.coordinator.version
-    if simulation.delays.late_additions or (version == 1 and simulation.delays.shared_epochs):
+    if simulation.delays.begins_late_transactions:
         simulation.system.advance(TIMEOUT_MS)
         simulation.delays.write_markers()
     for partition in range(TASKS):
@@ -179,7 +189,7 @@ def no_transaction_stays_open(simulation: Simulation) -> None:
     open_transactions = [
         transaction
         for transaction in simulation.cluster.core.coordinator.transactions.values()
-        if parse_driver_number(PREFIX, transaction.transactional_id) is None and transaction.state.value == "Ongoing"
+        if parse_task_id(transaction.transactional_id) is not None and transaction.state.value == "Ongoing"
     ]
     assert not open_transactions, f"open transactions: {open_transactions}"
     assert not simulation.system.open_sockets, "a socket is open"
@@ -188,7 +198,35 @@ def no_transaction_stays_open(simulation: Simulation) -> None:
 def next_start_succeeds(simulation: Simulation) -> None:
     """Check that the last start of the query writes all remaining batches."""
     assert LAST_DRIVER not in simulation.errors, f"the last start fails: {simulation.errors[LAST_DRIVER]}"
-    assert simulation.checkpoint == simulation.batches
+    if simulation.workload.is_idempotent:
+        assert simulation.checkpoint == simulation.batches
+
+
+def reports_of_jobs_are_true(simulation: Simulation) -> None:
+    """Check that a job is decided if its error says so, and not if an error or the log says that no rows are visible.
+
+    `decided_batches_are_read_exactly_once` checks that the rows of decided jobs are visible, and no others.
+    """
+    decided = simulation.decided_transactions().keys()
+    reports = simulation.reports
+    assert reports.decided <= decided, f"batches {reports.decided - decided} are not decided"
+    visible = reports.invisible & decided
+    assert not visible, f"jobs {visible} are decided, although it was reported that none of their rows are visible"
+
+
+def operators_find_open_transactions_of_unnamed_jobs(simulation: Simulation) -> None:
+    """Check that an unnamed job has an entry as long as its tasks have open transactions, and that the last operator,
+    who needs the entry, can end all of them. No entry remains.
+
+    The check does not apply if a transaction may begin when its job is over: see `no_transaction_stays_open`.
+    """
+    if simulation.workload is not Workload.UNNAMED_JOBS or simulation.delays.begins_late_transactions:
+        return
+    unknown_prefixes = simulation.reports.prefixes_without_entry
+    assert not unknown_prefixes, f"open transactions without an entry: {unknown_prefixes}"
+    assert LAST_OPERATOR not in simulation.errors, f"the last operator fails: {simulation.errors[LAST_OPERATOR]}"
+    remaining_prefixes = simulation.list_prefixes_with_entry()
+    assert not remaining_prefixes, f"entries remain: {remaining_prefixes}"
 
 
 INVARIANTS: tuple[Callable[[Simulation], None], ...] = (
@@ -197,9 +235,11 @@ INVARIANTS: tuple[Callable[[Simulation], None], ...] = (
     current_driver_does_not_give_up,
     fenced_attempts_report_newer_driver,
     skipped_batches_are_decided,
+    reports_of_jobs_are_true,
     next_start_succeeds,
-    decided_batches_are_read_exactly_once,
     no_transaction_stays_open,
+    decided_batches_are_read_exactly_once,
+    operators_find_open_transactions_of_unnamed_jobs,
 )
 
 

@@ -32,7 +32,7 @@ from spark_kafka_sink.exactly_once.transaction_aborts import choose_expected_ide
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.spark import exactly_once
-from tests.exactly_once.simulation import TIMEOUT_MS
+from tests.exactly_once.workloads import TIMEOUT_MS
 
 RemovedRule = Callable[[pytest.MonkeyPatch], None]
 
@@ -252,6 +252,16 @@ def abort_despite_fencing(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(Driver, "abort", abort)
+
+
+def delete_entry_without_aborts(patch: pytest.MonkeyPatch) -> None:
+    """Let a job without a name delete its entry although transactions of superseded attempts are open."""
+
+    def delete_entry(driver: Driver, committed_batch: Any, entry: Entry) -> None:
+        if driver._delivery.is_single_use:
+            driver._transactions.delete_entry(committed_batch.writer_state)
+
+    patch.setattr(Driver, "_abort_superseded_attempts", delete_entry)
 
 
 def skip_open_transaction_check(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,11 @@
 A query with two tasks writes batches as Spark runs them, without Spark: the driver begins the batch, the tasks write,
 and the driver commits, or aborts if an attempt fails. The checkpoint records committed batches, and the next start of
 the query continues after them. All calls to exactly_once/ are in this module.
+
+The batches may also be batch jobs (see `Workload`), whose commit runs in a process of its own. If that process is
+killed, Spark aborts the job. A driver is then a user who runs one job after another. Jobs without an idempotency key
+are not idempotent: no job is run a second time, and the user runs the next one only if the last one has succeeded, or
+if its error or the log says that none of its rows are visible.
 """
 
 from __future__ import annotations
@@ -14,38 +19,37 @@ from random import Random
 from typing import Any, cast
 
 from spark_kafka_sink.broker.transaction_coordinator import TransactionState
-from spark_kafka_sink.client.options import parse_client_config
-from spark_kafka_sink.errors import DecodeError, KafkaSinkError
+from spark_kafka_sink.errors import CommitLostError, KafkaSinkError
 from spark_kafka_sink.exactly_once import operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
-from spark_kafka_sink.exactly_once.delivery import Delivery, ExactlyOnceOptions
+from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
-from spark_kafka_sink.exactly_once.entry_json import decode_entry
-from spark_kafka_sink.exactly_once.transaction_names import build_claim_key, parse_driver_number
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.timeout_marks import is_marked_fenced
+from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, build_driver_name, build_start_name
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.exactly_once.attempts import Attempt as Attempt
-from tests.exactly_once.attempts import Identity, TransactionEnd
+from tests.exactly_once.attempts import AttemptProducer, Identity, TransactionEnd
 from tests.exactly_once.attempts import SourceReplay as SourceReplay
+from tests.exactly_once.committed_entries import CommittedEntries, find_batch_number
 from tests.exactly_once.delays import Delays, find_open_identities
 from tests.exactly_once.log_read_faults import LogReadFaults
+from tests.exactly_once.reports import Reports
 from tests.exactly_once.scheduler import Actor, Scheduler
 from tests.exactly_once.simulated_processes import ProcessStates
+from tests.exactly_once.workloads import LOG, PREFIX, QUERY, TOPIC, Workload
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import SimulatedProducer, get_sender
 from tests.simulated_cluster import SimulatedCluster
 
-TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
 TASKS = 2
 """Number of tasks of a batch, and of partitions of the topic."""
-TIMEOUT_MS = 900_000
-"""Transaction timeout of the tasks."""
 FIRST_DRIVER, LAST_DRIVER = "driver-1", "driver-9"
-WAITING_FOR_TASKS = "wait for tasks"
+LAST_OPERATOR = "operator-9"
+WAITING_FOR_TASKS, WAITING_FOR_COMMIT = "wait for tasks", "wait for commit"
 
 Operation = Callable[[Mapping[str, str], str, str], object]
 """A function of exactly_once/operations.py: (client options, prefix, topic of the decision log)."""
@@ -65,21 +69,19 @@ class Simulation:
         marker_delay_ms: float = 0.0,
         source_replay: SourceReplay = SourceReplay.SAME_ROWS,
         registered: bool = True,
-        writer_kind: WriterKind = WriterKind.STREAM,
+        workload: Workload = Workload.STREAM,
     ) -> None:
-        """`version`: transaction version of the cluster. `batches`: number of batches that the query writes.
+        """`version`: transaction version of the cluster. `batches`: number of batches, or of jobs of each user.
 
         `late_tasks`: tasks that have a second, late attempt in each batch. `marker_delay_ms`: see Delays. `registered`:
         whether each start of the query has its own driver name. Without `register`, all starts share one name.
-        `writer_kind`: JOB lets each start run a job for each batch, with the batch's number as its idempotency key.
         """
         self.system = FakeSystem()
         self.scheduler = Scheduler(self.system)
         self.cluster = _create_cluster(self.system, nodes, version, seed)
-        self.batches = batches
-        self.late_tasks = late_tasks
+        self.batches, self.late_tasks = batches, late_tasks
         self.registered = registered
-        self.writer_kind = writer_kind
+        self.workload = workload
         self.source_replay = source_replay
         self.hand_over_epoch = query_transactions.HAND_OVER_EPOCH
         """The first epoch under which a driver hands over to the next driver id."""
@@ -96,6 +98,7 @@ class Simulation:
         """Drivers and operators that gave up before they claimed the prefix. They may still have requested an epoch."""
         self.committed_batches: list[tuple[str, int]] = []
         """(driver, batch) for each batch that was committed or skipped successfully."""
+        self.reports = Reports()
         self.skipped_batches: list[tuple[str, int, BatchSummary]] = []
         """(driver, batch, row counts of its tasks) for each batch that was skipped because it is decided."""
         self.transaction_ends: list[TransactionEnd] = []
@@ -106,7 +109,7 @@ class Simulation:
         self._actor_by_driver_name: dict[str, str] = {}
         self._driver_name_by_actor: dict[str, str] = {}  # the name under which the actor began its last batch
         self._processes = ProcessStates()
-        self._entries = _CommittedEntries(self.cluster)
+        self._entries = CommittedEntries(self.cluster, LOG)
         self._log_hashes: dict[tuple[str, int], tuple[int, int]] = {}  # (end offset, hash of the log) by partition
         self._observe_coordinator()
         self.scheduler.before_resume = self._processes.switch_to
@@ -127,16 +130,34 @@ class Simulation:
     # --- actions of a driver
 
     def run_driver(self, actor: Actor, name: str, stop_before: int | None = None) -> None:
-        """Run one start of the query: one batch after another, until one fails."""
-        number = self.checkpoint
-        try:
-            while number < (self.batches if stop_before is None else stop_before):
+        """Run one start of the query: one batch after another, until one fails and the next one must not run."""
+        for number in self._list_batches(name, stop_before):
+            try:
                 self.run_batch(actor, name, number)
+            except KafkaSinkError as error:  # noqa: PERF203 - the loop may continue
+                self.errors[name] = error
+                if not self._handle_failure(name, number, error):
+                    return
+            else:
+                self.errors.pop(name, None)
                 self.committed_batches.append((name, number))
-                number += 1
-                self.checkpoint = max(self.checkpoint, number)
-        except KafkaSinkError as error:
-            self.errors[name] = error
+                self.checkpoint = max(self.checkpoint, number + 1)
+
+    def _handle_failure(self, name: str, number: int, error: KafkaSinkError) -> bool:
+        """Act as the user of a failed job. Return whether the user runs the next job.
+
+        If transactions of an earlier job are lost, the last user gives them up, as the error says.
+        """
+        if isinstance(error, CommitLostError) and name == LAST_DRIVER and not self.workload.is_idempotent:
+            operations.give_up(self.options, PREFIX, LOG)
+            return True
+        return number in self.reports.invisible
+
+    def _list_batches(self, name: str, stop_before: int | None) -> range:
+        if self.workload.is_idempotent:
+            return range(self.checkpoint, self.batches if stop_before is None else stop_before)
+        first = [*self._processes.process_by_actor].index(name) * self.batches
+        return range(first, first + self.batches)
 
     def run_batch(self, actor: Actor, name: str, number: int) -> None:
         start = self.begin_batch(actor, name, number)
@@ -144,7 +165,7 @@ class Simulation:
         if driver_name not in self.started_drivers:
             self.started_drivers.append(driver_name)
         attempts = self.run_tasks(actor, name, start, number)
-        batch = Batch(QUERY, number) if self.writer_kind is WriterKind.STREAM else Batch(key=str(number), scope=TOPIC)
+        batch = self.workload.build_batch(number)
         summary = BatchSummary.from_row_counts({TOPIC: TASKS * TASKS * self.rows_per_partition(name)}, 0)
         try:
             for attempt in attempts:
@@ -155,12 +176,35 @@ class Simulation:
                 start.check_skipped_batch(batch, summary, tolerate_mismatch=self.tolerates_mismatch(name))
                 self.skipped_batches.append((name, number, summary))
                 return
-            with Driver(self.delivery, system=actor.system) as driver:
-                driver.commit(start, batch, transactions, summary)
-        except KafkaSinkError:
-            with Driver(self.delivery, system=actor.system) as driver:
-                driver.abort(start, batch)
+            self._commit(actor, name, number, lambda driver: driver.commit(start, batch, transactions, summary))
+        except KafkaSinkError as error:
+            self.reports.add_commit_error(number, batch, error)
+            with Driver(self._build_delivery_of(number), system=actor.system) as driver:
+                if driver.abort(start, batch):
+                    self.reports.add_invisible(number, batch)
             raise
+
+    def _commit(self, actor: Actor, name: str, number: int, commit: Callable[[Driver], None]) -> None:
+        """Commit a batch. Spark commits a job in a process of its own."""
+        errors: list[KafkaSinkError] = []
+
+        def run(actor: Actor) -> None:
+            try:
+                with Driver(self._build_delivery_of(number), system=actor.system) as driver:
+                    commit(driver)
+            except KafkaSinkError as error:
+                errors.append(error)
+
+        if self.workload is Workload.STREAM:  # in the driver's process, which keeps the runs of pinned seeds
+            run(actor)
+        else:
+            worker = self.scheduler.add(f"{name}'s commit of job {number}", run)
+            self._driver_name_by_actor[worker.name] = self._driver_name_by_actor[name]
+            actor.wait_for(lambda: worker.has_ended, WAITING_FOR_COMMIT)
+            if worker.is_killed:
+                errors.append(KafkaSinkError(f"{worker.name} was killed"))
+        if errors:
+            raise errors[0]
 
     def begin_batch(self, actor: Actor, name: str, number: int) -> BatchStart:
         """Begin a batch. If the driver gives up before its claim, record that."""
@@ -169,9 +213,10 @@ class Simulation:
         self._actor_by_driver_name[driver_name] = name
         self._driver_name_by_actor[name] = driver_name
         try:
-            with Driver(self.delivery, system=actor.system) as driver:
+            with Driver(self._build_delivery_of(number), system=actor.system) as driver:
                 return driver.begin(driver_name)
-        except KafkaSinkError:
+        except KafkaSinkError as error:
+            self.reports.add_error(number, self.workload.build_batch(number), error)
             if self._find_claimed_generations(name) == generations:
                 self.actors_without_claim.add(name)
             raise
@@ -202,7 +247,8 @@ class Simulation:
                 self.run_attempt(actor, start, attempt)
             except KafkaSinkError as error:
                 attempt.error = error
-                attempt.is_superseded = self.registered and self.started_drivers[-1] != attempt.driver_name
+                is_newest = self.workload is Workload.UNNAMED_JOBS or self.started_drivers[-1] == attempt.driver_name
+                attempt.is_superseded = self.registered and not is_newest
             finally:
                 attempt.has_ended = True
 
@@ -222,8 +268,8 @@ class Simulation:
     # --- actions of a task attempt
 
     def run_attempt(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
-        delivery = self.build_delivery(PREFIX, idempotency_key=str(attempt.batch))
-        write = ExactlyOnceWrite(delivery, start, is_stream=self.writer_kind is WriterKind.STREAM)
+        delivery = self._build_delivery_of(attempt.batch)
+        write = ExactlyOnceWrite(delivery, start, is_stream=self.workload is Workload.STREAM)
         task_attempt_id = len(self.attempts)
         task = TaskIdentity(
             attempt.partition, attempt.attempt, task_attempt_id, 0, query_id=QUERY, batch_id=str(attempt.batch)
@@ -247,13 +293,13 @@ class Simulation:
 
     def create_producer(self, actor: Actor, write: ExactlyOnceWrite, attempt: Attempt) -> KafkaProducer:
         options = {**write.build_producer_options(self.options), "linger.ms": "0"}
-        return _AttemptProducer(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
+        return AttemptProducer(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
 
     # --- names of drivers
 
     def _build_driver_name(self, actor: str, number: int) -> str:
         """Return the driver name under which this actor begins this batch."""
-        if self.writer_kind is WriterKind.JOB:
+        if self.workload is not Workload.STREAM:
             return f"{actor}, job {number}"
         if self.registered or actor == LAST_DRIVER:  # The last start runs in another Spark application.
             return actor
@@ -268,16 +314,26 @@ class Simulation:
     def stop_query(self, actor: Actor, name: str) -> None:
         """Abort the unreported batch of this driver, as Spark does when it stops the query."""
         self.was_stopped = True
-        with contextlib.suppress(KafkaSinkError), Driver(self.delivery, system=actor.system) as driver:
+        with contextlib.suppress(KafkaSinkError), Driver(self.build_delivery(), system=actor.system) as driver:
             driver.abort_unreported(name if self.registered else build_start_name(None))
 
     def run_operation(self, actor: Actor, name: str, operation: Operation = operations.abort) -> None:
-        """Run an operation of `pykafka transactions` as the operator `name`."""
+        """Run an operation of `pykafka transactions` as the operator `name`, under each prefix that it lists."""
         try:
-            if operation(self.options, PREFIX, LOG) is None and not self._find_claimed_generations(name):
-                self.actors_without_claim.add(name)
+            prefixes = [PREFIX]
+            if self.workload is Workload.UNNAMED_JOBS:
+                prefixes = [status.prefix for status in operations.list_prefixes(self.options, LOG)]
         except KafkaSinkError as error:
             self.errors[name] = error
+            return
+        for prefix in prefixes:
+            try:
+                result = operation(self.options, prefix, LOG)
+                if result is None and not self._find_claimed_generations(name):
+                    self.actors_without_claim.add(name)
+                self.reports.add_result(result)
+            except KafkaSinkError as error:  # noqa: PERF203 - the operator continues with the next prefix
+                self.errors[name] = error
 
     # --- options
 
@@ -290,38 +346,30 @@ class Simulation:
             "request.timeout.ms": "1000",
         }
 
-    @property
-    def delivery(self) -> Delivery:
-        return self.build_delivery(PREFIX)
+    def build_delivery(self, prefix: str = PREFIX, idempotency_key: str | None = None) -> Delivery:
+        """Return the settings of the query, or of a job with this prefix and key."""
+        return self.workload.build_delivery(self.options, prefix, idempotency_key)
 
-    def build_delivery(self, prefix: str, idempotency_key: str | None = None) -> Delivery:
-        """Return the settings of the query, or of a job with this key."""
-        is_job = self.writer_kind is WriterKind.JOB
-        return Delivery(
-            parse_client_config(self.options),
-            prefix,
-            ExactlyOnceOptions(
-                prefix,
-                idempotency_key=idempotency_key if is_job else None,
-                log_topic=LOG,
-                transaction_timeout_ms=TIMEOUT_MS,
-            ),
-            checkpoint="" if is_job else CHECKPOINT,
-            scope=TOPIC if is_job else "",
-            writer_kind=self.writer_kind,
-        )
+    def _build_delivery_of(self, number: int) -> Delivery:
+        """Return the settings of this batch."""
+        return self.build_delivery(self.workload.build_prefix(number), self.workload.build_batch(number).key)
 
     # --- state
 
     def read_entries(self) -> list[Entry]:
-        """Return all committed entries of the query in the decision log, oldest first."""
+        """Return all committed entries of the query or the jobs in the decision log, oldest first."""
         return self._entries.read()
+
+    def list_prefixes_with_entry(self) -> set[str]:
+        """Return the prefixes whose newest committed entry was not deleted."""
+        newest = {entry.prefix: entry for entry in self.read_entries()}
+        return {entry.prefix for entry in newest.values() if entry.generation}
 
     def decided_transactions(self) -> dict[int, list[frozenset[Identity]]]:
         """Return the decided transactions by batch. A batch that was decided again has several sets of them."""
         decided: dict[int, list[frozenset[Identity]]] = {}
         for entry in self.read_entries():
-            number = find_batch_number(entry.batch)
+            number = find_batch_number(entry)
             if entry.state is EntryState.DECIDED and number is not None:
                 identities = frozenset(
                     (transaction.transactional_id, transaction.producer_id, transaction.epoch)
@@ -366,10 +414,13 @@ class Simulation:
         next start would report it. The clock also stays while attempts of the last batch that were not accepted have
         open transactions or may still begin them: a driver that was suspended while it aborts them gives up, and their
         transactions end with their timeout or with the next batch.
+
+        If the batches are jobs without an idempotency key, transactions may be lost, and the clock always advances.
         """
         self.delays.write_markers()
         last = self.read_entries()[-1] if self.read_entries() else None
-        if last is None or (last.state is not EntryState.DECIDED and not self._has_open_attempts(last)):
+        has_decision = last is not None and (last.state is EntryState.DECIDED or self._has_open_attempts(last))
+        if not has_decision or not self.workload.is_idempotent:
             self.system.advance(ms)
 
     def _has_open_attempts(self, entry: Entry) -> bool:
@@ -378,7 +429,7 @@ class Simulation:
         return any(
             attempt.identity in open_identities or self._may_begin_transaction(attempt)
             for attempt in self.attempts
-            if attempt.batch == find_batch_number(entry.batch)
+            if attempt.batch == find_batch_number(entry)
         )
 
     def _may_begin_transaction(self, attempt: Attempt) -> bool:
@@ -391,11 +442,26 @@ class Simulation:
 
     # --- observation
 
+    def observe_open_transactions(self) -> None:
+        """Record the generated prefixes that have an open transaction and no entry.
+
+        The empty transaction with which a driver fences an id at the leaders is ignored: it times out after 5 s.
+        """
+        if self.workload is not Workload.UNNAMED_JOBS:
+            return
+        task_ids = [
+            parse_task_id(transaction.transactional_id)
+            for transaction in self.cluster.core.coordinator.transactions.values()
+            if transaction.state is TransactionState.ONGOING and not is_marked_fenced(transaction.timeout_ms)
+        ]
+        open_prefixes = {task_id.prefix for task_id in task_ids if task_id is not None}
+        self.reports.prefixes_without_entry |= open_prefixes - self.list_prefixes_with_entry()
+
     def _observe_coordinator(self) -> None:
         """Record who ends transactions, and count driver epochs that two actors share."""
         self._record_transaction_ends()
         self.delays.count_shared_epochs(
-            lambda transactional_id: parse_driver_number(PREFIX, transactional_id) is not None,
+            lambda transactional_id: parse_task_id(transactional_id) is None,
             lambda: self.scheduler.current,
         )
 
@@ -414,51 +480,8 @@ class Simulation:
         coordinator._write_or_defer_markers = recording  # type: ignore[method-assign]
 
 
-class _CommittedEntries:
-    """The committed entries of the query in the decision log. They are decoded again only if the log has changed."""
-
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        self._cluster = cluster
-        self._entries: list[Entry] = []
-        self._decoded_end = (-1, -1)  # log end offset and last stable offset
-
-    def read(self) -> list[Entry]:
-        log = self._cluster.log(LOG, 0)
-        end = log.log_end_offset, log.last_stable_offset
-        if self._decoded_end != end:
-            self._decoded_end, self._entries = end, self._decode()
-        return self._entries
-
-    def _decode(self) -> list[Entry]:
-        records = self._cluster.table(LOG, 0, committed=True)
-        entries: list[Entry] = []
-        for key, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
-            if key in (PREFIX.encode(), build_claim_key(PREFIX)) and value is not None:
-                with contextlib.suppress(DecodeError):  # The value of a foreign record is not an entry.
-                    entries.append(decode_entry(PREFIX.encode(), value))
-        return entries
-
-
-def find_batch_number(batch: Batch) -> int | None:
-    """Return the number of a batch, or None for the batch of an entry that was never decided."""
-    return batch.batch_id if batch.key is None else int(batch.key)
-
-
 def _create_cluster(system: FakeSystem, nodes: int, version: int, seed: int) -> SimulatedCluster:
     """Return a cluster with the query's topic and a decision log of one partition."""
     cluster = SimulatedCluster(system, nodes=nodes, topics={TOPIC: TASKS}, seed=seed, transaction_version=version)
     cluster.core.create_topic(LOG, 1, {"cleanup.policy": "compact"})
     return cluster
-
-
-class _AttemptProducer(SimulatedProducer):
-    """A producer that records its identity in the attempt, even if it never begins a transaction under it."""
-
-    def __init__(self, attempt: Attempt, *arguments: Any, **named: Any) -> None:
-        self._attempt = attempt
-        super().__init__(*arguments, **named)
-
-    def init_transactions(self, transactional_id: str | None = None) -> None:
-        super().init_transactions(transactional_id)
-        granted = get_sender(self).idempotence.id_and_epoch
-        self._attempt.identity = transactional_id or "", granted.producer_id, granted.epoch

@@ -17,7 +17,7 @@ from tests.exactly_once.sampling import mark_always_run
 from tests.exactly_once.scheduler import Actor
 from tests.exactly_once.script import Script
 from tests.exactly_once.simulated_processes import run_isolated
-from tests.exactly_once.simulation import LOG, TASKS, Simulation
+from tests.exactly_once.simulation import TASKS, Simulation
 from tests.exactly_once.two_driver_simulation import (
     BOTH_VERSIONS,
     START_POINTS,
@@ -28,6 +28,7 @@ from tests.exactly_once.two_driver_simulation import (
     restart_and_check,
     simulate_first_batch,
 )
+from tests.exactly_once.workloads import LOG
 from tests.producer.virtual_time import create_simulated_producer
 
 

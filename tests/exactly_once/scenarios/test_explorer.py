@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -15,7 +15,6 @@ from typing import cast
 import pytest
 
 from spark_kafka_sink.exactly_once import query_transactions
-from spark_kafka_sink.exactly_once.entries import WriterKind
 from tests.exactly_once import rules
 from tests.exactly_once.changes import (
     KILL,
@@ -27,7 +26,7 @@ from tests.exactly_once.changes import (
     Changes,
     possible_faults,
 )
-from tests.exactly_once.explorer import Run, draw_run, explore_all, explore_seed, main
+from tests.exactly_once.explorer import STREAM, Run, draw_run, explore_all, explore_seed, main
 from tests.exactly_once.invariants import (
     current_driver_does_not_give_up,
     decided_batches_are_read_exactly_once,
@@ -36,9 +35,12 @@ from tests.exactly_once.invariants import (
     next_start_succeeds,
     no_transaction_stays_open,
     older_drivers_change_nothing_after_a_newer_start,
+    operators_find_open_transactions_of_unnamed_jobs,
+    reports_of_jobs_are_true,
 )
 from tests.exactly_once.rules import RemovedRule
 from tests.exactly_once.simulation import Simulation
+from tests.exactly_once.workloads import JOBS, Workload
 
 STALE_LEADER_RUNS = 100 if os.environ.get("SOAK") else 1
 """Number of random series of runs with a stale leader, in each transaction version."""
@@ -58,17 +60,22 @@ DETECTING_SEEDS: dict[tuple[RemovedRule, Callable[[Simulation], None]], tuple[in
 
 A change of the code can change the runs of these seeds. The test then searches the seeds below MAX_SEARCHED_SEED.
 """
+DETECTING_JOB_SEEDS: dict[tuple[RemovedRule, Callable[[Simulation], None]], tuple[Workload, int]] = {
+    (rules.abort_despite_fencing, reports_of_jobs_are_true): (Workload.PREFIXED_JOBS, 6),
+    (rules.delete_entry_without_aborts, operators_find_open_transactions_of_unnamed_jobs): (Workload.UNNAMED_JOBS, 0),
+}
+"""A seed whose run with these jobs violated the invariant without the rule."""
 LATE_REQUEST_SEED = 14226
 """A seed in which the driver is suspended before it aborts an attempt whose first write request is delayed."""
 GAVE_UP_BEFORE_CLAIM_SEED = 17551
 """A seed in which a driver fences a newer one, and then gives up before its claim for a second batch."""
 PINNED_SEEDS = (LATE_REQUEST_SEED, GAVE_UP_BEFORE_CLAIM_SEED)
 SEEDS = sorted({*range(15), *(seeds[0] for seeds in DETECTING_SEEDS.values()), *PINNED_SEEDS})
-SUSPENDED_JOB_SEEDS = (627, 1194, 2659)
-"""Seeds in which a job is suspended after its decision and cannot record that it is done.
+INTERRUPTED_JOB_SEEDS = (664, 721, 80)
+"""Seeds in which a job is interrupted after its decision and cannot record that it is done.
 
-In the first two, it lists the transactions of the next job with its prefix. In the third, an operator finishes the
-batch while the transaction of a superseded attempt is open.
+In the first two, the job is suspended, and then lists the transactions of the next job with its prefix. In the third,
+its process is killed, and an operator finishes the job while the transaction of a superseded attempt is open.
 """
 MAX_SEARCHED_SEED = 300
 STALE_CLAIMS: tuple[Changes, ...] = (
@@ -87,10 +94,10 @@ def test_rows_are_read_exactly_once_in_schedule_of_seed(seed: int) -> None:
     explore_seed(seed)
 
 
-@pytest.mark.parametrize("seed", [*range(5), *SUSPENDED_JOB_SEEDS])
+@pytest.mark.parametrize("seed", [*range(5), *INTERRUPTED_JOB_SEEDS])
 def test_rows_of_jobs_are_read_exactly_once_in_schedule_of_seed(seed: int) -> None:
     """A failure names the seed, which `python -m tests.exactly_once.explorer --jobs --seed` replays."""
-    explore_seed(seed, writer_kind=WriterKind.JOB)
+    explore_seed(seed, workloads=JOBS)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -204,6 +211,17 @@ def test_each_invariant_fails_when_its_rule_is_removed(
     assert any(_fails(seed, invariant) for seed in seeds), "no seed violates the invariant"
 
 
+@pytest.mark.parametrize(("rule", "invariant"), DETECTING_JOB_SEEDS, ids=lambda each: each.__name__)
+def test_each_invariant_of_jobs_fails_when_its_rule_is_removed(
+    rule: RemovedRule, invariant: Callable[[Simulation], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, pinned_seed = DETECTING_JOB_SEEDS[rule, invariant]
+    assert not _fails(pinned_seed, invariant, [workload])
+    rule(monkeypatch)
+    seeds = (pinned_seed, *range(MAX_SEARCHED_SEED))
+    assert any(_fails(seed, invariant, [workload]) for seed in seeds), "no seed violates the invariant"
+
+
 @pytest.mark.parametrize("max_tries", [2, query_transactions.MAX_TRIES])
 def test_one_of_two_drivers_continues_after_fencing_each_other_repeatedly(
     max_tries: int, monkeypatch: pytest.MonkeyPatch
@@ -213,9 +231,9 @@ def test_one_of_two_drivers_continues_after_fencing_each_other_repeatedly(
     assert _fails(REPEATED_FENCING_SEED, current_driver_does_not_give_up) == (max_tries == 2)
 
 
-def _fails(seed: int, invariant: Callable[[Simulation], None]) -> bool:
+def _fails(seed: int, invariant: Callable[[Simulation], None], workloads: Sequence[Workload] = STREAM) -> bool:
     try:
-        explore_seed(seed, [invariant])
+        explore_seed(seed, [invariant], workloads=workloads)
     except AssertionError:
         return True
     return False
