@@ -28,6 +28,7 @@ from tests.exactly_once.embedded_query import (
     assert_no_new_epoch,
     connect_client,
     death_before,
+    decide_and_stop_before_commit,
     list_open_ids,
     read_values,
     rejected_aborts,
@@ -45,16 +46,6 @@ def query(broker: EmbeddedBroker) -> Query:
 
 def transactions(broker: EmbeddedBroker, *arguments: str) -> int:
     return main(["transactions", "--bootstrap-server", broker.bootstrap_servers, "--log-topic", LOG, *arguments])
-
-
-def decide_and_stop_before_commit(query: Query, *, has_superseded_attempt: bool = False) -> list[str]:
-    start = query.begin()
-    written = query.write_tasks(start, 0)
-    if has_superseded_attempt:
-        query.write(start, 1, "of an attempt that lost", attempt=1)
-    with death_before("commit"):
-        query.commit(start, 0, written)
-    return [start.build_task_id(partition, 0) for partition in range(2)]
 
 
 def set_stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -143,12 +134,8 @@ def test_finish_commits_decided_transactions(
 
 
 def test_finish_announces_and_reports_abort_of_superseded_attempt(capsys: Output, query: Query) -> None:
-    start = query.begin()
-    written = query.write_tasks(start, 0)
-    query.write(start, 1, "of an attempt that lost", attempt=1)
-    with death_before("commit"):
-        query.commit(start, 0, written)
-    superseded_id = start.build_task_id(1, 1)
+    decide_and_stop_before_commit(query, has_superseded_attempt=True)
+    superseded_id = "p-1-1-1"
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
     announced, _, reported = capsys.readouterr().out.partition("Committed: ")
     assert f"Then it aborts these open transactions, which are not decided:\n  {superseded_id}\n" in announced
@@ -255,11 +242,7 @@ def test_abort_reports_transaction_whose_abort_was_rejected_as_open(capsys: Outp
 
 
 def test_finish_reports_transaction_whose_abort_was_rejected_as_open(capsys: Output, query: Query) -> None:
-    start = query.begin()
-    written = query.write_tasks(start, 0)
-    query.write(start, 1, "of an attempt that lost", attempt=1)
-    with death_before("commit"):
-        query.commit(start, 0, written)
+    decide_and_stop_before_commit(query, has_superseded_attempt=True)
     with rejected_aborts():
         assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out

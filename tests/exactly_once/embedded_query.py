@@ -371,6 +371,17 @@ def rejected_aborts() -> Iterator[None]:
         yield
 
 
+def decide_and_stop_before_commit(query: Query, *, has_superseded_attempt: bool = False) -> list[str]:
+    """Let the driver die when its batch is decided and not committed. Return the ids of the decided transactions."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    if has_superseded_attempt:
+        query.write(start, 1, "of an attempt that lost", attempt=1)
+    with death_before("commit"):
+        query.commit(start, 0, prepared)
+    return [start.build_task_id(partition, 0) for partition in range(2)]
+
+
 def client_options(broker: EmbeddedBroker) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap_servers}
 

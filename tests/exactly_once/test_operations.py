@@ -45,6 +45,7 @@ from tests.exactly_once.embedded_query import (
     client_options,
     connect_client,
     death_before,
+    decide_and_stop_before_commit,
     list_open_ids,
     read_values,
     rows,
@@ -57,14 +58,6 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def decide_and_die(query: Query) -> list[str]:
-    start = query.begin()
-    prepared = query.write_tasks(start, 0)
-    with death_before("commit"):
-        query.commit(start, 0, prepared)
-    return [start.build_task_id(partition, 0) for partition in range(2)]
-
-
 def test_lists_nothing_without_a_log(broker: EmbeddedBroker) -> None:
     assert operations.list_prefixes(client_options(broker), LOG) == []
 
@@ -72,7 +65,7 @@ def test_lists_nothing_without_a_log(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize("operate", [operations.finish, operations.abort, operations.give_up])
 def test_rejects_log_without_entry_of_the_prefix(query: Query, operate: Callable[..., object]) -> None:
     """In the wrong log a decided batch would look undecided, and would be aborted."""
-    decide_and_die(query)
+    decide_and_stop_before_commit(query)
     with pytest.raises(ConfigurationError, match=r"pykafka-decisions does not exist.*Nothing was done"):
         operate(client_options(query.broker), PREFIX)
     Query(query.broker, prefix="another").begin()
@@ -84,7 +77,7 @@ def test_rejects_log_without_entry_of_the_prefix(query: Query, operate: Callable
 
 
 def test_lists_prefixes_with_decided_and_open_transactions(query: Query) -> None:
-    decided = decide_and_die(query)
+    decided = decide_and_stop_before_commit(query)
     other = Query(query.broker, prefix="pykafka-job-1", query="query-2", checkpoint="/other")
     other.write(other.begin(), 0, "of a batch that is being written")
     other_status, query_status = sorted(
@@ -188,7 +181,7 @@ def test_describes_driver_ids_of_all_prefixes_in_one_request(query: Query, monke
 
 
 def test_finish_commits_decided_transactions(query: Query) -> None:
-    decided = decide_and_die(query)
+    decided = decide_and_stop_before_commit(query)
     finished = operations.finish(client_options(query.broker), PREFIX, LOG)
     assert finished is not None
     assert (list(finished.committed_ids), finished.lost_transaction_errors) == (decided, {})
@@ -202,11 +195,7 @@ def test_finished_batch_leaves_no_transaction_of_superseded_attempt_open(
     query: Query, operate: Callable[..., object]
 ) -> None:
     """A job with its own prefix may have no later run that would abort it, and read_committed readers wait for it."""
-    start = query.begin()
-    prepared = query.write_tasks(start, 0)
-    query.write(start, 1, "of an attempt that lost", attempt=1)
-    with death_before("commit"):
-        query.commit(start, 0, prepared)
+    decide_and_stop_before_commit(query, has_superseded_attempt=True)
     assert operate(client_options(query.broker), PREFIX, LOG) is not None
     assert list_open_ids(query.broker) == []
     assert read_values(query.broker) == rows(0)
@@ -217,11 +206,7 @@ def test_error_after_the_claim_of_finish_names_the_command_that_ends_open_transa
     query: Query, operate: Callable[..., object]
 ) -> None:
     """The batch is recorded as done by then, so that the same action finds nothing to do."""
-    start = query.begin()
-    prepared = query.write_tasks(start, 0)
-    query.write(start, 1, "of an attempt that lost", attempt=1)
-    with death_before("commit"):
-        query.commit(start, 0, prepared)
+    decide_and_stop_before_commit(query, has_superseded_attempt=True)
     error = NetworkError("the coordinator did not respond.")
     action = "give-up" if operate is operations.give_up else "finish"
     with (
@@ -300,7 +285,7 @@ def test_does_not_list_transactions_of_other_programs(query: Query) -> None:
 
 
 def test_rejects_abort_of_decided_batch(query: Query) -> None:
-    decide_and_die(query)
+    decide_and_stop_before_commit(query)
     with pytest.raises(ExactlyOnceError, match=r"batch 0 of query query-1 \(prefix p\) is decided"):
         operations.abort(client_options(query.broker), PREFIX, LOG)
     query.with_new_driver().begin()
@@ -323,7 +308,7 @@ def test_abort_ends_undecided_batch_and_prevents_its_commit(query: Query) -> Non
 
 
 def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> None:
-    first, second = decide_and_die(query)
+    first, second = decide_and_stop_before_commit(query)
     with connect_client(query.broker) as client:
         init_producer_id(client, second, 60_000)
     finished = operations.finish(client_options(query.broker), PREFIX, LOG)
@@ -342,7 +327,7 @@ def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> N
 
 
 def test_skips_given_up_batch_of_forgotten_driver(query: Query) -> None:
-    decide_and_die(query)
+    decide_and_stop_before_commit(query)
     query.broker.cluster.coordinator.transactions.clear()
     with pytest.raises(ExactlyOnceError, match="give-up"):
         query.with_new_driver().begin()
@@ -361,7 +346,7 @@ def test_rejects_invalid_prefix(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code: int) -> None:
     """A revoked permission does not mean that the transaction is lost: it is still open."""
-    first, second = decide_and_die(query)
+    first, second = decide_and_stop_before_commit(query)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
     with pytest.raises(ExactlyOnceError, match=r"(?s)2 of its 2 transactions could not be committed yet.*is lost"):
         operations.give_up(client_options(query.broker), PREFIX, LOG)
@@ -380,7 +365,7 @@ def test_reports_newer_driver_during_manual_operation(query: Query, operation: C
     if operation is operations.abort:
         query.write_tasks(query.begin(), 0)
     else:
-        decide_and_die(query)
+        decide_and_stop_before_commit(query)
     fenced = ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
     with (
         patch.object(QueryTransactions, "claim", side_effect=fenced),
