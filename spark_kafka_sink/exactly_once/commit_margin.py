@@ -10,10 +10,10 @@ only if none of the tasks' transactions times out before it is committed. There 
                          decision, may stay open, and how long its commit may be retried
 
 If the driver is suspended between the check and the commit of its own transaction, that transaction exceeds the
-decision timeout and the brokers abort it, so nothing is decided. Each request for a new epoch of the driver's
-transactional id sets this timeout, or `timeout_marks.FENCING_TIMEOUT_MS`: before the driver has claimed the prefix, and
-after a claim by an abort, a hand-over or `pykafka transactions`. The latter timeout is longer than the decision timeout
-if the tasks' timeout is less than a minute. The margin has to cover three things:
+decision timeout and the brokers abort it, so nothing is decided. The driver's transactional id has this timeout while
+its driver may decide batches. At other times (during a start; after an abort, a hand-over or `pykafka transactions`),
+it has `timeout_marks.FENCING_TIMEOUT_MS`, which is longer than the decision timeout if the tasks' timeout is less than
+a minute. The margin has to cover three things:
 
     1. the decision timeout
     2. the interval at which brokers look for timed-out transactions, 10 seconds by default

@@ -16,8 +16,8 @@ a claim. From then on, older drivers of the same prefix cannot decide a batch an
 
     begin    Takes over from older drivers. It requests a new epoch, so that brokers reject the older ones (fencing),
              reads the log, commits a batch that is decided but not done, claims the prefix, and aborts all other open
-             transactions. If the driver's own claim is still valid, it only reads the log and, in transaction version
-             1, requests a new epoch.
+             transactions. If nothing has happened since this driver finished its last batch, it only reads the log and,
+             in transaction version 1, requests a new epoch.
     commit   Checks that each task's transaction is open and has enough time left, decides the batch, commits the tasks'
              transactions, and records that the batch is done.
     abort    Claims the prefix again, so that nobody can decide the batch any more, and aborts the tasks' transactions.

@@ -11,8 +11,8 @@ proves nothing.
 
 When the epochs of a driver id are used up, a driver hands over to the next id by writing two records under the old id:
 
-    1. A claim: a record that names the current driver. Once the claim is valid, nobody else can write under the old id
-       without having read it. Without the claim, a driver that has missed the newest decision could replace it
+    1. A claim: a record that names the current driver. If it is valid, the driver has read the newest decision, so that
+       record 2 does not replace a decision that it has missed
        (test_hand_over_after_stale_read_replaces_decision_without_claim).
     2. A record that names the next driver id. It is written under a later epoch, and has the key of decisions, so that
        compaction keeps it until a decision under the next id replaces it. Compaction might remove a claim earlier

@@ -122,7 +122,11 @@ class Entry:
     transactions: tuple[TransactionIdentity, ...] = ()
     """The tasks' transactions that must be committed; empty unless the batch is decided and not done."""
     generation: int = 0
-    """The number of claims so far, including those by aborts and by `pykafka transactions`; 0 for an empty entry."""
+    """The number of claims so far; 0 for an empty entry.
+
+    Claims of aborts and of `pykafka transactions` count. A claim by which a driver continues, after it was fenced or to
+    hand over to the next driver id, does not.
+    """
     driver_names: tuple[str, ...] = ()
     """The most recent drivers, newest last. Only the newest one has its full name; the others are short hashes."""
     checkpoint: str = ""
@@ -140,7 +144,10 @@ class Entry:
     writer_identity: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """The producer id and epoch in the header of the record batch from which the entry was read."""
     offset: int = field(default=-1, compare=False)
-    """The offset of the same producer's newest record under the prefix, even if it is invalid; -1 if there is none."""
+    """The offset of the newest record by the producer that wrote this entry; -1 if there is none.
+
+    It is greater than the entry's own offset if that producer has written an invalid claim since.
+    """
 
     @property
     def driver_name(self) -> str:

@@ -1,7 +1,8 @@
-"""Requests the next epoch for a query's driver. A granted epoch fences every older driver of the same query.
+"""Requests epochs for a query's driver, and finds out which transaction timeouts brokers grant.
 
 A driver acts under its own transactional id, the driver id (transaction_names.py). Brokers count the epochs of the id,
-and accept requests only under the newest one. A request for an epoch also sets the driver id's transaction timeout.
+and accept requests only under the newest one. So a granted epoch fences every older driver of the same query. A request
+for an epoch also sets the driver id's transaction timeout.
 """
 
 from __future__ import annotations

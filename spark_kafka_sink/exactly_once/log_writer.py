@@ -1,7 +1,7 @@
 """LogWriter: writes records to the decision log, each write in its own transaction.
 
 The caller is the driver of a query. It passes its own producer id and epoch, because only records with the driver's
-producer id are valid in the log. A write sends up to three requests:
+producer id are valid in the log. A write sends these requests, and in two situations below first requests a new epoch:
 
     1. AddPartitionsToTxn    in version 1 transactions only
     2. Produce               one record batch, acks=all

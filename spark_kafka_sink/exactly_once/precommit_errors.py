@@ -52,7 +52,7 @@ def build_first_epoch_rejected_error(error: BrokerError) -> PreflightError:
 def build_timeout_limit_error(transactional_id: str, timeout_ms: int, remedy: str = "") -> BrokerError:
     """Build the error for a transaction timeout that is longer than a broker allows.
 
-    Its message has no remedy of its own. Kafka's remedy, to decrease the timeout, is right only if the user has set it.
+    Kafka's remedy, to decrease the timeout, is right only if the user has set it. So the caller passes the remedy.
     """
     limit_sentence = (
         f"The broker's transaction.max.timeout.ms is less than the {timeout_ms} ms that the sink has requested."

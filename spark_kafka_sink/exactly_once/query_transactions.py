@@ -15,10 +15,11 @@ which a driver takes them:
                                   claim is valid only if nothing was written after the caller's last read. So if several
                                   processes hold the same epoch, only one of them succeeds.
     take_over                     List the tasks' open transactions, claim the prefix, and abort exactly those listed.
-    write, begin_write            Write an entry under an epoch that no other process can use to decide a batch.
+    write, begin_write            Write an entry under the identity that `claim`, `bump_epoch` or the last write
+                                  returned. No other process can decide a batch under it.
     write_next_entry              Write an entry after the caller's own. A driver that is fenced, but whose own entry is
                                   still the newest, claims the prefix again and retries.
-    delete_entry                  Delete the prefix's claims and decisions, if no later driver uses the prefix.
+    delete_entry                  Delete the prefix's claims and decisions. Only for a prefix that no later driver uses.
 
 An epoch does not show which driver is the current one. Only the log does, for these reasons ("Failures" in
 docs/exactly-once-design.md has the details):

@@ -6,14 +6,14 @@ A query or job has a name, with which all of its transactional ids begin, so the
                                                      are committed
     <prefix>-<generation>-<partition>-<attempt>      task ids, one for each attempt of a task
 
-There may be several driver ids, because a producer id has only 32,766 epochs. When they are used up, the driver
-continues under the next driver id, which is named by the last record under the old one (query_transactions.py).
-Brokers would otherwise give the driver id a new producer id. As it is, they do so only if they have forgotten the first
-one.
+There may be several driver ids, because a producer id has only 32,766 epochs. Shortly before they are used up, the
+driver continues under the next driver id, which is named by the last record under the old one (query_transactions.py).
+Otherwise, brokers would assign a new producer id to the same driver id, and nothing would prove that the records of the
+old producer id are the driver's.
 
-Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each
-driver has a new generation, so that a late task of an earlier driver does not share an id with a task of the current
-driver. Generations wrap around after GENERATION_COUNT.
+Batches reuse task ids. Brokers remember an id for a week, so a new id for each batch would fill their memory. Each time
+a driver takes over, the generation increases, so that a late task of an earlier driver does not share an id with a task
+of the current driver. Generations wrap around after GENERATION_COUNT.
 
 When Spark reruns a stage, it restarts the attempt numbers at 0, although an attempt of the first run may still be
 running or may have succeeded. If an attempt's id is in use, the attempt therefore chooses another id, which contains a

@@ -3,10 +3,12 @@
 A request has one or more keys, such as topics, partitions or transactional ids, and the response contains a result for
 each key. The engine (engine.py) sends and retries the request until each result is final. Each subclass defines:
 
+    api_key, action  the kind of request, and its name in error messages
     keys             the keys of the request
     route            the broker that handles a key
     build_message    the message to send
-    verdicts         what to do about each error code (verdicts.py)
+    classify         the verdict on a response, usually found in `verdicts`
+    verdicts         what to do about each error code, if it differs from the usual verdict (verdicts.py)
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ can commit them if this one dies. Spark runs the steps of a write in different p
 The planning worker and the committing worker act as the driver (exactly_once/driver.py). Only they write to the
 decision log. In a write through mapInArrow, the user's program does the work of both. The begin functions claim the
 prefix (the name of the query or job), that is, they write to the log that this driver is now the current one. They need
-no new claim if the last one came from the same driver and is still valid. `commit` writes the decision and then records
-that the batch is done. `abort` claims the prefix again, so that nobody can decide the batch any more. A job without a
-name deletes what it has written to the log at the end of `commit` or `abort`.
+no new claim if nothing has happened under the prefix since the same driver finished its last batch. `commit` writes the
+decision and then records that the batch is done. `abort` claims the prefix again, so that nobody can decide the batch
+any more. A job without a name deletes what it has written to the log at the end of `commit` or `abort`.
 
 This module is imported only if a write uses exactly-once delivery.
 """

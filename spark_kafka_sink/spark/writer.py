@@ -1,8 +1,8 @@
 """The writers that Spark calls: KafkaBatchWriter for batch jobs, and KafkaStreamWriter for streams.
 
-A writer is created on the driver, then pickled and sent to the tasks, so it holds only configuration. Each task returns
-a TaskReport as its commit message, and Spark passes the messages of all tasks to `commit` or `abort`. The methods run
-in different processes:
+A writer is created on the driver, then pickled and sent to the tasks. So it holds no connections, only configuration
+and, for exactly-once delivery, the start of the batch. Each task returns a TaskReport as its commit message, and Spark
+passes the messages of all tasks to `commit` or `abort`. The methods run in different processes:
 
     write                    in each task's Python worker
     write_in_map             in each task's Python worker, for a write through mapInArrow (map_in_arrow.py)
