@@ -79,7 +79,7 @@ def test_next_driver_finishes_batch_of_dead_driver(query: Query, where: str) -> 
     again = query.with_new_driver()
     start = again.begin()
     assert list_open_ids(query.broker, query.prefix, query.data) == []
-    assert start.is_committed(again.batch(1)) == (where != "decision")
+    assert start.is_decided(again.batch(1)) == (where != "decision")
     if where == "decision":
         again.commit(start, 1, again.write_tasks(start, 1))
     again.run(2)
@@ -127,7 +127,7 @@ def test_compaction_keeps_decision_before_invalid_claim(query: Query, cluster: K
         query.with_new_driver().begin()
     wait_until(lambda: is_compacted(query))
     third = query.with_new_driver(name="driver-3")
-    assert third.begin().is_committed(third.batch(1))
+    assert third.begin().is_decided(third.batch(1))
     third.run(2)
     check(query, 0, 1, 2)
 

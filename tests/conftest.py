@@ -27,7 +27,7 @@ GUARDED = (
     "producer/test_transaction_waits.py",
     "producer/test_transactional_producer.py",
     "producer/transactions/test_manager",
-    "requests/test_leases.py",
+    "requests/test_idle_clients.py",
 )
 BROKER = "broker/"
 

@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.sending.call_executor import CallExecutor
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.requests.leases import IdleClients
+from spark_kafka_sink.requests.idle_clients import IdleClients
 
 PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"
 

@@ -116,7 +116,7 @@ EXACTLY_ONCE_BRANCHES = (
     ),
     Branch(
         "a commit is rejected because a newer driver has finished the batch",
-        f"{_QUERY}.is_superseded",
+        f"{_QUERY}.has_lost_epoch",
         "description is not None and description.id_and_epoch != identity",
     ),
     Branch(
@@ -172,7 +172,7 @@ EXACTLY_ONCE_BRANCHES = (
     ),
     Branch(
         "a batch is older than the decided one",
-        "exactly_once.batch_start:BatchStart.is_committed",
+        "exactly_once.batch_start:BatchStart.is_decided",
         "if _get_batch_number(batch) < _get_batch_number(last_batch):",
     ),
     Branch(

@@ -67,7 +67,7 @@ ACCEPTED_SURVIVORS: Mapping[str, str] = {
         "the caller tests the result for truth, and None is false as well"
     ),
     **{
-        f"spark_kafka_sink/requests/leases.py: _reset_after_fork: {text}": (
+        f"spark_kafka_sink/requests/idle_clients.py: _reset_after_fork: {text}": (
             "runs only in forked children, whose lines the tester does not record; "
             "test_forked_child_has_empty_pool_when_lock_was_held fails without it"
         )

@@ -68,7 +68,7 @@ def write_batch(query: Query, number: int, folder: Path, tasks: int) -> None:
     """Write and commit one batch, or check it if it is already committed. Abort it if that fails."""
     start = query.begin()
     summary = BatchSummary.from_row_counts({query.data: tasks}, tasks)
-    if start.is_committed(query.batch(number)):
+    if start.is_decided(query.batch(number)):
         start.check_skipped_batch(query.batch(number), summary, tolerate_mismatch=False)
         return
     try:

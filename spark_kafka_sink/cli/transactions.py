@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.exactly_once import operations, precommit_errors
-    from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+    from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
     from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         operations.check_not_decided(status.entry)
     affected_ids = _list_affected_ids(status, args.action)
     # An entry of a job without a name can only be deleted with abort, because no later job uses the prefix.
-    deletes_entry = args.action == ABORT and is_job_prefix(status.prefix)
+    deletes_entry = args.action == ABORT and is_generated_job_prefix(status.prefix)
     if not affected_ids and not deletes_entry:
         _print_nothing_to_do(status, args.action)
         return 0
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_nothing_to_do(status: PrefixStatus, action: str) -> None:
     """Print that an action has no effect, the prefix's state, and the action that does have an effect, if any."""
-    from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+    from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 
     print(
         f"There is nothing to {action.replace('-', ' ')} under the prefix {status.prefix}. Last decision: "
@@ -96,7 +96,7 @@ def _print_nothing_to_do(status: PrefixStatus, action: str) -> None:
             f"Open transactions of its tasks that are not decided: {len(status.undecided_transactions)}. If no query "
             "or job with this prefix is running, end them with abort."
         )
-    elif is_job_prefix(status.prefix):
+    elif is_generated_job_prefix(status.prefix):
         print("If the job is not running, delete its entry from the decision log with abort.")
 
 

@@ -36,7 +36,7 @@ class BatchStart:
     """The producer id and epoch under which the driver decides. Brokers reject them once a newer driver has begun."""
     has_user_prefix: bool = False
     """Whether the user has set the prefix."""
-    state: str = EMPTY
+    driver_id_state: str = EMPTY
     """The driver id's transaction state at the start.
 
     Brokers report this state, with `driver_identity`, until this driver decides or aborts the batch, or another
@@ -62,7 +62,7 @@ class BatchStart:
         """
         if description is None:
             return False
-        return (description.id_and_epoch, description.state) == (self.driver_identity, self.state)
+        return (description.id_and_epoch, description.state) == (self.driver_identity, self.driver_id_state)
 
     def build_task_attempt(self, partition: int, attempt: int) -> TaskAttempt:
         """Identify a task attempt by Spark's partition, Spark's attempt number, and this batch's driver."""
@@ -72,7 +72,7 @@ class BatchStart:
         """Return the transactional id under which a task attempt writes, unless another attempt is using that id."""
         return build_task_id(self.prefix, self.build_task_attempt(partition, attempt))
 
-    def is_committed(self, batch: Batch) -> bool:
+    def is_decided(self, batch: Batch) -> bool:
         """Return whether a batch with this name is decided: it is already committed, or will be.
 
         In that case, the tasks count its rows without writing them. The rows may still differ: `check_skipped_batch`
@@ -106,7 +106,7 @@ class BatchStart:
         """
         decided_summary = self.entry.find_summary(batch)
         assert decided_summary is not None, "the caller has found the batch's decision"
-        if not self.entry.is_proven(batch):
+        if not self.entry.has_proven_decision(batch):
             error = precommit_errors.build_unproven_decision_error(self.entry, batch, decided_summary, summary)
         elif not decided_summary.has_same_row_counts(summary):
             error = precommit_errors.build_replay_mismatch_error(self.entry, batch, decided_summary, summary)

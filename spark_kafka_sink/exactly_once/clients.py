@@ -13,7 +13,7 @@ from dataclasses import replace
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, IdleClients
+from spark_kafka_sink.requests.idle_clients import CLIENT_IDLE_SECONDS, IdleClients
 
 NO_PROGRESS_TIMEOUT_MS = 120_000.0
 """The time without progress after which an operation fails."""

@@ -21,7 +21,7 @@ from spark_kafka_sink.exactly_once.decision_errors import (
     format_list,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.precommit_errors import describe_unknown_writer, join_sentences
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.protocol import error_codes
@@ -326,7 +326,7 @@ def log_rejected_aborts(prefix: str, errors_by_id: Mapping[str, BrokerError]) ->
         "transactions abort`:\n%s",
         format_count(len(errors_by_id), "transaction"),
         prefix,
-        "" if is_job_prefix(prefix) else ", or until the next start with this prefix",
+        "" if is_generated_job_prefix(prefix) else ", or until the next start with this prefix",
         format_list([f"{transactional_id}: {error}" for transactional_id, error in sorted(errors_by_id.items())]),
     )
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
@@ -146,7 +146,7 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
         "again. Otherwise, "
     )
     finish = f"`{build_command('finish', entry)}` {describe_finish_deadline(entry)}"
-    if is_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
+    if is_generated_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
         return (
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
             f"decided, and is rejected if it is. If it is decided, commit the open transactions with {finish}"

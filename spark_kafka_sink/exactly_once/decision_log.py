@@ -64,7 +64,7 @@ from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.log_partition import LogPartitionState, LogRecord
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION_FACTOR, LogTopic, partition_for
 from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
@@ -462,5 +462,7 @@ def _may_have_other_driver_ids(newest_records: Mapping[int, LogRecord], driver_i
     This is possible if the epochs of the first driver id were used up and the brokers have since forgotten that id. A
     job without a name writes only one batch, so it never uses a second driver id.
     """
-    is_first_id_forgotten = not driver_ids.is_known(FIRST_DRIVER_NUMBER) and not is_job_prefix(driver_ids.prefix)
+    is_first_id_forgotten = not driver_ids.is_known(FIRST_DRIVER_NUMBER) and not is_generated_job_prefix(
+        driver_ids.prefix
+    )
     return bool(newest_records) or is_first_id_forgotten

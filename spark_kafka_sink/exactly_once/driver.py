@@ -186,7 +186,7 @@ class Driver:
         """
         has_user_prefix = self._delivery.has_user_prefix
         if self._client.transaction_version >= 2:
-            return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, state=description.state)
+            return BatchStart(own_entry, description.id_and_epoch, has_user_prefix, driver_id_state=description.state)
         # In version 1, the driver id has the same state and epoch before and after a decision, so a late task attempt
         # could not see that its batch is decided. Therefore, each batch needs a new epoch.
         identity = self._transactions.bump_epoch(description.id_and_epoch, own_entry.timeout_ms)
@@ -272,7 +272,7 @@ class Driver:
             # If the cluster was downgraded to version 1 since the start, do not decide. The decision would leave the
             # driver id in the same state as at the start, so late attempts would consider the batch undecided. The next
             # start writes the batch again, which is simpler than a decision under a new epoch, and rarely necessary.
-            if start.state != EMPTY and self._transactions.uses_version_1():
+            if start.driver_id_state != EMPTY and self._transactions.uses_version_1():
                 raise decision_errors.build_downgrade_error(entry)
             try:
                 return self._transactions.write_next_entry(
@@ -376,7 +376,7 @@ class Driver:
         errors_by_id: Mapping[str, BrokerError] = {}
         try:
             errors_by_id = self._transactions.commit(entry, prefetch_listing=prefetch_listing)
-            is_failed = bool(errors_by_id) and not self._transactions.is_superseded(identity)
+            is_failed = bool(errors_by_id) and not self._transactions.has_lost_epoch(identity)
         except KafkaSinkError as error:
             raise commit_errors.build_unfinished_commit_error(entry, error, errors_by_id) from error
         if is_failed:

@@ -267,7 +267,7 @@ class Entry:
         decision = self._find_decision(batch)
         return None if decision is None else decision.summary
 
-    def is_proven(self, batch: Batch) -> bool:
+    def has_proven_decision(self, batch: Batch) -> bool:
         """Return whether this batch is decided, and it is certain that a driver of the prefix has decided it."""
         decision = self._find_decision(batch)
         return decision is not None and not decision.is_unproven

@@ -48,7 +48,7 @@ def find_driver_process_id() -> int:
     return parent_process_id
 
 
-def is_job_prefix(prefix: str) -> bool:
+def is_generated_job_prefix(prefix: str) -> bool:
     """Return whether `generate_job_prefix` has generated this prefix. If so, only one job uses it."""
     return prefix.startswith(JOB_PREFIX)
 

@@ -40,7 +40,7 @@ from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import (
@@ -291,7 +291,7 @@ def _finish_decided_batch(
         except _NothingDecidedError:
             return None
         errors_by_id = transactions.commit(entry)
-        if errors_by_id and transactions.is_superseded(identity):
+        if errors_by_id and transactions.has_lost_epoch(identity):
             raise precommit_errors.build_other_driver_error(transactions.driver_id)
         if not all(commit_errors.is_transaction_lost(error) for error in errors_by_id.values()):
             raise commit_errors.build_uncommitted_batch_error(entry, errors_by_id)
@@ -322,7 +322,7 @@ def _convert_errors_after_commit(entry: Entry, action: str) -> Iterator[None]:
     except ProducerFencedError:
         raise
     except KafkaSinkError as error:
-        if is_job_prefix(entry.prefix):
+        if is_generated_job_prefix(entry.prefix):
             next_step = "run `pykafka transactions abort`. If the log has no entry for the prefix, everything is done."
         else:
             next_step = (
@@ -346,7 +346,7 @@ def _claim_and_abort_open_transactions(
     """
     take_over = transactions.take_over(identity, previous_entry, claim)
     abort_errors = take_over.abort_errors
-    if is_job_prefix(transactions.prefix) and not abort_errors:
+    if is_generated_job_prefix(transactions.prefix) and not abort_errors:
         # No later job would delete the entry of a job without a name. Delete it last, because the job's transactions
         # can be found only through the entry.
         transactions.delete_entry(WriterState(take_over.identity))

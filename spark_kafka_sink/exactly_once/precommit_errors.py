@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.batch_summary import BatchSummary
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.timeout_marks import FENCING_TIMEOUT_MS
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -68,7 +68,7 @@ def build_driver_timeout_error(driver_id: str, timeout_ms: int) -> BrokerError:
     """Build the error for brokers that do not grant the timeout of a driver id, which the sink itself has chosen."""
     # A longer timeout than the one for fencing is derived from a timeout of the tasks that the brokers have granted.
     was_limit_decreased = timeout_ms > FENCING_TIMEOUT_MS
-    remedy = _DECREASED_LIMIT_REMEDY if was_limit_decreased else _SINK_TIMEOUT_REMEDY
+    remedy = _DRIVER_LIMIT_DECREASED_REMEDY if was_limit_decreased else _SINK_TIMEOUT_REMEDY
     return build_timeout_limit_error(driver_id, timeout_ms, remedy)
 
 
@@ -88,11 +88,11 @@ _SINK_TIMEOUT_REMEDY = (
     "The sink needs this timeout for its own transactions. Increase transaction.max.timeout.ms on all brokers to at "
     "least this value."
 )
-_DECREASED_LIMIT_REMEDY = (
+_DRIVER_LIMIT_DECREASED_REMEDY = (
     "The limit was decreased after this driver had started. If kafka.transaction.timeout.ms is set, decrease it; "
     "otherwise, the next start requests a shorter timeout."
 )
-_DECREASED_TIMEOUT_REMEDY = (
+_TASK_LIMIT_DECREASED_REMEDY = (
     "kafka.transaction.timeout.ms is not set, so this write uses the longest timeout that the brokers granted when it "
     "began, but one of them now grants only a shorter one. Start again: the sink then requests a new timeout. If the "
     "brokers have different values of transaction.max.timeout.ms, for example during a rolling restart that decreases "
@@ -291,7 +291,7 @@ def describe_unknown_writer(entry: Entry) -> str:
 def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool) -> ConfigurationError:
     """Build the error of `pykafka transactions` for a prefix that has no entry in the decision log."""
     reason = f"has no entry for the prefix {prefix}" if log_exists else "does not exist"
-    is_entry_probably_deleted = log_exists and is_job_prefix(prefix)
+    is_entry_probably_deleted = log_exists and is_generated_job_prefix(prefix)
     return ConfigurationError(
         join_sentences(
             f"The decision log {log_topic} {reason}, so it is not known what is decided under {prefix}. Nothing was "
@@ -337,7 +337,7 @@ def convert_rejected_transaction_timeout(task_id: str, timeout_ms: int, *, is_us
     except BrokerError as error:
         if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
             raise
-        remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _DECREASED_TIMEOUT_REMEDY
+        remedy = _USER_TIMEOUT_REMEDY if is_user_timeout else _TASK_LIMIT_DECREASED_REMEDY
         limit_error = build_timeout_limit_error(task_id, timeout_ms, remedy)
         raise ExactlyOnceError(f"This task wrote nothing: {limit_error}") from error
 

@@ -59,7 +59,10 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.epoch_requests import find_longest_timeout_ms, request_epoch
 from spark_kafka_sink.exactly_once.log_records import build_claim_records, build_entry_records, build_tombstones
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, compute_fencing_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import (
+    compute_driver_claimed_timeout_ms,
+    compute_driver_fencing_timeout_ms,
+)
 from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, choose_expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import build_driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
@@ -228,7 +231,7 @@ class QueryTransactions:
         # (test_driver_that_dies_after_it_was_granted_the_epoch_of_another_leaves_a_short_timeout).
         is_claimed = description is not None and has_claimed(description)
         identity = self._request_epoch(
-            choose_expected_identity(description), compute_fencing_timeout_ms(is_claimed=is_claimed)
+            choose_expected_identity(description), compute_driver_fencing_timeout_ms(is_claimed=is_claimed)
         )
         if identity.epoch >= HAND_OVER_EPOCH:
             self._hand_over(identity)
@@ -267,7 +270,7 @@ class QueryTransactions:
         `task_timeout_ms`: the transaction timeout of the driver's tasks, or 0. The driver id gets a timeout that is
         derived from it and contains the mark for a claimed prefix (timeout_marks.py).
         """
-        return self._request_epoch(identity, compute_claimed_timeout_ms(task_timeout_ms))
+        return self._request_epoch(identity, compute_driver_claimed_timeout_ms(task_timeout_ms))
 
     def _request_epoch(self, expected_identity: ProducerIdAndEpoch, timeout_ms: int) -> ProducerIdAndEpoch:
         """Request the next epoch of the driver id, unless the id no longer has `expected_identity`."""
@@ -445,7 +448,7 @@ class QueryTransactions:
     def commit(self, entry: Entry, *, prefetch_listing: bool = False) -> dict[str, BrokerError]:
         """Commit the transactions of a decided batch. Return the errors of rejected commits by transactional id.
 
-        Any process may call this, any number of times. If commits were rejected, the caller must call `is_superseded`:
+        Any process may call this, any number of times. If commits were rejected, the caller must call `has_lost_epoch`:
         a rejection means that a transaction is lost only if the result is false.
 
         `prefetch_listing`: once the commits are sent, request the listing that `list_task_transactions` then uses.
@@ -456,7 +459,7 @@ class QueryTransactions:
             self._prefetched_listing = TransactionListing(self.client, ONGOING, EMPTY)
         return collect_rejection_errors(requests, self.client.finish(call))
 
-    def is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
+    def has_lost_epoch(self, identity: ProducerIdAndEpoch) -> bool:
         """Return whether another process has been granted an epoch of the driver id since the caller's.
 
         If that process is a newer driver, it may have finished the batch whose commits were rejected, and tasks of

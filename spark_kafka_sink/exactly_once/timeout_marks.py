@@ -53,7 +53,7 @@ def remove_timeout_mark(timeout_ms: int) -> int:
     return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED_REMAINDER)
 
 
-def compute_fencing_timeout_ms(*, is_claimed: bool) -> int:
+def compute_driver_fencing_timeout_ms(*, is_claimed: bool) -> int:
     """Return the transaction timeout for the driver id of a driver that fences older ones.
 
     `is_claimed`: whether the driver id has the mark for a claimed prefix, which is then kept.
@@ -63,7 +63,7 @@ def compute_fencing_timeout_ms(*, is_claimed: bool) -> int:
     return FENCING_TIMEOUT_MS
 
 
-def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
+def compute_driver_claimed_timeout_ms(task_timeout_ms: int) -> int:
     """Return the transaction timeout for the driver id of a driver that has claimed the prefix, with the mark.
 
     It is about the decision timeout (commit_margin.py): how long the driver's own transactions, which contain its
@@ -73,11 +73,11 @@ def compute_claimed_timeout_ms(task_timeout_ms: int) -> int:
     any batch.
     """
     if not task_timeout_ms:
-        return compute_fencing_timeout_ms(is_claimed=True)
+        return compute_driver_fencing_timeout_ms(is_claimed=True)
     return _add_mark(compute_decision_timeout_ms(task_timeout_ms), _CLAIMED_MARK, task_timeout_ms)
 
 
-def compute_fenced_timeout_ms(task_timeout_ms: int) -> int:
+def compute_task_fenced_timeout_ms(task_timeout_ms: int) -> int:
     """Return the transaction timeout for a task id, with the mark for an id that a driver has fenced.
 
     `task_timeout_ms`: the task's transaction timeout.

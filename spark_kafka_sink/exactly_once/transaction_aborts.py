@@ -23,7 +23,7 @@ from dataclasses import replace
 from spark_kafka_sink.client.producer_ids import UNUSED_IDENTITY, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
-from spark_kafka_sink.exactly_once.timeout_marks import compute_fenced_timeout_ms, is_marked_fenced
+from spark_kafka_sink.exactly_once.timeout_marks import compute_task_fenced_timeout_ms, is_marked_fenced
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -228,7 +228,7 @@ def _send_fences(
     fence_requests = [
         InitProducerId(
             description.transactional_id,
-            timeout_ms=compute_fenced_timeout_ms(description.timeout_ms),
+            timeout_ms=compute_task_fenced_timeout_ms(description.timeout_ms),
             current_id_and_epoch=choose_expected_identity(description),
         )
         for description in descriptions

@@ -225,7 +225,7 @@ class BlockingClient:
         """
         call = Call(requests, should_retry=should_retry, should_retry_unknown_errors=True)
         self._engine.add(call)
-        self._send_due()
+        self._queue_due()
         return call
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
@@ -239,7 +239,7 @@ class BlockingClient:
         try:
             while not call.is_done:
                 deadline.raise_if_expired(call.last_failure)
-                self._send_due()
+                self._queue_due()
                 self.poll_until(min(self._engine.next_due_ms(self._system.now()), deadline.at_ms))
                 if call.done_count != done_count:
                     done_count = call.done_count
@@ -264,7 +264,7 @@ class BlockingClient:
 
     # --- node queues
 
-    def _send_due(self) -> None:
+    def _queue_due(self) -> None:
         """Add all due attempts to the queues of their nodes."""
         now_ms = self._system.now()
         for attempt in self._engine.find_due_attempts(now_ms):

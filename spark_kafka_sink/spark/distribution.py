@@ -38,7 +38,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER
 from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, IdleClients
+from spark_kafka_sink.requests.idle_clients import CLIENT_IDLE_SECONDS, IdleClients
 from spark_kafka_sink.spark.concurrent_tasks import find_max_concurrent_tasks
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import add_kafka_prefix

@@ -5,7 +5,7 @@ transactions. Before it commits them, it writes its decision to a Kafka topic, t
 can commit them if this one dies. Spark runs the steps of a write in different processes:
 
     planning worker     begin_micro_batch, begin_job        once per micro-batch or job
-    task                ExactlyOnceWrite.is_committed       before it reads a row
+    task                ExactlyOnceWrite.is_decided         before it reads a row
                         ExactlyOnceWrite.transaction        around its rows; leaves the transaction open
     committing worker   restore_from_reports                streams only, because another process planned the batch
                         ExactlyOnceWrite.commit, abort      after the job has succeeded or failed
@@ -72,12 +72,12 @@ _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the bat
 _ABORTED_UNREPORTED_MESSAGE = "no task has reported, and the batch was aborted"
 
 
-class AbortResult(NamedTuple):
+class AbortOutcome(NamedTuple):
     """The result of an attempt to abort a batch."""
 
     was_aborted: bool
     """Whether the batch was aborted, so that none of its rows become visible."""
-    outcome: str
+    message: str
     """A clause for a log message, which describes the outcome."""
 
 
@@ -110,9 +110,9 @@ class ExactlyOnceWrite:
 
     # --- methods for the tasks
 
-    def is_committed(self, task: TaskIdentity) -> bool:
-        """Return whether the task's batch is already committed. Raise ExactlyOnceError if it must not be written."""
-        return self.start.is_committed(self._build_task_batch(task))
+    def is_decided(self, task: TaskIdentity) -> bool:
+        """Return whether the task's batch is already decided. Raise ExactlyOnceError if it must not be written."""
+        return self.start.is_decided(self._build_task_batch(task))
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
@@ -185,7 +185,7 @@ class ExactlyOnceWrite:
             with Driver(self.delivery) as driver:
                 driver.commit(self.start, batch, transactions, summary)
 
-    def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
+    def abort(self, reports: Sequence[TaskReport]) -> AbortOutcome:
         """Abort the batch's transactions, unless the batch is already decided or a newer driver has taken over.
 
         `reports`: the reports of the tasks that finished.
@@ -194,11 +194,11 @@ class ExactlyOnceWrite:
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
-            return AbortResult(was_aborted=True, outcome=_ABORTED_MESSAGE)
+            return AbortOutcome(was_aborted=True, message=_ABORTED_MESSAGE)
         if batch.is_idempotent:
-            return AbortResult(was_aborted=False, outcome=_NOT_ABORTED_MESSAGE)
+            return AbortOutcome(was_aborted=False, message=_NOT_ABORTED_MESSAGE)
         remedy = decision_errors.build_unknown_outcome_remedy(self.start.entry)
-        return AbortResult(was_aborted=False, outcome=f"{_NOT_ABORTED_REASON}. {remedy}")
+        return AbortOutcome(was_aborted=False, message=f"{_NOT_ABORTED_REASON}. {remedy}")
 
     # --- the batch of a task or a report
 
@@ -248,7 +248,7 @@ class UnreportedBatch:
     def commit(self, reports: Sequence[TaskReport]) -> None:
         """Do nothing, because no task wrote anything."""
 
-    def abort(self, reports: Sequence[TaskReport]) -> AbortResult:
+    def abort(self, reports: Sequence[TaskReport]) -> AbortOutcome:
         """Abort the query's open transactions.
 
         Nothing is aborted if a batch is decided or being decided, or if a newer driver has taken over.
@@ -256,7 +256,7 @@ class UnreportedBatch:
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
         outcome = _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
-        return AbortResult(was_aborted, outcome)
+        return AbortOutcome(was_aborted, outcome)
 
 
 def _to_batch(micro_batch: MicroBatchId) -> Batch:

@@ -2,7 +2,7 @@
 
 A Spark Python worker runs many tasks. For a small task, connecting, authenticating and fetching metadata would take
 longer than writing the rows. A task therefore leases a producer, and the next task with the same options reuses it
-(requests/leases.py).
+(requests/idle_clients.py).
 
 When a worker exits, it does not wait for its producers: a task that succeeded has no unsent records left, and the
 records of a task that failed or was killed are not needed.
@@ -21,7 +21,7 @@ from pyspark import TaskContext
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.requests.leases import IdleClients
+from spark_kafka_sink.requests.idle_clients import IdleClients
 
 MAX_IDLE_PRODUCERS = 8
 """Maximum number of idle producers. Beyond that, the pool closes the least recently used one."""
@@ -34,7 +34,7 @@ _DURATION_PATTERN = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS_BY_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 ProducerPool: TypeAlias = IdleClients[KafkaProducer]
-"""Pool of producers, keyed by their options (see requests/leases.py)."""
+"""Pool of producers, keyed by their options (see requests/idle_clients.py)."""
 
 
 def create_pool() -> ProducerPool:

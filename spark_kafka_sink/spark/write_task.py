@@ -91,7 +91,7 @@ def write_rows(
     report = TaskReport(_build_task_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if exactly_once_write is not None:
         exactly_once_write.attach_batch_start(report)
-        if exactly_once_write.is_committed(report.task):
+        if exactly_once_write.is_decided(report.task):
             _count_skipped_rows(plan, batches, report)
             return report  # its duration remains 0, because nothing was written
     with contextlib.ExitStack() as stack:

@@ -224,9 +224,9 @@ def abort_and_report(
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else default_batch_name, status="failed")
     if exactly_once_write is not None:
-        abort_result = exactly_once_write.abort(reports)
-        LOGGER.warning("The write failed: %s [%s]", abort_result.outcome, report.batch)
-        if abort_result.was_aborted:
+        abort_outcome = exactly_once_write.abort(reports)
+        LOGGER.warning("The write failed: %s [%s]", abort_outcome.message, report.batch)
+        if abort_outcome.was_aborted:
             # The tasks have counted their rows as written, but read_committed readers see none of them.
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
     else:

@@ -10,7 +10,7 @@ from spark_kafka_sink.broker.log import AbortedRange, PartitionLog
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decode_entry
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.transaction_names import parse_record_key
 from spark_kafka_sink.records.decoder import decode_batches
 from tests.exactly_once.workloads import PREFIX
@@ -51,12 +51,12 @@ def _iterate_entries(log: PartitionLog) -> Iterator[Entry]:
     for key, value in _iterate_committed_records(log):
         encoded_prefix, is_claim = parse_record_key(key or b"")
         prefix = encoded_prefix.decode()
-        if prefix != PREFIX and not is_job_prefix(prefix):
+        if prefix != PREFIX and not is_generated_job_prefix(prefix):
             continue
         if value is not None:
             with contextlib.suppress(DecodeError):  # The value of a foreign record is not an entry.
                 yield decode_entry(encoded_prefix, value)
-        elif is_job_prefix(prefix) and not is_claim:
+        elif is_generated_job_prefix(prefix) and not is_claim:
             yield Entry(prefix)
 
 

@@ -151,7 +151,7 @@ class Query:
     def run(self, number: int) -> BatchStart:
         """Run a whole micro-batch: begin, both tasks, commit."""
         start = self.begin()
-        assert not start.is_committed(self.batch(number))
+        assert not start.is_decided(self.batch(number))
         self.commit(start, number, self.write_tasks(start, number))
         return start
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import compute_driver_claimed_timeout_ms
 from spark_kafka_sink.exactly_once.transaction_names import parse_task_id
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 from tests.exactly_once.attempts import Identity
@@ -92,7 +92,7 @@ def driver_transactions_have_short_timeouts(simulation: Simulation) -> None:
     A driver may be suspended before it commits its decision. If the tasks' transactions then timed out first, the
     decided rows would be lost.
     """
-    longest_ms = compute_claimed_timeout_ms(TIMEOUT_MS)
+    longest_ms = compute_driver_claimed_timeout_ms(TIMEOUT_MS)
     for end in simulation.transaction_ends:
         if end.commit and parse_task_id(end.identity[0]) is None:
             assert end.timeout_ms <= longest_ms, f"{end.requested_by} commits {end.identity} with {end.timeout_ms} ms"

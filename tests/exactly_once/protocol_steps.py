@@ -31,7 +31,7 @@ FENCE, LIST = "fence", "list"
 """A request for an epoch, and a listing of open task transactions: in a start, in an abort or after a commit."""
 METHODS: tuple[tuple[type, str, str], ...] = (
     (Driver, "begin", START),
-    (ExactlyOnceWrite, "is_committed", TASK),
+    (ExactlyOnceWrite, "is_decided", TASK),
     (Driver, "_decide", DECIDE),
     (Driver, "_execute_decision", COMMIT),
     (Driver, "_abort_superseded_attempts", SUPERSEDED),

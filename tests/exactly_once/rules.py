@@ -85,7 +85,7 @@ def skip_finishing_decided_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_decided_batches(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchStart, "is_committed", lambda start, batch: False)
+    patch.setattr(BatchStart, "is_decided", lambda start, batch: False)
 
 
 def skip_aborting_open_transactions(patch: pytest.MonkeyPatch) -> None:

@@ -275,7 +275,7 @@ class Simulation:
             attempt.partition, attempt.attempt, task_attempt_id, 0, query_id=QUERY, batch_id=str(attempt.batch)
         )
         report = TaskReport(task)
-        if write.is_committed(task):
+        if write.is_decided(task):
             attempt.is_skipped = True
             return
         producer = self.create_producer(actor, write, attempt)

@@ -22,20 +22,20 @@ def start_after(batch: Batch | None, *, has_user_prefix: bool = True) -> BatchSt
 
 
 def test_last_decided_batch_is_committed() -> None:
-    assert not start_after(None).is_committed(Batch("q", 0))
-    assert start_after(Batch("q", 7)).is_committed(Batch("q", 7))
-    assert not start_after(Batch("q", 7)).is_committed(Batch("q", 8))
-    assert start_after(Batch(key="k", scope="t")).is_committed(Batch(key="k", scope="t"))
-    assert not start_after(Batch(key="k", scope="t")).is_committed(Batch(key="k", scope="u"))
-    assert not start_after(Batch()).is_committed(Batch())
+    assert not start_after(None).is_decided(Batch("q", 0))
+    assert start_after(Batch("q", 7)).is_decided(Batch("q", 7))
+    assert not start_after(Batch("q", 7)).is_decided(Batch("q", 8))
+    assert start_after(Batch(key="k", scope="t")).is_decided(Batch(key="k", scope="t"))
+    assert not start_after(Batch(key="k", scope="t")).is_decided(Batch(key="k", scope="u"))
+    assert not start_after(Batch()).is_decided(Batch())
 
 
 def test_rejects_older_batch_and_other_query() -> None:
     with pytest.raises(ExactlyOnceError, match="batch 6 of query q must not be written: batch 7 of query q"):
-        start_after(Batch("q", 7)).is_committed(Batch("q", 6))
+        start_after(Batch("q", 7)).is_decided(Batch("q", 6))
     with pytest.raises(ExactlyOnceError, match="belongs to another query"):
-        start_after(Batch("q", 7)).is_committed(Batch("other", 8))
-    assert not start_after(Batch("q", 7), has_user_prefix=False).is_committed(Batch("other", 0))
+        start_after(Batch("q", 7)).is_decided(Batch("other", 8))
+    assert not start_after(Batch("q", 7), has_user_prefix=False).is_decided(Batch("other", 0))
 
 
 def test_mismatch_is_error_or_warning_with_both_counts(

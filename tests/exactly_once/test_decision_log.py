@@ -295,7 +295,7 @@ def test_non_transactional_batch_with_producer_id_of_the_driver_stops_no_query(
     with monkeypatch.context() as patch:
         patch.setattr(log_writer, "TRANSACTIONAL", 0)
         append_decompression_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
-    assert query.with_new_driver().begin().is_committed(query.batch(0))
+    assert query.with_new_driver().begin().is_decided(query.batch(0))
 
 
 def test_decompression_bomb_of_the_driver_is_an_error_with_its_position(

@@ -48,7 +48,7 @@ def test_forgotten_driver_continues_from_its_last_entry(
     query.run(0)
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     successor = query.with_new_driver()
-    assert successor.begin().is_committed(query.batch(0))
+    assert successor.begin().is_decided(query.batch(0))
     assert "an earlier driver or someone else may have written it" in caplog.text
     successor.run(1)
     assert read_values(broker) == rows(0, 1)
@@ -82,7 +82,7 @@ def test_error_reports_unknown_writer_of_entry(broker: EmbeddedBroker) -> None:
     start = query.with_new_driver().begin()
     for batch in (query.batch(0), Batch("another-query", 0)):
         with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
-            start.is_committed(batch)
+            start.is_decided(batch)
     with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
         query.with_new_driver(checkpoint="/elsewhere").begin()
 

@@ -105,7 +105,7 @@ def test_driver_that_dies_before_its_decision_leaves_nothing_visible(query: Quer
     successor = query.with_new_driver()
     start = successor.begin()
     assert list_open_ids(query.broker) == [], "no reader has to wait for what it left"
-    assert not start.is_committed(successor.batch(0))
+    assert not start.is_decided(successor.batch(0))
     successor.commit(start, 0, successor.write_tasks(start, 0))
     assert read_values(query.broker) == rows(0)
 
@@ -123,8 +123,8 @@ def test_next_driver_finishes_decided_batch_without_writing_it_again(
     successor = query.with_new_driver()
     start = successor.begin()
     assert read_values(query.broker) == rows(0)
-    assert start.is_committed(successor.batch(0))
-    assert not start.is_committed(successor.batch(1))
+    assert start.is_decided(successor.batch(0))
+    assert not start.is_decided(successor.batch(1))
     successor.run(1)
     assert read_values(query.broker) == rows(0, 1)
     assert loser.transactional_id not in list_open_ids(query.broker)
@@ -282,14 +282,14 @@ def test_rejects_batch_older_than_the_last_one(query: Query) -> None:
     with pytest.raises(
         ExactlyOnceError, match="batch 6 of query query-1 must not be written: batch 7 of query query-1"
     ):
-        start.is_committed(query.batch(6))
+        start.is_decided(query.batch(6))
 
 
 def test_rejects_prefix_of_another_query(query: Query) -> None:
     query.run(7)
     start = query.begin()
     with pytest.raises(ExactlyOnceError, match=r"belongs to another query.*the checkpoint was deleted"):
-        start.is_committed(Batch("query-2", 0))
+        start.is_decided(Batch("query-2", 0))
 
 
 def test_derived_prefix_of_deleted_checkpoint_starts_again(query: Query) -> None:

@@ -56,7 +56,7 @@ def test_abort_of_committed_batch_returns_false(query: Query) -> None:
     query.run(0)
     successor = query.with_new_driver()
     start = successor.begin()
-    assert start.is_committed(successor.batch(0))
+    assert start.is_decided(successor.batch(0))
     assert not successor.abort(start, 0)
 
 
@@ -283,7 +283,7 @@ def test_job_succeeds_with_warning_if_done_record_cannot_be_written(
     assert read_values(query.broker) == rows(0)
     successor = query.with_new_driver().begin()
     assert f"{successor.entry.batch} is committed (prefix p), but this could not be recorded" in caplog.text
-    assert (successor.entry.state, successor.is_committed(batch)) == (EntryState.DONE, batch.key is not None)
+    assert (successor.entry.state, successor.is_decided(batch)) == (EntryState.DONE, batch.key is not None)
     assert read_values(query.broker) == rows(0)
 
 
@@ -296,7 +296,7 @@ def test_stream_reports_visible_rows_if_done_record_cannot_be_written(query: Que
     ):
         query.commit(start, 0, prepared)
     assert read_values(query.broker) == rows(0)
-    assert query.with_new_driver().begin().is_committed(query.batch(0))
+    assert query.with_new_driver().begin().is_decided(query.batch(0))
 
 
 @pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS], ids=["commit", "look after a fence"])

@@ -67,7 +67,7 @@ def test_abandons_the_decision_if_the_tasks_cannot_be_described(query: Query) ->
         query.commit(start, 0, prepared)
     assert raised.value is DISCONNECTED
     abandon.assert_called_once()
-    assert not query.with_new_driver().begin().is_committed(query.batch(0))
+    assert not query.with_new_driver().begin().is_decided(query.batch(0))
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def test_failed_listing_of_superseded_attempts_is_a_warning(query: Query, caplog
         query.commit(start, 0, prepared)
     assert "may still be open" in caplog.text
     assert read_values(query.broker) == rows(0)
-    assert query.with_new_driver().begin().is_committed(query.batch(0)), "the batch is recorded as done"
+    assert query.with_new_driver().begin().is_decided(query.batch(0)), "the batch is recorded as done"
     assert list_open_ids(query.broker) == []
 
 
@@ -291,4 +291,4 @@ def test_batch_that_is_decided_while_its_abort_begins_is_not_aborted(
     monkeypatch.setattr(QueryTransactions, "fence", commit_and_fence)
     assert not query.abort(start, 0)
     assert read_values(query.broker) == rows(0)
-    assert query.with_new_driver().begin().is_committed(query.batch(0))
+    assert query.with_new_driver().begin().is_decided(query.batch(0))

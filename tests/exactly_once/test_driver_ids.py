@@ -16,10 +16,10 @@ from spark_kafka_sink.exactly_once.driver_ids import (
     remember_driver_number,
 )
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import compute_driver_claimed_timeout_ms
 from spark_kafka_sink.requests.transaction_description import COMPLETE_ABORT, COMPLETE_COMMIT, TransactionDescription
 
-CLAIMED_TIMEOUT_MS, UNCLAIMED_TIMEOUT_MS = compute_claimed_timeout_ms(60_000), 60_000
+CLAIMED_TIMEOUT_MS, UNCLAIMED_TIMEOUT_MS = compute_driver_claimed_timeout_ms(60_000), 60_000
 
 
 def build_description(producer_id: int, timeout_ms: int = UNCLAIMED_TIMEOUT_MS) -> TransactionDescription:

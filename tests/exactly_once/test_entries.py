@@ -75,18 +75,23 @@ def test_unproven_mark_stays_with_its_decision() -> None:
     unknown = Entry("p").with_decision(first, SUMMARY, ()).as_done().as_unproven()
     again = decode_entry(b"p", encode_entry(unknown.with_claim("driver-1", "", 1)))
     assert again.has_decided(first)
-    assert not again.is_proven(first)
+    assert not again.has_proven_decision(first)
     after = decode_entry(b"p", encode_entry(again.with_decision(second, SUMMARY, ()).as_done()))
-    assert [after.is_proven(batch) for batch in (first, second)] == [False, True]
+    assert [after.has_proven_decision(batch) for batch in (first, second)] == [False, True]
 
 
 def test_finished_unproven_decision_stays_unproven() -> None:
     for batch in (Batch("q", 7), Batch(key="a")):
         found = Entry("p").with_decision(batch, SUMMARY, (TRANSACTION,))
-        assert found.is_proven(batch)
-        assert found.as_done().is_proven(batch)
-        assert not found.as_unproven().as_done().is_proven(batch)
-        assert not found.as_unproven().as_done().with_decision(Batch("q", 8), SUMMARY, ()).is_proven(Batch(key="a"))
+        assert found.has_proven_decision(batch)
+        assert found.as_done().has_proven_decision(batch)
+        assert not found.as_unproven().as_done().has_proven_decision(batch)
+        assert (
+            not found.as_unproven()
+            .as_done()
+            .with_decision(Batch("q", 8), SUMMARY, ())
+            .has_proven_decision(Batch(key="a"))
+        )
 
 
 def test_str_of_batch_and_last_decided_batch() -> None:
@@ -106,7 +111,7 @@ def test_only_micro_batches_and_jobs_with_key_are_idempotent() -> None:
 
 def test_given_up_entry_is_done_and_proven() -> None:
     entry = Entry("p").with_decision(Batch("q", 7), SUMMARY, (TRANSACTION,)).as_unproven().as_given_up()
-    assert (entry.state, entry.transactions, entry.is_proven(Batch("q", 7))) == (EntryState.DONE, (), True)
+    assert (entry.state, entry.transactions, entry.has_proven_decision(Batch("q", 7))) == (EntryState.DONE, (), True)
 
 
 def test_drivers_of_several_batches_belong_to_the_same_start() -> None:

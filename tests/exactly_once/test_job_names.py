@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once.job_names import (
     describe_job,
     find_driver_process_id,
     generate_job_prefix,
-    is_job_prefix,
+    is_generated_job_prefix,
 )
 from spark_kafka_sink.exactly_once.transaction_names import find_prefix_error
 
@@ -25,7 +25,7 @@ def test_each_job_gets_a_unique_valid_prefix() -> None:
     first, second = generate_job_prefix(), generate_job_prefix()
     assert first != second
     assert find_prefix_error(first) is None
-    assert is_job_prefix(first)
+    assert is_generated_job_prefix(first)
 
 
 def test_prefix_names_parent_process_as_driver() -> None:
@@ -33,7 +33,7 @@ def test_prefix_names_parent_process_as_driver() -> None:
 
 
 def test_user_prefix_is_not_a_job_prefix() -> None:
-    assert not is_job_prefix("orders")
+    assert not is_generated_job_prefix("orders")
     assert describe_job("orders") == ""
 
 

@@ -187,7 +187,7 @@ def test_finish_commits_decided_transactions(query: Query) -> None:
     assert (list(finished.committed_ids), finished.lost_transaction_errors) == (decided, {})
     assert read_values(query.broker) == rows(0)
     assert operations.finish(client_options(query.broker), PREFIX, LOG) is None
-    assert query.with_new_driver().begin().is_committed(query.batch(0))
+    assert query.with_new_driver().begin().is_decided(query.batch(0))
 
 
 @pytest.mark.parametrize("operate", [operations.finish, operations.give_up])
@@ -321,7 +321,7 @@ def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> N
     assert list(given_up.lost_transaction_errors) == [second]
     start = query.with_new_driver().begin()
     assert start.entry.state is EntryState.DONE
-    assert start.is_committed(query.batch(0)), "it is not written again by itself"
+    assert start.is_decided(query.batch(0)), "it is not written again by itself"
     query.with_new_driver().run(1)
     assert read_values(query.broker) == ["0/0", *rows(1)]
 
@@ -333,7 +333,7 @@ def test_skips_given_up_batch_of_forgotten_driver(query: Query) -> None:
         query.with_new_driver().begin()
     assert operations.give_up(client_options(query.broker), PREFIX, LOG) is not None
     start = query.with_new_driver().begin()
-    assert start.is_committed(query.batch(0))
+    assert start.is_decided(query.batch(0))
     start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=False)
     query.with_new_driver().run(1)
 

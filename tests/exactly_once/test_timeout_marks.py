@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.exactly_once.timeout_marks import (
-    compute_claimed_timeout_ms,
-    compute_fenced_timeout_ms,
-    compute_fencing_timeout_ms,
+    compute_driver_claimed_timeout_ms,
+    compute_driver_fencing_timeout_ms,
+    compute_task_fenced_timeout_ms,
     is_marked_claimed,
     is_marked_fenced,
     remove_timeout_mark,
@@ -28,13 +28,13 @@ GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
 
 @pytest.mark.parametrize("granted_ms", GRANTED_MS)
 def test_marks_are_distinct(granted_ms: int) -> None:
-    assert is_marked_claimed(compute_claimed_timeout_ms(granted_ms))
-    assert not is_marked_fenced(compute_claimed_timeout_ms(granted_ms))
-    assert is_marked_fenced(compute_fenced_timeout_ms(granted_ms))
-    assert not is_marked_claimed(compute_fenced_timeout_ms(granted_ms))
+    assert is_marked_claimed(compute_driver_claimed_timeout_ms(granted_ms))
+    assert not is_marked_fenced(compute_driver_claimed_timeout_ms(granted_ms))
+    assert is_marked_fenced(compute_task_fenced_timeout_ms(granted_ms))
+    assert not is_marked_claimed(compute_task_fenced_timeout_ms(granted_ms))
 
 
-@pytest.mark.parametrize("mark", [compute_claimed_timeout_ms, compute_fenced_timeout_ms])
+@pytest.mark.parametrize("mark", [compute_driver_claimed_timeout_ms, compute_task_fenced_timeout_ms])
 @pytest.mark.parametrize("granted_ms", GRANTED_MS)
 def test_marked_timeout_is_granted_and_long_enough_for_replication(mark: Callable[[int], int], granted_ms: int) -> None:
     """A coordinator waits for replication as long as the id's timeout. A timeout of 1 ms blocked an id for minutes."""
@@ -42,20 +42,20 @@ def test_marked_timeout_is_granted_and_long_enough_for_replication(mark: Callabl
 
 
 def test_fencing_driver_keeps_the_mark_of_a_claim() -> None:
-    assert is_marked_claimed(compute_fencing_timeout_ms(is_claimed=True))
-    assert not is_marked_claimed(compute_fencing_timeout_ms(is_claimed=False))
-    assert not is_marked_fenced(compute_fencing_timeout_ms(is_claimed=False))
+    assert is_marked_claimed(compute_driver_fencing_timeout_ms(is_claimed=True))
+    assert not is_marked_claimed(compute_driver_fencing_timeout_ms(is_claimed=False))
+    assert not is_marked_fenced(compute_driver_fencing_timeout_ms(is_claimed=False))
 
 
 def test_id_has_mark_of_a_claim_if_the_timeout_of_its_tasks_is_unknown() -> None:
-    assert compute_claimed_timeout_ms(0) == compute_fencing_timeout_ms(is_claimed=True)
+    assert compute_driver_claimed_timeout_ms(0) == compute_driver_fencing_timeout_ms(is_claimed=True)
 
 
 @pytest.mark.parametrize("granted_ms", [1, 500])
 def test_marks_fenced_id_with_timeout_below_a_second(granted_ms: int) -> None:
     """Otherwise each batch would fence it again, and block it each time."""
-    assert compute_fenced_timeout_ms(granted_ms) == 998
-    assert compute_claimed_timeout_ms(granted_ms) == granted_ms
+    assert compute_task_fenced_timeout_ms(granted_ms) == 998
+    assert compute_driver_claimed_timeout_ms(granted_ms) == granted_ms
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 500, 998, 999, 59_998, 59_999, 60_000])
@@ -89,7 +89,7 @@ def test_fenced_id_in_version_1_has_time_for_replication(
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         (described,) = describe_transactions(client, ["attempt"]).values()
     assert not can_write(described)
-    assert described.timeout_ms == compute_fenced_timeout_ms(60_000)
+    assert described.timeout_ms == compute_task_fenced_timeout_ms(60_000)
 
 
 def test_each_batch_fences_ids_of_version_1_again_without_the_mark(

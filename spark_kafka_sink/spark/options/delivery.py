@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import ParsedOptions, build_choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.exactly_once.delivery import ExactlyOnceOptions
-from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX, is_job_prefix
+from spark_kafka_sink.exactly_once.job_names import JOB_PREFIX, is_generated_job_prefix
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, find_prefix_error
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import find_idempotence_conflicts
@@ -30,7 +30,7 @@ def parse_idempotency_key(value: object) -> str:
 
 def _find_user_prefix_error(prefix: str) -> str | None:
     """Return the reason why a user's prefix is invalid, or None if it is valid."""
-    if is_job_prefix(prefix):
+    if is_generated_job_prefix(prefix):
         return (
             f"it must not begin with '{JOB_PREFIX}'. The sink generates such prefixes for jobs without a name, and "
             "deletes their entries from the decision log. Choose another prefix"

@@ -13,7 +13,10 @@ from spark_kafka_sink.exactly_once.commit_margin import compute_commit_margin_ms
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.timeout_marks import compute_claimed_timeout_ms, compute_fencing_timeout_ms
+from spark_kafka_sink.exactly_once.timeout_marks import (
+    compute_driver_claimed_timeout_ms,
+    compute_driver_fencing_timeout_ms,
+)
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -197,7 +200,7 @@ def test_retries_commit_of_decision_only_within_the_decision_timeout(
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
 def test_driver_transaction_times_out_within_the_commit_margin(granted_ms: int) -> None:
-    assert compute_claimed_timeout_ms(granted_ms) <= max(999, compute_commit_margin_ms(granted_ms) / 3)
+    assert compute_driver_claimed_timeout_ms(granted_ms) <= max(999, compute_commit_margin_ms(granted_ms) / 3)
     if granted_ms >= 60_000:
         for is_claimed in (True, False):
-            assert compute_fencing_timeout_ms(is_claimed=is_claimed) <= compute_commit_margin_ms(granted_ms) / 3
+            assert compute_driver_fencing_timeout_ms(is_claimed=is_claimed) <= compute_commit_margin_ms(granted_ms) / 3

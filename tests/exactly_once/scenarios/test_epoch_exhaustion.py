@@ -86,7 +86,7 @@ def test_continues_under_next_driver_id_when_epochs_are_exhausted(
         query.run(number)
     assert current_driver_number(broker) == 3
     assert read_values(broker) == rows(*range(9))
-    assert query.with_new_driver().begin().is_committed(query.batch(8))
+    assert query.with_new_driver().begin().is_decided(query.batch(8))
     assert "is ignored" not in caplog.text
 
 
@@ -166,7 +166,7 @@ def test_foreign_id_with_exhausted_epochs_is_not_mistaken_for_the_driver(
     write_entry_as(broker, "evil", "p", encode_entry(old))
     decision_log._partition_cache.clear()
     start = query.begin()
-    assert start.is_committed(query.batch(1))
+    assert start.is_decided(query.batch(1))
     query.run(2)
     query.run(3)
     assert read_values(broker) == rows(0, 1, 2, 3)
@@ -190,7 +190,7 @@ def test_decision_of_dead_driver_stays_proven_if_epochs_run_out_at_any_step(quer
     with death_before(at):
         query.commit(start, 1, prepared)
     successor = query.with_new_driver().begin()
-    assert successor.is_committed(query.batch(1))
+    assert successor.is_decided(query.batch(1))
     successor.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
@@ -226,7 +226,7 @@ def test_stale_read_overwrites_no_decision_if_epochs_run_out_at_any_step(
     successor = query.with_new_driver()
     with stale_end_offsets(stale_end, lookups):
         start = successor.begin()
-    assert start.is_committed(successor.batch(1))
+    assert start.is_decided(successor.batch(1))
     assert read_values(broker) == rows(0, 1)
 
 
@@ -269,7 +269,7 @@ def test_next_start_continues_after_death_at_each_request_of_hand_over(broker: E
     driver_ids._remembered_numbers.clear()
     last = query.with_new_driver(name="driver-3")
     start = last.begin()
-    assert start.is_committed(query.batch(1))
+    assert start.is_decided(query.batch(1))
     start.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
     last.run(2)
     assert read_values(broker) == rows(0, 1, 2)

@@ -183,7 +183,7 @@ def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedB
     expire_ids(broker, "p-driver", "p-driver-2")
     start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver"
-    assert start.is_committed(query.batch(2))
+    assert start.is_decided(query.batch(2))
     with pytest.raises(ExactlyOnceError, match="is not known who wrote this log entry"):
         start.check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)
 
@@ -208,7 +208,7 @@ def test_does_not_trust_driver_number_in_foreign_record(
     driver_ids._remembered_numbers.clear()
     start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver-2"
-    assert start.is_committed(query.batch(2))
+    assert start.is_decided(query.batch(2))
 
 
 def test_unreadable_record_under_next_driver_id_is_an_error(
@@ -289,7 +289,7 @@ def test_deleted_log_is_undetected_if_driver_ids_are_not_listed(
     expire_ids(broker, "p-driver")
     delete_log_records(broker)
     rules.skip_listing_driver_ids(monkeypatch)
-    assert not query.with_new_driver().begin().is_committed(query.batch(2)), "it would be written twice"
+    assert not query.with_new_driver().begin().is_decided(query.batch(2)), "it would be written twice"
 
 
 def test_hand_over_after_stale_read_replaces_decision_without_claim(
@@ -304,7 +304,7 @@ def test_hand_over_after_stale_read_replaces_decision_without_claim(
     with stale_end_offsets(stale_end, 3):
         start = query.with_new_driver().begin()
     assert start.driver_id == "p-driver-2"
-    assert not start.is_committed(query.batch(1)), "it would be written twice"
+    assert not start.is_decided(query.batch(1)), "it would be written twice"
 
 
 def test_compaction_loses_hand_over_written_with_key_of_claims(

@@ -61,7 +61,7 @@ def test_start_finds_decision_despite_stale_reads(query: Query, lookups: int) ->
     successor = query.with_new_driver()
     with stale_end_offsets(stale_end, lookups):
         start = successor.begin()
-    assert start.is_committed(successor.batch(1))
+    assert start.is_decided(successor.batch(1))
     assert read_values(query.broker) == rows(0, 1)
     successor.run(2)
     assert read_values(query.broker) == rows(0, 1, 2)
@@ -73,7 +73,7 @@ def test_next_driver_ignores_invalid_claim_of_dead_driver(query: Query) -> None:
     with stale_end_offsets(stale_end, 2), death_before("bump_epoch"):
         query.with_new_driver().begin()
     last = query.with_new_driver(name="driver-3")
-    assert last.begin().is_committed(last.batch(1))
+    assert last.begin().is_decided(last.batch(1))
     assert read_values(query.broker) == rows(0, 1)
 
 
@@ -85,7 +85,7 @@ def test_compaction_keeps_decision_before_invalid_claim(query: Query) -> None:
         query.with_new_driver().begin()
     last = query.with_new_driver(name="driver-3")
     with compacted_log(query.broker):
-        assert last.begin().is_committed(last.batch(1))
+        assert last.begin().is_decided(last.batch(1))
         last.run(2)
     assert read_values(query.broker) == rows(0, 1, 2)
 
@@ -98,7 +98,7 @@ def test_compaction_keeps_job_key_before_invalid_claim(query: Query) -> None:
     with stale_end_offsets(stale_end, 2), death_after_claim():
         query.with_new_driver().begin()
     with compacted_log(query.broker):
-        assert query.with_new_driver(name="driver-3").begin().is_committed(job)
+        assert query.with_new_driver(name="driver-3").begin().is_decided(job)
 
 
 def test_compaction_keeps_valid_claim_and_decision_before_it(query: Query) -> None:
@@ -111,7 +111,7 @@ def test_compaction_keeps_valid_claim_and_decision_before_it(query: Query) -> No
             query.begin()
         newer.commit(start, 2, prepared)
         with compacted_log(query.broker):
-            assert newer.with_new_driver(name="driver-3").begin().is_committed(newer.batch(2))
+            assert newer.with_new_driver(name="driver-3").begin().is_decided(newer.batch(2))
     assert read_values(query.broker) == rows(0, 1, 2)
 
 
@@ -170,7 +170,7 @@ def test_fenced_older_driver_with_stale_read_decides_nothing(query: Query, looku
         query.commit(start, 1, prepared)
     assert read_values(query.broker) == rows(0, 1)
     last = query.with_new_driver(name="driver-3")
-    assert last.begin().is_committed(last.batch(1))
+    assert last.begin().is_decided(last.batch(1))
 
 
 @STALE_LOOKUPS
@@ -191,7 +191,7 @@ def test_stale_read_overwrites_decision_if_invalid_claims_are_accepted(
     decide_and_die(query)
     successor = query.with_new_driver()
     with stale_end_offsets(stale_end, 2):
-        assert not successor.begin().is_committed(successor.batch(1))
+        assert not successor.begin().is_decided(successor.batch(1))
 
 
 def test_stale_read_misses_newer_driver_if_epochs_are_not_compared(

@@ -66,7 +66,7 @@ def begin_third_batch_in_version_2(broker: EmbeddedBroker) -> tuple[Query, Batch
     query.run(0)
     query.run(1)
     start = query.begin()
-    assert start.state == COMPLETE_COMMIT
+    assert start.driver_id_state == COMPLETE_COMMIT
     return query, start
 
 

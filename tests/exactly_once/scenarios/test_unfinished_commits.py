@@ -99,7 +99,7 @@ def test_transaction_is_not_called_lost_if_it_is_unknown_whether_a_newer_driver_
                 init_producer_id(client, transaction.transactional_id, 60_000)
         return commit_all(driver, *arguments, **named)
 
-    no_response = patch.object(QueryTransactions, "is_superseded", side_effect=NetworkError("no response."))
+    no_response = patch.object(QueryTransactions, "has_lost_epoch", side_effect=NetworkError("no response."))
     with (
         patch.object(Driver, "_commit_transactions", commit_later),
         no_response,

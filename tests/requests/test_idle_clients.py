@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from spark_kafka_sink.requests.leases import IdleClients
+from spark_kafka_sink.requests.idle_clients import IdleClients
 from tests.waiting import WAIT_TIMEOUT_SECONDS
 
 KEY = "a:1"
