@@ -23,7 +23,9 @@ COMMAND_HELP = "list the transactions of exactly-once writes, or finish, abort o
 
 LIST, FINISH, ABORT, GIVE_UP = "list", "finish", "abort", "give-up"
 _UNPROVEN_SUFFIX = ", by an unknown id"
-_QUERY_FAILS_MESSAGE = "A running query of this prefix fails at its next commit, and continues after a restart."
+_BATCH_FAILS_MESSAGE = (
+    "If a running query with this prefix is writing a batch, it fails at the commit, and continues after a restart."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +122,7 @@ def _describe_action(status: PrefixStatus, action: str, affected_ids: Sequence[s
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
         "done. The rows of the other transactions are LOST, unless they were committed before:",
     }
-    consequences = _QUERY_FAILS_MESSAGE
+    consequences = _BATCH_FAILS_MESSAGE
     if status.entry is not None and action != ABORT:
         consequences = precommit_errors.join_sentences(
             consequences, precommit_errors.describe_unknown_writer(status.entry)
@@ -157,6 +159,7 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     from spark_kafka_sink.exactly_once.commit_errors import (
         FORGOTTEN_IDS_REASON,
         FORGOTTEN_IDS_REMEDY,
+        LOST_ROWS_REMEDY,
         is_id_forgotten,
     )
 
@@ -171,6 +174,8 @@ def _print_finish_result(finish_result: FinishResult | None, prefix: str, action
     forgotten_ids = [transactional_id for transactional_id, error in rejections.items() if is_id_forgotten(error)]
     for transactional_id in sorted(rejections.keys() - set(forgotten_ids)):
         print(f"Lost: {transactional_id}: {rejections[transactional_id].name}")
+    if len(forgotten_ids) < len(rejections):
+        print(LOST_ROWS_REMEDY)
     for transactional_id in forgotten_ids:
         print(f"May be lost: {transactional_id}: {rejections[transactional_id].name}")
     if forgotten_ids:

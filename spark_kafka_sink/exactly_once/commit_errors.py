@@ -53,6 +53,12 @@ FORGOTTEN_IDS_REASON = (
     "whether the rows of these transactions were committed before the driver died"
 )
 FORGOTTEN_IDS_REMEDY = "Compare the batch with the records in Kafka, and write the missing rows with a job of your own."
+# The same error is possible if the commit succeeded, but its response was lost, and then a late InitProducerId request
+# of a task reached the coordinator (test_commit_lost_error_does_not_exclude_that_rows_are_visible).
+LOST_ROWS_REMEDY = (
+    "In rare cases, rows of such a transaction are visible all the same. If you need the missing rows, first compare "
+    "the batch with the records in Kafka, and write only those that are missing, with a job of your own."
+)
 
 
 def is_transaction_lost(error: BrokerError) -> bool:
@@ -218,8 +224,7 @@ def _build_commit_lost_error(entry: Entry, errors_by_id: Mapping[str, BrokerErro
             f"{lost_list}\nThe rows of these transactions are lost to read_committed readers{exception}; "
             f"{other_outcome}. The driver was probably down for longer than the transaction timeout "
             f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again "
-            "automatically, because that would duplicate the committed rows. If you need the missing rows, first write "
-            "them with a job of your own."
+            f"automatically, because that would duplicate the committed rows. {LOST_ROWS_REMEDY}"
         )
     return CommitLostError(join_sentences(explanation, _describe_how_to_give_up(entry), describe_unknown_writer(entry)))
 

@@ -149,7 +149,9 @@ def build_unknown_outcome_remedy(entry: Entry) -> str:
     if is_generated_job_prefix(entry.prefix):  # no other job uses the prefix, so `abort` affects no other job
         return (
             f"{warning}run `{build_command('abort', entry)}` {LOG_TOPIC_HINT}, which aborts the job if it is not "
-            f"decided, and is rejected if it is. If it is decided, commit the open transactions with {finish}"
+            f"decided, and is rejected if it is. If it is decided, commit the open transactions with {finish} If the "
+            "log has no entry for the prefix, the job was committed or aborted before. Then compare its rows with the "
+            "records in Kafka before you run it again."
         )
     return (
         f"{warning}find the prefix's last decision with `{build_command('list', entry)}` {LOG_TOPIC_HINT}:\n"

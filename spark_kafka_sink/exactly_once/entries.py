@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -37,6 +38,7 @@ MAX_GENERATION = 2**31 - 1
 _DIGEST_MARK = "#"
 _DIGEST_CHARACTERS = 8
 _BATCH_SUFFIX_SEPARATOR = "+"
+_OPERATOR_NAME_START = "`pykafka transactions` on "
 
 
 class EntryState(Enum):
@@ -128,7 +130,10 @@ class Entry:
     hand over to the next driver id, does not.
     """
     driver_names: tuple[str, ...] = ()
-    """The most recent drivers, newest last. Only the newest one has its full name; the others are short hashes."""
+    """The most recent drivers, newest last. Only the newest one has its full name; the others are short hashes.
+
+    If `pykafka transactions` has claimed the prefix last, its name follows that of the newest driver.
+    """
     checkpoint: str = ""
     """The normalized location of the stream's checkpoint; empty if it is unknown or the prefix belongs to jobs."""
     timeout_ms: int = 0
@@ -176,7 +181,7 @@ class Entry:
         `writer_kind`: whether the driver belongs to a stream or a job; None to keep the kind in this entry.
         """
         name_digest = _digest_driver_name(driver_name)
-        predecessors = [digest for digest in map(_digest_driver_name, self.driver_names) if digest != name_digest]
+        predecessors = [digest for digest in map(_digest_driver_name, self._list_drivers()) if digest != name_digest]
         return dataclasses.replace(
             self,
             # The generation wraps around, because a program other than the sink may have written the maximum.
@@ -273,13 +278,24 @@ class Entry:
         return decision is not None and not decision.is_unproven
 
     def has_superseded(self, driver_name: str) -> bool:
-        """Return whether this driver has claimed the prefix, and a later start of the query has claimed it since."""
-        is_listed = _digest_driver_name(driver_name) in map(_digest_driver_name, self.driver_names)
-        return is_listed and not self.is_same_start(driver_name)
+        """Return whether this driver has claimed the prefix, and a later start of the query has claimed it since.
+
+        A claim by `pykafka transactions` is no start of the query. After it, the newest driver may begin its next
+        batch. Without `register`, all starts of the query in a Spark application have the same start name. If the claim
+        superseded that name, the application could not start the query again
+        (test_query_without_register_continues_after_operation).
+        """
+        digests = [_digest_driver_name(name) for name in self._list_drivers()]
+        name_digest = _digest_driver_name(driver_name)
+        return name_digest in digests and name_digest != digests[-1]
 
     def is_same_start(self, driver_name: str) -> bool:
         """Return whether the newest driver and the driver with this name belong to the same start of the query."""
         return bool(self.driver_name) and _get_start_name(self.driver_name) == _get_start_name(driver_name)
+
+    def _list_drivers(self) -> Sequence[str]:
+        """Return the driver names without that of `pykafka transactions`."""
+        return [name for name in self.driver_names if not name.startswith(_OPERATOR_NAME_START)]
 
     def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
         """Return the decision for this batch: the entry itself, or a keyed job in it. Return None if there is neither.
@@ -305,6 +321,14 @@ def build_batch_driver_name(start_name: str, batch_suffix: str) -> str:
     `batch_suffix`: distinguishes the driver from others of the same start.
     """
     return f"{start_name}{_BATCH_SUFFIX_SEPARATOR}{batch_suffix}"
+
+
+def build_operator_name(host: str, suffix: str) -> str:
+    """Return the name under which `pykafka transactions` on this host claims a prefix.
+
+    `suffix`: distinguishes this run of the command from others.
+    """
+    return f"{_OPERATOR_NAME_START}{host}, {suffix}"
 
 
 def _get_start_name(driver_name: str) -> str:

@@ -11,9 +11,9 @@ batch is done. `abort` takes over from the query's driver, as a newly started dr
     3. Claim the prefix: write a record to the log that names this process as the current driver.
     4. Abort exactly the listed transactions.
 
-`finish` and `give_up` also fence the driver, and claim the prefix when they record that the batch is done. A query that
-is running when its prefix is claimed fails at its next commit, with an error that names the reason. It continues when
-it is started again.
+`finish` and `give_up` also fence the driver, and claim the prefix when they record that the batch is done. If a running
+query is writing a batch when its prefix is claimed, it fails at the commit, with an error that names the reason. It
+continues when it is started again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState, build_operator_name
 from spark_kafka_sink.exactly_once.job_names import is_generated_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -360,8 +360,8 @@ def _claim_and_abort_open_transactions(
 
 def _build_claim(entry: Entry, identity: ProducerIdAndEpoch) -> Entry:
     """Return a copy of the entry that names this process as the query's current driver."""
-    claimant_name = f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
-    return entry.with_claim(claimant_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity)
+    operator_name = build_operator_name(platform.node(), uuid.uuid4().hex[:8])
+    return entry.with_claim(operator_name, checkpoint=entry.checkpoint, timeout_ms=0, claim_identity=identity)
 
 
 def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:

@@ -151,12 +151,12 @@ def build_concurrent_start_error(prefix: str, driver_name: str) -> ExactlyOnceEr
 def build_log_lost_error(prefix: str, log_topic: str) -> ExactlyOnceError:
     """Build the error for a decision log that has lost the prefix's entry."""
     return ExactlyOnceError(
-        f"Topic {log_topic}, the decision log, has no entry for the prefix {prefix}, although the prefix's driver has "
-        "written to it. The topic was deleted or emptied, someone else's records have replaced the entry, or "
-        "partitions were added to the topic. It is not known which batch was committed last, so nothing was written. "
-        "Compare the last batch of the checkpoint with the records in Kafka. Then start with another "
-        "transactionalIdPrefix. A batch that was committed but is not yet in the checkpoint's commits will be written "
-        "once more."
+        f"Topic {log_topic}, the decision log, has no entry for the prefix {prefix}, although a driver of this prefix "
+        "has written one. Either decisionLogTopic was changed, or the topic was deleted or emptied, someone else's "
+        "records have replaced the entry, or partitions were added to the topic. It is not known which batch was "
+        "committed last, so nothing was written. If decisionLogTopic was changed, set it back. Otherwise, compare the "
+        "last batch of the checkpoint with the records in Kafka, and start with another transactionalIdPrefix. A batch "
+        "that was committed but is not yet in the checkpoint's commits will be written once more."
     )
 
 
@@ -302,8 +302,9 @@ def build_unknown_prefix_error(log_topic: str, prefix: str, *, log_exists: bool)
 
 
 _DELETED_ENTRY_REASON = (
-    "If it uses this log, nothing is left to do: the entry of a job without a name is deleted once all of its "
-    "transactions are committed or aborted."
+    "If it uses this log, no transactions are left to end: the entry of a job without a name is deleted once all of "
+    "them are committed or aborted. Unless the application log says that the job was aborted, compare its rows with "
+    "the records in Kafka before you run it again."
 )
 
 

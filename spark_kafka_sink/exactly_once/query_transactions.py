@@ -332,7 +332,8 @@ class QueryTransactions:
         """
         # The order of the steps matters:
         #   1. The caller has fenced older drivers. A task of theirs that has no transactional id yet can no longer
-        #      begin a transaction, so the list below is complete.
+        #      begin a transaction, so the list below is complete, unless an older driver has the same epoch
+        #      (test_take_over_under_shared_epoch_leaves_transaction_to_its_first_batch).
         #   2. The open transactions are listed.
         #   3. The prefix is claimed. This fails if a newer driver has claimed it before. If a newer driver claims it
         #      later, its tasks begin later, too. So the list contains no transaction of a newer driver's tasks.

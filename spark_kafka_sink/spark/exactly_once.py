@@ -69,7 +69,10 @@ _NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
 """The beginning of the outcome for a job without an idempotency key. A remedy follows in the message."""
 _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
 """The outcome for any other batch. It needs no remedy, because running such a batch again writes no row twice."""
-_ABORTED_UNREPORTED_MESSAGE = "no task has reported, and the batch was aborted"
+_RUN_ABORTED_MESSAGE = (
+    "this run of the batch was aborted. If an earlier run has committed the batch, its rows stay visible"
+)
+"""The outcome if it is not known which micro-batch was aborted, because no task has reported."""
 
 
 class AbortOutcome(NamedTuple):
@@ -194,11 +197,12 @@ class ExactlyOnceWrite:
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
-            return AbortOutcome(was_aborted=True, message=_ABORTED_MESSAGE)
-        if batch.is_idempotent:
-            return AbortOutcome(was_aborted=False, message=_NOT_ABORTED_MESSAGE)
+            is_unknown_micro_batch = self.is_stream and batch.query_id is None
+            return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if is_unknown_micro_batch else _ABORTED_MESSAGE)
+        if self.is_stream or batch.is_idempotent:
+            return AbortOutcome(was_aborted, _NOT_ABORTED_MESSAGE)
         remedy = decision_errors.build_unknown_outcome_remedy(self.start.entry)
-        return AbortOutcome(was_aborted=False, message=f"{_NOT_ABORTED_REASON}. {remedy}")
+        return AbortOutcome(was_aborted, f"{_NOT_ABORTED_REASON}. {remedy}")
 
     # --- the batch of a task or a report
 
@@ -255,8 +259,7 @@ class UnreportedBatch:
         """
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort_unreported(self.start_name)
-        outcome = _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
-        return AbortOutcome(was_aborted, outcome)
+        return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE)
 
 
 def _to_batch(micro_batch: MicroBatchId) -> Batch:

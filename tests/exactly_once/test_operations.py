@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once import clients, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.entries import EntryState
+from spark_kafka_sink.exactly_once.entries import EntryState, build_batch_driver_name
 from spark_kafka_sink.exactly_once.log_writer import LogTransaction
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -301,10 +301,34 @@ def test_abort_ends_undecided_batch_and_prevents_its_commit(query: Query) -> Non
     with pytest.raises(ExactlyOnceError, match="or `pykafka transactions` has"):
         query.commit(start, 0, prepared)
     assert read_values(query.broker) == []
-    with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*`pykafka transactions` on"):
-        query.begin()
     query.with_new_driver().run(0)
     assert read_values(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("operation", [operations.abort, operations.finish, operations.give_up])
+def test_query_without_register_continues_after_operation(
+    query: Query, operation: Callable[[Mapping[str, str], str, str], object]
+) -> None:
+    """All of its starts in a Spark application have the same start name."""
+    first = query.with_new_driver(name=build_batch_driver_name("application", "1"))
+    if operation is operations.abort:
+        first.write_tasks(first.begin(), 0)
+    else:
+        decide_and_stop_before_commit(first)
+    for _ in range(2):  # the second one finds the name of the first one
+        operation(client_options(query.broker), PREFIX, LOG)
+        operations.abort(client_options(query.broker), PREFIX, LOG)
+    start = query.with_new_driver(name=build_batch_driver_name("application", "2")).begin()
+    assert start.is_decided(query.batch(0)) == (operation is not operations.abort)
+
+
+def test_operation_does_not_hide_that_a_newer_driver_has_taken_over(query: Query) -> None:
+    query.begin()
+    query.with_new_driver().begin()
+    operations.abort(client_options(query.broker), PREFIX, LOG)
+    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+        query.begin()
+    query.with_new_driver().begin()
 
 
 def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> None:

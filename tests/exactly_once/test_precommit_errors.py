@@ -165,7 +165,7 @@ def test_only_the_entry_of_an_unnamed_job_may_be_deleted() -> None:
         ("p", True, False),
     ]:
         error = precommit_errors.build_unknown_prefix_error("decisions", prefix, log_exists=log_exists)
-        assert ("If it uses this log, nothing is left to do" in str(error)) == may_be_deleted
+        assert ("If it uses this log, no transactions are left to end" in str(error)) == may_be_deleted
 
 
 def test_fencing_that_a_driver_detects_is_reported_like_that_of_brokers() -> None:

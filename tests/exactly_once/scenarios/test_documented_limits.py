@@ -9,9 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once import query_transactions, transaction_aborts
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import NO_PROGRESS_TIMEOUT_MS, create_client
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Entry, build_batch_driver_name
@@ -74,6 +76,35 @@ def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
     query.write(start, 0, "late", attempt=1)
     assert len(list_open_ids(query.broker)) == 1
     query.run(1)
+    assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0, 1), [])
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_take_over_under_shared_epoch_leaves_transaction_to_its_first_batch(query: Query) -> None:
+    """Only in version 1: in version 2, a driver that continues requests no epoch."""
+    query.run(0)
+    started: list[BatchStart] = []
+    original_fence, original_claim = QueryTransactions.fence, QueryTransactions.claim
+
+    def fence_after_next_batch_has_begun(*arguments: Any) -> ProducerIdAndEpoch:
+        if not started:
+            started.append(query.begin())
+        return original_fence(*arguments)
+
+    def claim_after_task_has_begun(*arguments: Any) -> ProducerIdAndEpoch:
+        query.write(started[0], 0, "of the older driver")
+        return original_claim(*arguments)
+
+    newer = query.with_new_driver()
+    with (
+        patch.object(QueryTransactions, "fence", fence_after_next_batch_has_begun),
+        patch.object(QueryTransactions, "claim", claim_after_task_has_begun),
+    ):
+        start = newer.begin()
+    assert list_open_ids(query.broker) == [started[0].build_task_id(0, 0)]
+    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+        query.begin()
+    newer.commit(start, 1, newer.write_tasks(start, 1))
     assert (read_values(query.broker), list_open_ids(query.broker)) == (rows(0, 1), [])
 
 

@@ -193,7 +193,7 @@ def test_next_start_detects_log_deleted_after_hand_over(broker: EmbeddedBroker, 
     query = run_past_hand_over(broker)
     expire_ids(broker, *(["p-driver"] if forgets else []))
     delete_log_records(broker)
-    with pytest.raises(ExactlyOnceError, match="The topic was deleted or emptied"):
+    with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
         query.with_new_driver().begin()
 
 

@@ -34,7 +34,7 @@ def test_running_query_and_restart_detect_deleted_log(broker: EmbeddedBroker, *,
     query.run(0)
     broker.control.delete_topic(LOG)
     for _ in range(2):  # A scheduler may restart it repeatedly.
-        with pytest.raises(ExactlyOnceError, match="The topic was deleted or emptied"):
+        with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
             (query if runs else query.with_new_driver()).begin()
     query.with_new_driver(prefix="another").run(1)
     assert read_values(broker) == rows(0, 1)
@@ -140,7 +140,7 @@ def test_deletion_of_all_records_is_an_error_with_remedy(broker: EmbeddedBroker,
     query = Query(broker)
     query.run(0)
     delete_log_records(broker)
-    with pytest.raises(ExactlyOnceError, match=r"(?s)The topic was deleted or emptied.*another transactionalIdPrefix"):
+    with pytest.raises(ExactlyOnceError, match=r"(?s)the topic was deleted or emptied.*another transactionalIdPrefix"):
         (query if runs else query.with_new_driver()).begin()
     query.with_new_driver(prefix="another").run(1)
     assert read_values(broker) == rows(0, 1)

@@ -158,6 +158,19 @@ def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
     assert "lost to read_committed readers" not in message
 
 
+def test_commit_lost_error_does_not_exclude_that_rows_are_visible(query: Query) -> None:
+    """A late request for a task's producer id reaches the coordinator when the transaction is committed."""
+    start = query.begin()
+    prepared = query.write_tasks(start, 0)
+    with death_before("done"):
+        query.commit(start, 0, prepared)
+    assert read_values(query.broker) == rows(0)
+    with connect_client(query.broker) as client:
+        init_producer_id(client, prepared[1].transactional_id, 60_000)
+    with pytest.raises(CommitLostError, match=r"In rare cases, rows .* visible .*only those that are missing"):
+        query.with_new_driver().begin()
+
+
 def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
     """Brokers respond to EndTxn before they write the markers, so an abort could be taken for a decision."""
     start = query.begin()

@@ -144,7 +144,7 @@ def test_finish_whose_last_response_is_lost_says_that_a_missing_entry_means_that
         operations.finish(client_options(job.broker), job.prefix, LOG)
     for operate in (operations.finish, operations.abort):
         with pytest.raises(
-            ConfigurationError, match=r"has no entry for .* If it uses this log, nothing is left to do: "
+            ConfigurationError, match=r"has no entry for .* If it uses this log, no transactions are left to end: "
         ):
             operate(client_options(job.broker), job.prefix, LOG)
     assert read_values(job.broker) == rows(0)
