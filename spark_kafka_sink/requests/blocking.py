@@ -273,7 +273,7 @@ class BlockingClient:
             if not queue.queued_attempts and not queue.in_flight:
                 queue.has_tried_connection = False
             queue.queued_attempts.append(_QueuedAttempt(attempt, now_ms))
-            self._engine.mark_sent(attempt)
+            self._engine.mark_queued(attempt)
 
     def _run_once(self, now_ms: float, timeout_ms: float) -> None:
         """Send queued requests and poll the client once."""
@@ -308,6 +308,7 @@ class BlockingClient:
             node_id, message, now_ms, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
         )
         queue.in_flight[client_request.correlation_id] = attempt
+        self._engine.mark_sent(attempt)
         self._client.send(client_request, now_ms)
 
     def _fail_queued_if_unreachable(self, queue: _NodeQueue, now_ms: float) -> None:

@@ -5,14 +5,14 @@ The requests that a caller sends together form a call. Each key of a call is in 
 
     due          may be sent, either now or after a backoff
     looking up   due, but its coordinator is unknown; FindCoordinator was sent for all such keys of the call
-    in flight    sent to its broker
+    in flight    sent to its broker, or queued to be sent
     done         has a final result: either a response, which the caller evaluates, or an error
 
 The engine does no I/O and has no clock. Another module drives it, in a loop:
 
     1. It calls `find_due_attempts`, which returns attempts. An attempt is one request to one node. It contains all keys
        of the request that this node handles.
-    2. It sends each attempt, and calls `mark_sent`.
+    2. It sends each attempt, and calls `mark_sent`. If it queues the attempt first, it calls `mark_queued`.
     3. When the attempt ends, it calls `handle_response` or `handle_failure`. If a key's error is retriable, or the
        connection was lost, the key becomes due again after a backoff that grows with each failure.
 
@@ -204,7 +204,7 @@ class RequestEngine:
     # --- send
 
     def find_due_attempts(self, now_ms: float) -> list[Attempt]:
-        """Return the attempts to send now. The next call returns an attempt again, unless `mark_sent` is called first.
+        """Return the attempts to send now. The next call returns an attempt again, unless it is marked first.
 
         Keys whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS fail.
         """
@@ -288,8 +288,12 @@ class RequestEngine:
         return min(later_due_ms, default=float("inf"))
 
     def mark_sent(self, attempt: Attempt) -> None:
-        """Record that an attempt was sent. Its keys are in flight until its response or failure is handled."""
+        """Record that an attempt was sent. If it fails from now on, its keys are in doubt."""
+        self.mark_queued(attempt)
         self._sent_attempts.add(attempt)
+
+    def mark_queued(self, attempt: Attempt) -> None:
+        """Record that an attempt will be sent. Its keys are in flight until its response or failure is handled."""
         if attempt.is_lookup:
             attempt.call.lookup_attempt = attempt
             return

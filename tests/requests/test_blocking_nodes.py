@@ -150,6 +150,29 @@ def test_lost_connection_fails_queued_requests_without_another_attempt(
     assert len(cluster.system.connects) == connection_count
 
 
+def test_only_sent_requests_are_in_doubt_after_lost_connection(
+    cluster: SimulatedCluster, client: BlockingClient
+) -> None:
+    node = fetch_node(client, 1)
+    describe_all_topics(client, node)  # connects
+    cluster.stop_node(1)
+    cluster.system.advance(ROUND_TRIPS_MS)  # the connection is reset, but the client has not noticed it yet
+    calls = begin_calls(client, node, 2)
+    for call in calls:
+        with pytest.raises(DisconnectedError):
+            client.finish(call)
+    assert [bool(call.in_doubt_keys) for call in calls] == [True, False]
+
+
+def test_request_to_unreachable_node_is_not_in_doubt(cluster: SimulatedCluster, client: BlockingClient) -> None:
+    node = fetch_node(client, 1)
+    cluster.stop_node(1)
+    (call,) = begin_calls(client, node, 1)
+    with pytest.raises(DisconnectedError):
+        client.finish(call)
+    assert call.in_doubt_keys == set()
+
+
 def test_unsupported_request_does_not_end_other_calls(client: BlockingClient) -> None:
     node = fetch_node(client, 0)
     describe_all_topics(client, node)  # connects

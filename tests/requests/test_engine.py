@@ -306,6 +306,16 @@ def test_unsent_request_is_not_in_doubt(rig: EngineRig) -> None:
     assert call.in_doubt_keys == set()
 
 
+def test_queued_request_is_in_flight_but_not_in_doubt(rig: EngineRig) -> None:
+    rig.add_coordinators(a=2)
+    call = rig.describe("a")
+    (attempt,) = rig.engine.find_due_attempts(rig.now)
+    rig.engine.mark_queued(attempt)
+    assert rig.engine.find_due_attempts(rig.now) == []
+    rig.engine.handle_failure(attempt, LOST, rig.now)
+    assert (call.in_doubt_keys, call.in_flight_keys) == (set(), set())
+
+
 def test_lost_node_does_not_delay_other_keys(rig: EngineRig) -> None:
     rig.add_coordinators(a=1, b=2)
     call = rig.describe("a", "b")
