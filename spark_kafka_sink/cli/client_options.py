@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.options.files import read_bounded_file
+from spark_kafka_sink.protocol.acl_operation import AclOperation
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
@@ -102,16 +103,19 @@ def read_text_file(path: Path, argument: str) -> str:
         raise ConfigurationError(f"{argument}: {path} is not UTF-8 text") from error
 
 
-def check_topics_readable(config: ClientConfig, *topics: str) -> None:
-    """Raise PreflightError if the cluster is unreachable or a topic does not exist.
+def check_topics_readable(config: ClientConfig, *topics: str, operation: AclOperation = AclOperation.READ) -> None:
+    """Raise PreflightError if the cluster is unreachable, or if a topic does not exist or this user may not read it.
 
     Failed connections are retried for about a second. If a broker does not respond, the check takes some seconds
     longer.
+
+    `operation`: DESCRIBE if the command does not fetch records.
     """
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
+    target = Target(topics, topic_operation=operation, allow_auto_topic_creation=False)
     with silence_client_log():
-        checks = preflight(config, Target(topics, allow_auto_topic_creation=False), timeouts=INTERACTIVE_TIMEOUTS)
+        checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS)
     error = build_preflight_error(checks, "Kafka cannot be read")
     if error is not None:
         raise error

@@ -158,14 +158,17 @@ def _check_task_skew(report_path: str) -> CheckResult:
 
 
 def _parse_spark_conf(text: str) -> Mapping[str, str]:
-    """Parse options from a JSON object or from NAME=VALUE lines. Raise ConfigurationError if the JSON is invalid."""
+    """Parse options from a JSON object or from NAME=VALUE lines. Raise ConfigurationError if the JSON is invalid.
+
+    An option whose value is null is not set, like an option of a Spark job whose value is None.
+    """
     if not text.lstrip().startswith("{"):
         return parse_properties(text.splitlines(), "--spark-conf")
     try:
         options = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"--spark-conf: the file is not valid JSON: {error}") from None
-    return {str(name): _to_spark_string(value) for name, value in options.items()}
+    return {str(name): _to_spark_string(value) for name, value in options.items() if value is not None}
 
 
 def _to_spark_string(value: object) -> str:

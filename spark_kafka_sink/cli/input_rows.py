@@ -1,8 +1,13 @@
-"""Reads the input of `pykafka produce`, the lines of a stream or the columns of a file, as Arrow batches."""
+"""Reads the input of `pykafka produce`, the lines of a stream or the columns of a file, as Arrow batches.
+
+The batches contain all rows before the first one that cannot be read. Then the reader raises an error that counts lines
+and rows from 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -42,43 +47,45 @@ def open_lines(
     fields = [pa.field("value", pa.binary())]
     if key_separator is not None:
         fields.append(pa.field("key", pa.binary()))
-    separator_bytes = None if key_separator is None else key_separator.encode()
-    batch_columns = _read_line_columns(stream, separator_bytes, max_line_bytes)
+    batch_columns = _read_line_columns(stream, key_separator, max_line_bytes)
     return _build_reader(fields, batch_columns, headers)
 
 
 def _read_line_columns(
-    stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
+    stream: BufferedReader | BytesIO, separator: str | None, max_line_bytes: int
 ) -> Iterator[list[pa.Array]]:
     """Read the stream in blocks. After each block, yield the lines that are now complete, as columns."""
     line_count = 0
     partial_line = b""
     while data := stream.read1(MAX_READ_BYTES):
         *lines, partial_line = (partial_line + data).split(b"\n")
+        if lines:
+            yield from _split_lines(lines, separator, line_count)
+            line_count += len(lines)
         # This limits the memory for a line that never ends. The producer rejects complete lines that are too long.
         if len(partial_line) > max_line_bytes:
-            line_number = line_count + len(lines) + 1
-            raise DataError(f"line {line_number} is longer than max.request.size, {max_line_bytes} bytes")
-        if lines:
-            yield _split_lines(lines, separator, line_count)
-            line_count += len(lines)
+            raise DataError(f"line {line_count + 1} is longer than max.request.size, {max_line_bytes} bytes")
     if partial_line:
-        yield _split_lines([partial_line], separator, line_count)
+        yield from _split_lines([partial_line], separator, line_count)
 
 
-def _split_lines(lines: list[bytes], separator: bytes | None, previous_count: int) -> list[pa.Array]:
-    """Split lines into values and keys.
+def _split_lines(lines: list[bytes], separator: str | None, previous_count: int) -> Iterator[list[pa.Array]]:
+    """Yield the lines as columns of values and keys. Raise DataError after the last line before one without a key.
 
     `previous_count`: the number of preceding lines, for error messages.
     """
+    column = pa.array(lines, pa.binary())
     if separator is None:
-        return [pa.array(lines, pa.binary())]
-    split_lines = [line.split(separator, 1) for line in lines]
-    for line_number, parts in enumerate(split_lines, previous_count + 1):
-        if len(parts) != 2:
-            raise DataError(f"line {line_number} has no {separator.decode()!r} between key and value")
-    keys, values = zip(*split_lines, strict=True)
-    return [pa.array(values, pa.binary()), pa.array(keys, pa.binary())]
+        yield [column]
+        return
+    parts = pc.split_pattern(column, separator, max_splits=1)
+    invalid_index = pc.index(pc.equal(pc.list_value_length(parts), 1), True).as_py()
+    valid_parts = parts if invalid_index < 0 else parts.slice(0, invalid_index)
+    if len(valid_parts):
+        yield [pc.list_element(valid_parts, 1), pc.list_element(valid_parts, 0)]
+    if invalid_index >= 0:
+        line_number = previous_count + invalid_index + 1
+        raise DataError(f"line {line_number} has no {separator!r} between key and value")
 
 
 def _build_reader(
@@ -189,11 +196,46 @@ def _convert_schema(schema: pa.Schema, names_by_role: Mapping[str, str], path: P
 def _convert_batches(
     batches: Iterator[pa.RecordBatch], names_by_role: Mapping[str, str], path: Path
 ) -> Iterator[list[pa.Array]]:
+    """Yield the converted columns of each batch.
+
+    Raise DataError if a batch cannot be read or a row cannot be converted. In the latter case, all rows before that row
+    have been yielded.
+    """
+    row_count = 0
+
+    def convert(batch: pa.RecordBatch) -> list[pa.Array]:
+        return [_convert_column(role, batch.column(name)) for role, name in names_by_role.items()]
+
     try:
         for batch in batches:
-            yield [_convert_column(role, batch.column(name)) for role, name in names_by_role.items()]
+            try:
+                columns = convert(batch)
+            except pa.ArrowInvalid as error:
+                convertible_rows = _count_convertible_rows(batch, convert)
+                if convertible_rows:
+                    yield convert(batch.slice(0, convertible_rows))
+                row_number = row_count + convertible_rows + 1
+                raise DataError(f"--file: {path}: row {row_number}: {error}") from error
+            yield columns
+            row_count += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"--file: {path}: {error}") from error
+
+
+def _count_convertible_rows(batch: pa.RecordBatch, convert: Callable[[pa.RecordBatch], object]) -> int:
+    """Return the number of rows before the first row with which `convert` fails.
+
+    The rows are found by bisection, because Arrow's errors do not contain the index of the row.
+    """
+
+    def fails_with(row_count: int) -> bool:
+        try:
+            convert(batch.slice(0, row_count))
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    return bisect_left(range(1, batch.num_rows + 1), True, key=fails_with)
 
 
 def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:

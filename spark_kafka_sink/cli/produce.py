@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments, check_write_access, parse_client_options
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, DataError
 from spark_kafka_sink.producer.progress_bar import Progress
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
     headers = [_parse_header(text) for text in args.headers]
+    if args.key_separator == "":
+        raise ConfigurationError("--key-separator must not be empty. Omit it if the lines have no keys.")
     if args.file is not None and args.key_separator is not None:
         raise ConfigurationError("--key-separator applies to lines, not to --file. Use --key-column instead.")
     options = {"client.id": "pykafka-produce", **parse_client_options(args)}
@@ -107,18 +109,25 @@ def _check_partition(producer: KafkaProducer, args: argparse.Namespace) -> None:
 def _send_all(
     producer: KafkaProducer, args: argparse.Namespace, rows: pa.RecordBatchReader, progress: Progress
 ) -> None:
-    """Send all rows. Raise DeliveryError if a row fails.
+    """Send all rows. Raise DeliveryError if a row fails, or DataError if a row cannot be read and none fails.
 
     After a failure, no more rows are read. The error is raised once every row that was read is written or has failed.
     """
     from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
-    from spark_kafka_sink.producer.tables import TableSender
+    from spark_kafka_sink.producer.tables import TableSender, build_failures_error
 
     plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), table_options={})
     sender = TableSender(producer, plan, max_failed_rows=0)
-    for completed_count in sender.send_batches(rows):
-        progress.advance(completed_count)
-    sender.result.raise_for_failures()
+    read_error = None
+    try:
+        for completed_count in sender.send_batches(rows):
+            progress.advance(completed_count)
+    except DataError as error:
+        read_error = error
+    if sender.result.failures:  # the first failed row precedes the row that cannot be read
+        raise build_failures_error(sender.result, row_noun="line" if args.file is None else "row", first_number=1)
+    if read_error is not None:
+        raise read_error
 
 
 def _open_stdin() -> BufferedReader:

@@ -15,6 +15,7 @@ from spark_kafka_sink.cli.client_options import (
     parse_client_options,
 )
 from spark_kafka_sink.cli.tables import print_table
+from spark_kafka_sink.protocol.acl_operation import AclOperation
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
@@ -57,7 +58,7 @@ class _TopicOffsets(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     config = build_reader_config(parse_client_options(args))
-    check_topics_readable(config, *args.topics)
+    check_topics_readable(config, *args.topics, operation=AclOperation.DESCRIBE)
     metadata = _fetch_metadata(config, args.topics or None)
     if args.topics:
         _print_description(config, sorted(metadata.topics, key=lambda topic: topic.name or ""), as_json=args.json)

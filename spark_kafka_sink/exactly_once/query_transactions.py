@@ -163,8 +163,13 @@ class QueryTransactions:
     def check_unchanged(self, description: TransactionDescription | None) -> None:
         """Raise ProducerFencedError if the driver id has changed since this description, because of another driver.
 
-        Call this immediately before `fence`. Brokers do not compare epochs while a transaction is open, so `fence`
-        would abort a transaction that the other driver has begun since the description.
+        Call this immediately before `fence` when starting a driver, or on behalf of another driver, as `pykafka
+        transactions` does. Brokers do not compare epochs while a transaction is open, so `fence` would abort a
+        transaction that the other driver has begun since the description.
+
+        A driver that aborts its own batch or claims its prefix again does without this check. If its `fence` aborts a
+        transaction of a newer driver, the newer driver claims the prefix again (`write_next_entry`) or starts again
+        (`retry_when_fenced`), and continues.
         """
         current_description = self.describe_driver_id()
         if _get_identity_and_state(current_description) != _get_identity_and_state(description):

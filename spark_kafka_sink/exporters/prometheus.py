@@ -161,7 +161,7 @@ def _build_counter_name(count_name: str) -> str:
     return f"pykafka_{metric.name}_seconds" if metric.unit == SECONDS else f"pykafka_{metric.name}"
 
 
-_LATENCY_DOCUMENTATION = "Time from the first record of a batch to its acknowledgement, for each record"
+_LATENCY_DOCUMENTATION = "Time of each record, from the arrival of the oldest row staged with it to its acknowledgement"
 _COUNTER_DOCUMENTATION = {
     **{_build_counter_name(name): counter.meaning for name, counter in WRITE_COUNTERS.items()},
     "pykafka_writes": "Batch jobs or micro-batches that were committed",

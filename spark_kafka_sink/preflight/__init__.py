@@ -1,9 +1,9 @@
-"""Checks, before a write, that this machine can write to the topics with the given options.
+"""Checks, before a write or a read, that this machine can access the topics with the given options.
 
 The checks take the same first steps as a producer. They resolve the bootstrap servers, connect to them with the job's
 security options, fetch the topics' metadata, and connect to each leader at the address that it advertises. Then they
-check the permissions that the write needs. All connections are made concurrently, so checking a healthy cluster takes
-about a second at most.
+check the permissions that the write or read needs. All connections are made concurrently, so checking a healthy cluster
+takes about a second at most.
 
 checks.py               defines targets, time limits and results
 probe.py                opens the connections and sends requests over them
@@ -15,7 +15,8 @@ topic_suggestions.py    suggests existing topics for missing ones
 certificate_checks.py   checks the certificates that brokers present
 run.py                  runs all checks in order
 
-Spark's driver runs these checks before a write. `pykafka doctor` runs them, too, and additional ones (`thorough`).
+Spark's driver runs these checks before a write, and the commands of `pykafka` before they write or read. `pykafka
+doctor` also runs additional ones (`thorough`).
 """
 
 from spark_kafka_sink.preflight.checks import (

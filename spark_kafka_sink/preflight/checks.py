@@ -1,4 +1,4 @@
-"""The targets, time limits and results of preflight checks. A target is the planned write that they check."""
+"""The targets, time limits and results of preflight checks. A target is the planned write or read that they check."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import Enum
 from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.protocol.acl_operation import AclOperation
 
 MAX_LISTED_RESULTS = 10
 """The maximum number of hosts, partitions or failed checks that one message lists."""
@@ -51,9 +52,11 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Target:
-    """A planned write: its topics and the Kafka features that it uses."""
+    """A planned write, or a planned read of topics: the topics and the Kafka features that it uses."""
 
     topics: Sequence[str] = ()
+    topic_operation: AclOperation = AclOperation.WRITE
+    """The operation that the user needs permission for, on each of the topics."""
     topic_option_names: Sequence[tuple[str, str]] = ()
     """Topics that options name in addition to the topic of the rows, as pairs of a topic and the name of its option."""
     connect_all_brokers: bool = False

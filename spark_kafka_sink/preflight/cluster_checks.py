@@ -11,7 +11,7 @@ list these generators. Any broker can handle the requests, and none of them chan
 The exception is `check_first_epoch`, which only `pykafka doctor` runs: its request must be sent to the coordinator, and
 leaves an unused transactional id behind, which the brokers delete after transactional.id.expiration.ms.
 
-No request is needed to check the permission to write to a topic, because the topic's metadata contains it
+No request is needed to check the permission to write to a topic or to read it, because the topic's metadata contains it
 (connectivity_checks.py).
 """
 

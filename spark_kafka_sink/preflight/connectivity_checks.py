@@ -1,4 +1,4 @@
-"""Turns the results of a probe (probe.py) into checks that show whether brokers are reachable and topics are writable.
+"""Turns the results of a probe (probe.py) into checks that show whether brokers are reachable and topics are usable.
 
 If a check has failed, the checks that depend on it are skipped.
 """
@@ -35,6 +35,7 @@ from spark_kafka_sink.preflight.checks import (
 )
 from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.acl_operation import AclOperation
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
@@ -72,10 +73,11 @@ _AUTHENTICATION_REMEDIES = {
     ),
 }
 
-# Bits of topic_authorized_operations (KIP-430). If a broker does not return the authorized operations, the field has
-# the lowest int32 value, in which neither bit is set.
-_WRITE_BIT = 1 << 4
-_DESCRIBE_BIT = 1 << 8
+_ACCESS_TEXTS = {
+    AclOperation.READ: "read the topic",
+    AclOperation.WRITE: "write to the topic",
+    AclOperation.DESCRIBE: "describe the topic",
+}
 
 
 def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[CheckResult]:
@@ -237,7 +239,7 @@ def _check_topic(probe: Probe, topic: str) -> CheckResult:
         return CheckResult(format_topic_check_name(topic), Outcome.SKIPPED, "no metadata")
     if probe.should_create(metadata):
         return CheckResult(format_topic_check_name(topic), Outcome.PASSED, _WILL_BE_CREATED_DETAIL)
-    check = check_topic_metadata(metadata, probe.brokers)
+    check = check_topic_metadata(metadata, probe.brokers, probe.target.topic_operation)
     option = dict(probe.target.topic_option_names).get(topic)
     is_missing = metadata.error_code in error_codes.UNKNOWN_TOPIC_ERRORS
     return _mention_option(check, option) if is_missing and option else check
@@ -281,26 +283,33 @@ def _describe_failure(probe: Probe, node: Node, no_response_text: str) -> str:
     return no_response_text if loss is None else loss.detail
 
 
-def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> CheckResult:
+def check_topic_metadata(
+    topic: MetadataResponseTopic, broker_ids: Iterable[int], operation: AclOperation
+) -> CheckResult:
     """Check a topic's metadata for errors, missing permissions and missing leaders.
 
     `broker_ids`: the ids of the cluster's brokers. If a partition's leader is not one of them, it counts as missing.
+    `operation`: what the user needs permission for.
     """
     name = format_topic_check_name(topic.name or "")
     if topic.error_code != error_codes.NONE:
-        return _build_topic_error_check(name, topic.error_code)
-    can_describe = bool(topic.topic_authorized_operations & _DESCRIBE_BIT)
-    can_write = bool(topic.topic_authorized_operations & _WRITE_BIT)
+        return _build_topic_error_check(name, topic.error_code, operation)
+    authorized_operations = topic.topic_authorized_operations
     # The user may describe the topic, because otherwise its metadata would contain an error. So if the describe bit is
-    # not set, the broker has not returned the operations, and it is not known whether the user may write.
-    if can_describe and not can_write:
-        detail = "this user is not authorized to write to the topic"
-        return CheckResult(name, Outcome.FAILED, detail, "Grant this user the Write permission on the topic.")
+    # not set, the broker has not returned the operations: the field then has the lowest int32 value. In that case, it
+    # is not known what the user may do.
+    if AclOperation.DESCRIBE.is_in(authorized_operations) and not operation.is_in(authorized_operations):
+        detail = f"this user is not authorized to {_ACCESS_TEXTS[operation]}"
+        remedy = f"Grant this user the {operation.permission} permission on the topic."
+        return CheckResult(name, Outcome.FAILED, detail, remedy)
     return _check_partition_leaders(name, topic, broker_ids)
 
 
-def _build_topic_error_check(name: str, code: int) -> CheckResult:
-    """Build the check of a topic whose metadata has this error code."""
+def _build_topic_error_check(name: str, code: int, operation: AclOperation) -> CheckResult:
+    """Build the check of a topic whose metadata has this error code.
+
+    `operation`: what the user needs permission for.
+    """
     if code in error_codes.UNKNOWN_TOPIC_ERRORS:
         remedy = (
             "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
@@ -308,7 +317,11 @@ def _build_topic_error_check(name: str, code: int) -> CheckResult:
         )
         return CheckResult(name, Outcome.FAILED, _DOES_NOT_EXIST_DETAIL, remedy)
     if code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-        remedy = "Grant this user the Write and Describe permissions on the topic."
+        remedy = (
+            "Grant this user the Describe permission on the topic."
+            if operation is AclOperation.DESCRIBE
+            else f"Grant this user the {operation.permission} and Describe permissions on the topic."
+        )
         detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
         return CheckResult(name, Outcome.FAILED, detail, remedy)
     error = lookup_error_code(code)

@@ -22,7 +22,7 @@ from spark_kafka_sink.client.options import resolve_connection_values
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.producer.options import PRODUCER_OPTIONS, ROUND_ROBIN_PARTITIONER
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS, ROUND_ROBIN_PARTITIONER, UNIFORM_STICKY_PARTITIONER
 from spark_kafka_sink.records.compression import Codec, require_codec
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class ProducerConfig:
             "enable_idempotence": is_idempotent,
         }
         # UniformStickyPartitioner ignores keys in the Java client, too.
-        if values["partitioner_class"] == "UniformStickyPartitioner":
+        if values["partitioner_class"] == UNIFORM_STICKY_PARTITIONER:
             values["partitioner_ignore_keys"] = True
         # If an option has an effect but this class has no field for it, cls() below raises TypeError.
         field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}

@@ -48,6 +48,7 @@ def _parse_gzip_level(value: object) -> object:
 
 
 ROUND_ROBIN_PARTITIONER = "RoundRobinPartitioner"
+UNIFORM_STICKY_PARTITIONER = "UniformStickyPartitioner"
 UNSUPPORTED_PARTITIONER_MESSAGE = (
     "must be DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner: another Java class cannot run here"
 )
@@ -56,7 +57,7 @@ UNSUPPORTED_PARTITIONER_MESSAGE = (
 def _parse_partitioner_class(value: object) -> str:
     """Parse the class name of a Java partitioner, with or without its package. Return the name without its package."""
     class_name = parse_text(value).removeprefix(_PARTITIONER_PACKAGE).removeprefix("internals.")
-    if class_name not in ("DefaultPartitioner", "UniformStickyPartitioner", ROUND_ROBIN_PARTITIONER, ""):
+    if class_name not in ("DefaultPartitioner", UNIFORM_STICKY_PARTITIONER, ROUND_ROBIN_PARTITIONER, ""):
         raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")
     return class_name
 

@@ -79,16 +79,25 @@ class TableResult:
 
     def raise_for_failures(self) -> None:
         """Raise DeliveryError if a row was not written. Its cause is the error of the first failed row, if any."""
-        if not self.failures:
-            if self.is_complete:
-                return
+        if self.failures:
+            raise build_failures_error(self)
+        if not self.is_complete:
             raise DeliveryError(f"Only the first {self.rows_written} rows were read and written.")
-        first_failure = min(self.failures, key=lambda failure: int(failure.rows[0]))
-        unread_rows_note = "" if self.is_complete else " The rows after them were not read."
-        raise DeliveryError(
-            f"{self.rows_failed} of {self.rows_processed} rows were not written. The first of them is "
-            f"row {int(first_failure.rows[0])}: {first_failure.error}{unread_rows_note}"
-        ) from first_failure.error
+
+
+def build_failures_error(result: TableResult, *, row_noun: str = "row", first_number: int = 0) -> DeliveryError:
+    """Build the error of a result that has failures. Its cause is the error of the first failed row.
+
+    `row_noun`: what the message calls a row. `first_number`: the number of the table's first row in the message.
+    """
+    first_failure = min(result.failures, key=lambda failure: int(failure.rows[0]))
+    unread_rows_note = "" if result.is_complete else f" The {row_noun}s after them were not read."
+    error = DeliveryError(
+        f"{result.rows_failed} of {result.rows_processed} {row_noun}s were not written. The first of them is "
+        f"{row_noun} {first_number + int(first_failure.rows[0])}: {first_failure.error}{unread_rows_note}"
+    )
+    error.__cause__ = first_failure.error
+    return error
 
 
 class _CallRowPositions(NamedTuple):

@@ -75,7 +75,7 @@ class WriteTotals:
 
     rows: int = _define_counter("Rows that brokers have acknowledged", "row")
     bytes: int = _define_counter("Size of the keys, values and headers of acknowledged rows")
-    """Counted as the sizes of the values that Spark has passed to the sink."""
+    """Counted as the sizes in the records: with keyFormat or valueFormat, the sizes of the encoded keys or values."""
     dead_letters: int = _define_counter("Records that went to the dead-letter topic", "record")
     dead_letters_cut: int = _define_counter("Dead letters that were truncated to fit", "record")
     paced_ms: int = _define_counter("Time that tasks waited because of maxBytesPerSecond")

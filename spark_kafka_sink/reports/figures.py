@@ -107,7 +107,7 @@ def _build_latency_figure(reports: Sequence[WriteReport], time_axis: TimeAxis) -
         caption = (
             f"Half of all records were acknowledged within {format_milliseconds(latencies.percentile(0.5))}, 99% "
             f"within {format_milliseconds(latencies.percentile(0.99))}. Latency is measured from the moment the "
-            "producer receives the first record of a batch."
+            "producer receives the oldest row that is staged together with the record."
         )
     return Figure(
         "Acknowledgement latency",

@@ -92,7 +92,12 @@ def find_path_error(path: str) -> str | None:
 
 
 def ensure_writable(path: str) -> None:
-    """Create the report directory if it is missing. Raise ConfigurationError if reports cannot be saved at the path."""
+    """Create the report directory if it is missing. Raise ConfigurationError if reports cannot be saved at the path.
+
+    For a remote directory that exists, this does not show whether a file can be created in it. A test file would have
+    to be deleted again, for which a user who may only create objects lacks the permission, and in a bucket with object
+    versions or notifications, each write would leave traces.
+    """
     local_path = _find_local_path(path)
     if local_path is not None and not _is_directory(local_path):
         _ensure_appendable(path, local_path)

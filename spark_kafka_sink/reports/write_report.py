@@ -92,7 +92,10 @@ class WriteFigures(WriteTotals):
 
     @property
     def latencies(self) -> LatencyHistogram:
-        """Histogram of record latencies, measured from the first record of a batch to the batch's acknowledgement."""
+        """Histogram of record latencies.
+
+        Each is measured from the arrival of the oldest row in the stage of the record's batch to the acknowledgement.
+        """
         return self.producer.latencies
 
     @property

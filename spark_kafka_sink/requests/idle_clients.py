@@ -119,7 +119,9 @@ class IdleClients(Generic[ClientT]):
             del self._idle_clients[: -self._max_idle]
             is_evictor_running = self._evictor is not None and self._evictor.is_alive()
             if idle_client.expires_at_s < _NEVER and not is_evictor_running:
-                self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
+                self._evictor = threading.Thread(
+                    target=self._evict_until_empty, name="pykafka-idle-clients", daemon=True
+                )
                 self._evictor.start()
             self._condition.notify()
         self._close_all(surplus_clients)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import INT_MAX
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -82,4 +83,14 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
 
 def parse_producer_id_and_epoch(response: InitProducerIdResponse) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+    """Return the producer id and epoch in a response without an error code.
+
+    Raise DecodeError if one of them is negative. In a batch, -1 would mean that the producer is not idempotent.
+    """
+    id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+    if id_and_epoch.producer_id < 0 or id_and_epoch.epoch < 0:
+        raise DecodeError(
+            f"A broker returned the producer id {id_and_epoch.producer_id} with the epoch {id_and_epoch.epoch}: "
+            "neither may be negative."
+        )
+    return id_and_epoch

@@ -44,7 +44,7 @@ def init_producer_id(
 ) -> ProducerIdAndEpoch:
     """Fence all producers with this transactional id, abort their transaction, and return the new id and epoch.
 
-    Raise BrokerError if the request is rejected.
+    Raise BrokerError if the request is rejected, and DecodeError if the new id or epoch is negative.
 
     `current_id_and_epoch`: the producer id and epoch that the caller believes to be current. If they are given, the
     broker rejects the request if another producer has taken over.

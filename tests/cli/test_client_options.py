@@ -1,15 +1,25 @@
-"""Files with options, and the check before a command writes. test_cat.py and test_doctor.py test the options."""
+"""Files with options, and the checks before a command writes or reads.
+
+test_cat.py and test_doctor.py test the options.
+"""
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.broker.handlers import api_03_metadata
+from spark_kafka_sink.cli import main
 from spark_kafka_sink.cli.client_options import check_write_access, read_text_file
 from spark_kafka_sink.errors import ConfigurationError, PreflightError
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.protocol.acl_operation import AclOperation
+from spark_kafka_sink.testing import embedded_broker
 
 
 def test_rejects_file_that_is_not_utf8_without_showing_it(tmp_path: Path) -> None:
@@ -32,3 +42,41 @@ def test_write_check_raises_error_of_unreachable_server_without_logging_it(caplo
         check_write_access(config, "t")
     assert [record for record in caplog.records if record.name.startswith(log.name)] == []
     assert log.level == level
+
+
+@pytest.mark.parametrize(
+    ("command", "required"),
+    [
+        (["cat", "t"], AclOperation.READ),
+        (["topics", "t"], AclOperation.DESCRIBE),
+        (["produce", "t"], AclOperation.WRITE),
+        (["doctor", "--topic", "t"], AclOperation.WRITE),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize(
+    "granted",
+    [{AclOperation.READ}, {AclOperation.WRITE}, set()],
+    ids=["a reader", "a writer", "a user who may only describe"],
+)
+def test_command_requires_only_permission_for_what_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command: list[str],
+    required: AclOperation,
+    granted: set[AclOperation],
+) -> None:
+    operations = sum(1 << operation.value for operation in granted | {AclOperation.DESCRIBE})
+    describe_topic = api_03_metadata._describe_topic
+    monkeypatch.setattr(
+        api_03_metadata,
+        "_describe_topic",
+        lambda *arguments: replace(describe_topic(*arguments), topic_authorized_operations=operations),
+    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a\n"))))
+    with embedded_broker({"t": 1}) as broker:
+        status = main([command[0], "--bootstrap-server", broker.bootstrap_servers, *command[1:]])
+    is_permitted = required in granted | {AclOperation.DESCRIBE}
+    assert status == (0 if is_permitted else 1)
+    remedy = f"Grant this user the {required.permission} permission on the topic."
+    assert (remedy in "".join(capfd.readouterr())) != is_permitted

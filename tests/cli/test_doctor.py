@@ -114,6 +114,16 @@ def test_accepts_options_of_spark_job(capsys: Output, bootstrap: str, tmp_path: 
     assert "topic t" in checks
 
 
+def test_option_that_is_null_is_not_set(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    conf.write_text(json.dumps({"kafka.bootstrap.servers": bootstrap, "topic": None, "reportPath": None}))
+    status, checks = doctor_json(capsys, "--spark-conf", str(conf), "--topic", "t")
+    assert status == 0
+    assert {name for name in checks if name.startswith("topic ")} == {"topic t"}
+    assert "rows by task" not in checks
+
+
 def test_accepts_options_that_need_register(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     conf = tmp_path / "options"

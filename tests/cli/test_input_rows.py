@@ -80,5 +80,25 @@ def test_names_file_whose_column_cannot_be_converted(tmp_path: Path, capsys: Out
     assert f"pykafka: --file: {path}: Unsupported cast from struct" in capsys.readouterr().err
     (path := tmp_path / "rows.csv").write_text("value,timestamp\na,soon\n")
     assert produce(broker, "--file", str(path)) == 1
-    assert f"pykafka: --file: {path}: " in capsys.readouterr().err
+    assert f"pykafka: --file: {path}: row 1: " in capsys.readouterr().err
     assert read_written_rows(broker, "value") == []
+
+
+@pytest.mark.parametrize("bad_time", ["soon", "1767312000000"])
+def test_file_is_written_up_to_row_that_cannot_be_converted(
+    tmp_path: Path, capsys: Output, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, bad_time: str
+) -> None:
+    monkeypatch.setattr(input_rows, "BATCH_ROWS", 4)
+    times = ["2026-05-01 12:00:00"] * 6 + [bad_time] + ["2026-05-01 12:00:00"] * 2
+    table = pa.table({"value": [str(number) for number in range(1, 10)], "timestamp": times})
+    parquet.write_table(table, path := tmp_path / "rows.parquet")
+    assert produce(broker, "--file", str(path)) == 1
+    assert f"pykafka: --file: {path}: row 7: " in capsys.readouterr().err
+    assert read_written_rows(broker, "value") == [(str(number).encode(),) for number in range(1, 7)]
+
+
+def test_yields_lines_before_one_that_is_too_long() -> None:
+    reader = open_lines(io.BytesIO(b"a\nb\n123456"), None, [], 5)
+    assert reader.read_next_batch().to_pydict() == {"value": [b"a", b"b"]}
+    with pytest.raises(DataError, match="line 3 is longer"):
+        reader.read_next_batch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,7 @@ def test_writes_keys_headers_and_partition_of_flags(monkeypatch: pytest.MonkeyPa
         (["--file", "/nowhere.parquet"], "/nowhere.parquet cannot be read"),
         (["--file", "/nowhere.txt"], "is not a .parquet, .csv or .tsv file"),
         (["--file", "rows.csv", "--key-separator", ":"], "Use --key-column instead"),
+        (["--key-separator", ""], "--key-separator must not be empty"),
         (["-X", "acsk=1"], "acsk is not an option"),
         (["--partition", "7"], "topic t has no partition 7: it has 2, numbered from 0"),
         (["--partition", "-1"], "topic t has no partition -1: it has 2, numbered from 0"),
@@ -71,6 +73,31 @@ def test_rejected_record_ends_command_with_error(
     assert produce(broker, "-X", "max.request.size=1000") == 1
     assert "pykafka: " in capsys.readouterr().err
     assert read_written_rows(broker, "value") == []
+
+
+def test_lines_before_malformed_line_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
+) -> None:
+    set_stdin(monkeypatch, b"a:1\nb:2:3\nbad\nc:4\n")
+    assert produce(broker, "--key-separator", ":") == 1
+    assert "pykafka: line 3 has no ':' between key and value" in capsys.readouterr().err
+    assert read_written_rows(broker, "key", "value") == [(b"a", b"1"), (b"b", b"2:3")]
+
+
+@pytest.mark.parametrize("last_line", [b"c:4\n", b"bad\n"])
+def test_error_counts_rejected_line_from_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker, last_line: bytes
+) -> None:
+    set_stdin(monkeypatch, b"a:1\nb:" + b"x" * 2_000 + b"\n" + last_line)
+    assert produce(broker, "-X", "max.request.size=1000", "--key-separator", ":") == 1
+    assert "lines were not written. The first of them is line 2: " in capsys.readouterr().err
+    assert (b"1",) in read_written_rows(broker, "value")
+
+
+def test_error_counts_rejected_row_of_file_from_1(tmp_path: Path, capsys: Output, broker: EmbeddedBroker) -> None:
+    (path := tmp_path / "rows.csv").write_text(f"value\na\n{'x' * 2_000}\n")
+    assert produce(broker, "-X", "max.request.size=1000", "--file", str(path)) == 1
+    assert "1 of 2 rows were not written. The first of them is row 2: " in capsys.readouterr().err
 
 
 def test_draws_progress_bar_only_on_terminal(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:

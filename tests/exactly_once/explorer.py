@@ -427,7 +427,10 @@ def _parse_options() -> argparse.Namespace:
         help="write the operations on the decision log of each seed, and delete the files of an earlier run",
     )
     parser.add_argument(
-        "--every", type=int, metavar="N", help="play all schedules with at most N switches between actors"
+        "--every",
+        type=int,
+        metavar="N",
+        help="play all schedules with at most N switches between actors, with --jobs only for a single kind",
     )
     parser.add_argument(
         "--faults", type=int, default=1, metavar="N", help="with --every: at most N faults (default: 1)"
@@ -445,18 +448,26 @@ def _parse_options() -> argparse.Namespace:
         choices=JOBS,
         metavar="KIND",
         default=STREAM,
-        help="the batches are batch jobs of these kinds, by default of all kinds in turn, not those of a stream",
+        help="the batches are batch jobs of these kinds, by default of all kinds in turn, not those of a stream; with "
+        "--every or --replay, name one kind",
     )
     parser.add_argument("--batches", type=int, default=2, help="with --every: number of batches (default: 2)")
     parser.add_argument(
-        "--replay", nargs=2, metavar=("VERSION", "CHANGES"), help="replay the schedule that a failure has printed"
+        "--replay",
+        nargs=2,
+        metavar=("VERSION", "CHANGES"),
+        help="replay the schedule that a failure of --every has printed, with the same --jobs",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.workloads = options.jobs or JOBS
+    if len(options.workloads) > 1 and (options.every is not None or options.replay is not None):
+        parser.error("--every and --replay play a single kind of jobs: name one, for example --jobs prefixed")
+    return options
 
 
 def main() -> int:
     options = _parse_options()
-    workloads = options.jobs or JOBS
+    workloads = options.workloads
     if options.replay is not None:
         return _replay(int(options.replay[0]), options.replay[1], workloads[0])
     if options.seed is not None:

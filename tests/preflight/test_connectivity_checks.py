@@ -18,6 +18,7 @@ from spark_kafka_sink.preflight import (
 )
 from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution, check_topic_metadata
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.acl_operation import AclOperation
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
@@ -134,27 +135,50 @@ def test_missing_topic_that_the_writer_creates_passes() -> None:
     ],
 )
 def test_topic_error_is_only_a_warning_if_it_is_retriable(code: int, outcome: Outcome) -> None:
-    check = check_topic_metadata(MetadataResponseTopic(error_code=code, name="t"), [])
+    check = check_topic_metadata(MetadataResponseTopic(error_code=code, name="t"), [], AclOperation.WRITE)
     error = error_codes.lookup_error_code(code)
     assert (check.outcome, check.detail, check.remedy) == (outcome, error.name, error.advice)
 
 
 @pytest.mark.parametrize(
-    ("operations", "outcome"),
+    ("operations", "permitted"),
     [
-        pytest.param(1 << 8 | 1 << 4, Outcome.PASSED, id="describe and write"),
-        pytest.param(1 << 8 | 1 << 3, Outcome.FAILED, id="describe and read"),
-        pytest.param(-(1 << 31), Outcome.PASSED, id="unknown"),
+        pytest.param(1 << 8 | 1 << 4, {AclOperation.WRITE, AclOperation.DESCRIBE}, id="describe and write"),
+        pytest.param(1 << 8 | 1 << 3, {AclOperation.READ, AclOperation.DESCRIBE}, id="describe and read"),
+        pytest.param(1 << 8, {AclOperation.DESCRIBE}, id="describe"),
+        pytest.param(-(1 << 31), set(AclOperation), id="unknown"),
     ],
 )
-def test_topic_without_write_permission_fails(operations: int, outcome: Outcome) -> None:
+@pytest.mark.parametrize("operation", AclOperation)
+def test_topic_without_required_permission_fails(
+    operations: int, permitted: set[AclOperation], operation: AclOperation
+) -> None:
     partition = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=3)
     answered = MetadataResponseTopic(
         error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations
     )
-    check = check_topic_metadata(answered, [3])
-    assert check.outcome is outcome
-    assert ("Grant this user the Write permission on the topic." in str(check)) == (outcome is Outcome.FAILED)
+    check = check_topic_metadata(answered, [3], operation)
+    if operation in permitted:
+        assert check.outcome is Outcome.PASSED
+        return
+    assert check.outcome is Outcome.FAILED
+    name = {AclOperation.READ: "Read", AclOperation.WRITE: "Write"}[operation]
+    assert check.remedy == f"Grant this user the {name} permission on the topic."
+    action = {AclOperation.READ: "read the topic", AclOperation.WRITE: "write to the topic"}[operation]
+    assert check.detail == f"this user is not authorized to {action}"
+
+
+@pytest.mark.parametrize(
+    ("operation", "permissions"),
+    [
+        (AclOperation.READ, "Read and Describe permissions"),
+        (AclOperation.WRITE, "Write and Describe permissions"),
+        (AclOperation.DESCRIBE, "Describe permission"),
+    ],
+)
+def test_remedy_of_hidden_topic_names_required_permissions(operation: AclOperation, permissions: str) -> None:
+    topic = MetadataResponseTopic(error_code=error_codes.TOPIC_AUTHORIZATION_FAILED, name="t")
+    assert check_topic_metadata(topic, [], operation).remedy == f"Grant this user the {permissions} on the topic."
 
 
 @pytest.mark.parametrize(

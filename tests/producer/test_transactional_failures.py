@@ -11,6 +11,7 @@ import pytest
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.errors import (
     DataError,
+    DecodeError,
     DeliveryError,
     DeliveryTimeoutError,
     InvalidRecordError,
@@ -483,3 +484,13 @@ def test_when_the_sender_has_failed_a_transaction_is_not_waited_for(version: int
         with pytest.raises(DeliveryError, match="sender thread has failed: RuntimeError"):
             call()
     assert cluster.system.now() == since
+
+
+def test_negative_producer_id_fails_init_and_all_later_calls() -> None:
+    cluster = create_cluster(2)
+    cluster.core.coordinator.next_producer_id = -5
+    producer = create_producer(cluster)
+    for method in (producer.init_transactions, producer.begin_transaction):
+        with pytest.raises(DecodeError, match="A broker returned the producer id -5 with the epoch 0: neither may be"):
+            method()
+    producer.close()

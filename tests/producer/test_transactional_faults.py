@@ -1,6 +1,6 @@
 """Scripted faults of transactions: lost and late responses, moved coordinators, zombies and timeouts.
 
-The numbers in the test names are those of the faults in docs/guarantees.md.
+The numbers in the test names are those of the faults in docs/producer-guarantees.md.
 """
 
 from __future__ import annotations

@@ -165,6 +165,7 @@ class FakeThread:
 
     def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
         self.run = target
+        self.name = name
         self.instances.append(self)
 
     def start(self) -> None:
@@ -194,6 +195,7 @@ def test_eviction_thread_sleeps_until_next_producer_expires(
     with lease_pool.lease(KEY, 600), lease_pool.lease(KEY, 100):
         assert not threads, "there is no thread while nothing is idle"
     (evictor,) = threads
+    assert evictor.name == "pykafka-idle-clients"
     evictor.run()
     assert slept == [100, 500]
     assert [client.closed_with for client in lease_pool.clients] == ["close", "close"]

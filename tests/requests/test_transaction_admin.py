@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import load_handler
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import create_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
@@ -227,3 +227,9 @@ def count_function_calls(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return calls
+
+
+def test_rejects_negative_producer_id(broker: EmbeddedBroker) -> None:
+    broker.cluster.coordinator.next_producer_id = -5
+    with connect_client(broker) as client, pytest.raises(DecodeError, match="the producer id -5 with the epoch 0"):
+        init_producer_id(client, "x", 60_000)

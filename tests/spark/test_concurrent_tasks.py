@@ -110,7 +110,8 @@ def test_requires_max_tasks_when_concurrent_tasks_are_unknown(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kafka_sink.spark.patches.task_limits.find_max_concurrent_tasks", lambda _: None)
-    with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' requires 'maxTasks'"):
+    with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' requires 'maxTasks' or 'distributionTasks'"):
         share(spark)
+    assert share(spark, distribution="key", distributionTasks="8") == LIMIT / 8
     assert share(spark, maxTasks="8") == LIMIT / 8
     assert share(spark, maxTasks=" +8 ") == LIMIT / 8, "the table of options takes it, too"

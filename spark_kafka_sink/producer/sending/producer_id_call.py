@@ -63,12 +63,9 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
             rejection = request.build_rejection_error(key, classification)
             self.handle_failure(key, rejection, classification.verdict, now_ms)
             return
-        id_and_epoch = parse_producer_id_and_epoch(response)
-        if id_and_epoch.producer_id < 0 or id_and_epoch.epoch < 0:
-            error = DecodeError(
-                f"A broker returned the producer id {id_and_epoch.producer_id} with the epoch {id_and_epoch.epoch}: "
-                "neither may be negative."
-            )
+        try:
+            id_and_epoch = parse_producer_id_and_epoch(response)
+        except DecodeError as error:
             self.handle_failure(key, error, Verdict.FATAL, now_ms)
             return
         self._failure_count = 0

@@ -37,6 +37,7 @@ from uuid import UUID
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
+    DecodeError,
     DeliveryError,
     IllegalStateError,
     KafkaSinkError,
@@ -432,7 +433,11 @@ class TransactionManager:
                 return  # the response is stale
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
-                request.on_executed(response, self)
+                try:
+                    request.on_executed(response, self)
+                except DecodeError as decode_error:
+                    # An exception would end the sender's loop, and hide this error behind that of the thread.
+                    self.handle_failure(request, decode_error, Verdict.FATAL)
                 return
             advice = self._build_timeout_advice(now_ms) if classification.code in OWNERSHIP_LOST_ERRORS else None
             error = request.build_rejection_error(self.transactional_id, classification, advice)

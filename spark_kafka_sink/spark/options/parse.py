@@ -33,7 +33,11 @@ from spark_kafka_sink.formats.options import find_encoded_parts, parse_format_op
 from spark_kafka_sink.formats.registry_options import parse_registry_options
 from spark_kafka_sink.formats.registry_transport import REGISTRY_PREFIX
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
-from spark_kafka_sink.producer.options import ROUND_ROBIN_PARTITIONER, UNSUPPORTED_PARTITIONER_MESSAGE
+from spark_kafka_sink.producer.options import (
+    ROUND_ROBIN_PARTITIONER,
+    UNIFORM_STICKY_PARTITIONER,
+    UNSUPPORTED_PARTITIONER_MESSAGE,
+)
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
     CONCURRENT_TASKS_OPTION,
@@ -266,8 +270,9 @@ def _check_producer_options(parsed_options: ParsedOptions, parsed_producer_optio
     key_ignoring_settings: list[str] = []
     if producer_values["partitioner_ignore_keys"]:
         key_ignoring_settings.append("partitioner.ignore.keys is true")
-    if producer_values["partitioner_class"] == ROUND_ROBIN_PARTITIONER:
-        key_ignoring_settings.append(f"partitioner.class is {ROUND_ROBIN_PARTITIONER}")
+    partitioner_class = producer_values["partitioner_class"]
+    if partitioner_class in (ROUND_ROBIN_PARTITIONER, UNIFORM_STICKY_PARTITIONER):
+        key_ignoring_settings.append(f"partitioner.class is {partitioner_class}")
     for setting in key_ignoring_settings:
         parsed_options.faults.add(
             "partitionerIgnoreSchemaId", f"has no effect, because {KAFKA_PREFIX}{setting}. Remove one of them."

@@ -18,9 +18,9 @@ _MAX_TASKS_OPTION = "maxtasks"
 _MAX_BYTES_PER_SECOND_OPTION = "maxbytespersecond"
 _DISTRIBUTION_TASKS_OPTION = "distributiontasks"
 _MAX_TASKS_REQUIRED_MESSAGE = (
-    "Option 'maxBytesPerSecond' requires 'maxTasks' if the number of tasks that share the limit is unknown: with Spark "
-    "Connect, with dynamic allocation (spark.dynamicAllocation.enabled), or before the first executor has registered. "
-    "Set maxTasks."
+    "Option 'maxBytesPerSecond' requires 'maxTasks' or 'distributionTasks' if the number of tasks that share the limit "
+    "is unknown: with Spark Connect, with dynamic allocation (spark.dynamicAllocation.enabled), or before the first "
+    "executor has registered. Set maxTasks, or distributionTasks if distribution is set."
 )
 
 

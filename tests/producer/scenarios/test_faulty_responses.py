@@ -1,4 +1,4 @@
-"""Wrong and malformed responses, which no real broker sends on demand, numbered as in docs/guarantees.md."""
+"""Wrong and malformed responses, which no real broker sends on demand, numbered as in docs/producer-guarantees.md."""
 
 from __future__ import annotations
 

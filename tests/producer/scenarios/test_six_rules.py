@@ -1,4 +1,4 @@
-"""The six rules by their numbers (docs/guarantees.md). Each scenario is run twice: with the rule, and without it."""
+"""The six rules by their numbers (docs/producer-guarantees.md). Each scenario is run with the rule and without it."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import (
     AuthorizationError,
+    DecodeError,
     DeliveryTimeoutError,
     IllegalStateError,
     KafkaSinkError,
@@ -18,6 +19,7 @@ from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
@@ -174,6 +176,19 @@ def test_the_first_fatal_error_stays() -> None:
     talk.manager.transition_to_fatal_error(KafkaSinkError("second"))
     with pytest.raises(UnsupportedVersionError, match="first"):
         talk.manager.begin(1)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-5, 0), (70, -1), (-1, -1)])
+def test_negative_producer_id_or_epoch_is_fatal(producer_id: int, epoch: int) -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    talk.answer(FindCoordinator)
+    talk.respond(talk.send(InitProducerId), InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
+    assert talk.state() is S.FATAL_ERROR
+    assert talk.next() is None
+    error = get_error(operation)
+    assert isinstance(error, DecodeError)
+    assert f"A broker returned the producer id {producer_id} with the epoch {epoch}" in str(error)
 
 
 def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:

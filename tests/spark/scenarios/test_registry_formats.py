@@ -305,6 +305,10 @@ def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
             {**CONFLUENT_KEYS, "kafka__partitioner__class": "RoundRobinPartitioner"},
             "has no effect, because kafka.partitioner.class is RoundRobinPartitioner. Remove one of them.",
         ),
+        (
+            {**CONFLUENT_KEYS, "kafka__partitioner__class": "UniformStickyPartitioner"},
+            "has no effect, because kafka.partitioner.class is UniformStickyPartitioner. Remove one of them.",
+        ),
     ],
 )
 def test_rejects_invalid_registry_options(options: dict[str, str], message: str) -> None:
