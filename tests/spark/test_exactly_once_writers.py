@@ -332,6 +332,21 @@ def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker:
     assert (read_values(broker), open_count(broker)) == ([], 0)
 
 
+def test_abort_of_rerun_does_not_say_that_rows_of_the_first_run_are_invisible(
+    spark: Spark, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query is stopped before a task of the rerun has reported, so it is not known which micro-batch this was."""
+    spark.committing().commit([spark.task(spark.batch(), rows("a"), query_id="q", batch_id="0")], 0)
+    spark.batch()
+    spark.committing().abort([None], 0)
+    outcome = spark.batch()._exactly_once_write.abort([])  # as with Spark Connect and output mode `update`
+    assert outcome.was_aborted
+    for message in (caplog.text, outcome.message):
+        assert "If an earlier run has committed the batch, its rows stay visible" in message
+        assert "readers see none of its rows" not in message
+    assert read_values(broker) == ["a"]
+
+
 def test_does_not_commit_tasks_of_two_drivers_together(spark: Spark, broker: EmbeddedBroker) -> None:
     batch_options = {"query_id": "q", "batch_id": "0"}
     messages = [spark.task(spark.batch(), rows("a"), partition_id=part, **batch_options) for part in range(2)]
