@@ -215,7 +215,9 @@ def _convert_batches(
                 if convertible_rows:
                     yield convert(batch.slice(0, convertible_rows))
                 row_number = row_count + convertible_rows + 1
-                raise DataError(f"--file: {path}: row {row_number}: {error}") from error
+                # The error of the batch may be about a later row.
+                reason = _find_conversion_error(batch.slice(convertible_rows, 1), convert)
+                raise DataError(f"--file: {path}: row {row_number}: {reason}") from error
             yield columns
             row_count += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -236,6 +238,15 @@ def _count_convertible_rows(batch: pa.RecordBatch, convert: Callable[[pa.RecordB
         return False
 
     return bisect_left(range(1, batch.num_rows + 1), True, key=fails_with)
+
+
+def _find_conversion_error(row: pa.RecordBatch, convert: Callable[[pa.RecordBatch], object]) -> str:
+    """Return the reason why a row cannot be converted together with the rows before it."""
+    try:
+        convert(row)
+    except pa.ArrowInvalid as error:
+        return str(error)
+    return "a timestamp has another format than those of the rows before it"
 
 
 def _find_converted_type(role: str, data_type: pa.DataType) -> pa.DataType:

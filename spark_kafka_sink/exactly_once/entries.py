@@ -132,7 +132,7 @@ class Entry:
     driver_names: tuple[str, ...] = ()
     """The most recent drivers, newest last. Only the newest one has its full name; the others are short hashes.
 
-    If `pykafka transactions` has claimed the prefix last, its name follows that of the newest driver.
+    If `pykafka transactions` has claimed the prefix since, its name follows.
     """
     checkpoint: str = ""
     """The normalized location of the stream's checkpoint; empty if it is unknown or the prefix belongs to jobs."""
@@ -160,6 +160,11 @@ class Entry:
         return self.driver_names[-1] if self.driver_names else ""
 
     @property
+    def newest_driver_name(self) -> str:
+        """The name of the newest driver, even if `pykafka transactions` has claimed the prefix since."""
+        return next(reversed(self._list_drivers()), "")
+
+    @property
     def last_decided_batch(self) -> Batch | None:
         """The batch that was decided last under the prefix; None if none has been decided."""
         return None if self.state is EntryState.OPEN else self.batch
@@ -180,8 +185,12 @@ class Entry:
         `claim_identity`: the producer id and epoch under which the driver claims the prefix.
         `writer_kind`: whether the driver belongs to a stream or a job; None to keep the kind in this entry.
         """
-        name_digest = _digest_driver_name(driver_name)
-        predecessors = [digest for digest in map(_digest_driver_name, self._list_drivers()) if digest != name_digest]
+        drivers = self._list_drivers()
+        digests = [_digest_driver_name(name) for name in drivers]
+        if _is_operator_name(driver_name):
+            predecessors = [*digests[:-1], *drivers[-1:]]
+        else:
+            predecessors = [digest for digest in digests if digest != _digest_driver_name(driver_name)]
         return dataclasses.replace(
             self,
             # The generation wraps around, because a program other than the sink may have written the maximum.
@@ -295,7 +304,7 @@ class Entry:
 
     def _list_drivers(self) -> Sequence[str]:
         """Return the driver names without that of `pykafka transactions`."""
-        return [name for name in self.driver_names if not name.startswith(_OPERATOR_NAME_START)]
+        return [name for name in self.driver_names if not _is_operator_name(name)]
 
     def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
         """Return the decision for this batch: the entry itself, or a keyed job in it. Return None if there is neither.
@@ -329,6 +338,11 @@ def build_operator_name(host: str, suffix: str) -> str:
     `suffix`: distinguishes this run of the command from others.
     """
     return f"{_OPERATOR_NAME_START}{host}, {suffix}"
+
+
+def _is_operator_name(driver_name: str) -> bool:
+    """Return whether this is the name of `pykafka transactions`."""
+    return driver_name.startswith(_OPERATOR_NAME_START)
 
 
 def _get_start_name(driver_name: str) -> str:

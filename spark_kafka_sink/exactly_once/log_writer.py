@@ -253,7 +253,7 @@ class LogTransaction:
         """
         response = self._writer._end_transaction(self._transaction, commit=True, timeout_ms=timeout_ms)
         if self._transaction.version >= 2:
-            return WriterState(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+            return WriterState(parse_producer_id_and_epoch(response))
         return WriterState(self._transaction.id_and_epoch, self._next_sequence)
 
     def wait_and_commit(self) -> WriterState:

@@ -123,9 +123,9 @@ def convert_start_errors() -> Iterator[None]:
 def build_superseded_error(entry: Entry, driver_name: str) -> ExactlyOnceError:
     """Build the error for a driver that a newer one has already replaced. The entry names the newer one."""
     return ExactlyOnceError(
-        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver_name}. This driver, "
-        f"{driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer driver "
-        "has ended, start this query again."
+        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.newest_driver_name}. This "
+        f"driver, {driver_name}, must stop. Two drivers of the same query must not run at the same time. If the newer "
+        "driver has ended, start this query again; without `register`, start a new Spark application for it."
     )
 
 

@@ -10,6 +10,7 @@ from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEp
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import TRANSACTION_KEY_TYPE, CoordinatorRoute, Role, Route
@@ -82,8 +83,10 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
         return "idempotence" if self.transactional_id is None else super().describe_subject(key)
 
 
-def parse_producer_id_and_epoch(response: InitProducerIdResponse) -> ProducerIdAndEpoch:
+def parse_producer_id_and_epoch(response: InitProducerIdResponse | EndTxnResponse) -> ProducerIdAndEpoch:
     """Return the producer id and epoch in a response without an error code.
+
+    EndTxn responses contain them in version 2 of transactions.
 
     Raise DecodeError if one of them is negative. In a batch, -1 would mean that the producer is not idempotent.
     """

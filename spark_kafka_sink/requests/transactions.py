@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.protocol import error_codes as codes
@@ -45,6 +44,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 )
 from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.requests.init_producer_id import parse_producer_id_and_epoch
 from spark_kafka_sink.requests.request import (
     GROUP_KEY_TYPE,
     TRANSACTION_KEY_TYPE,
@@ -273,8 +273,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
         return self.classify_code(response.error_code)
 
     def on_executed(self, response: EndTxnResponse, listener: TransactionListener) -> None:
-        next_id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        listener.on_ended(next_id_and_epoch if response.producer_id >= 0 else None)
+        listener.on_ended(None if response.producer_id < 0 else parse_producer_id_and_epoch(response))
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,15 +64,15 @@ A producer is transactional only if it is created with a transactional id. This 
 because the pool would otherwise keep separate producers for each job.
 """
 
-_ABORTED_MESSAGE = "it was aborted, and read_committed readers see none of its rows"
-_NOT_ABORTED_REASON = "it is already decided, or a newer driver has taken over"
+_JOB_ABORTED_MESSAGE = "it was aborted, and read_committed readers see none of its rows"
+_NOT_ABORTED_REASON = "it is decided or being decided, or a newer driver or `pykafka transactions` has taken over"
 """The beginning of the outcome for a job without an idempotency key. A remedy follows in the message."""
 _NOT_ABORTED_MESSAGE = f"{_NOT_ABORTED_REASON}; the next start completes the batch if it is decided"
 """The outcome for any other batch. It needs no remedy, because running such a batch again writes no row twice."""
 _RUN_ABORTED_MESSAGE = (
     "this run of the batch was aborted. If an earlier run has committed the batch, its rows stay visible"
 )
-"""The outcome if it is not known which micro-batch was aborted, because no task has reported."""
+"""The outcome for a micro-batch. The log names only the last committed one, so an earlier run is not always known."""
 
 
 class AbortOutcome(NamedTuple):
@@ -197,8 +197,7 @@ class ExactlyOnceWrite:
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         if was_aborted:
-            is_unknown_micro_batch = self.is_stream and batch.query_id is None
-            return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if is_unknown_micro_batch else _ABORTED_MESSAGE)
+            return AbortOutcome(was_aborted, _RUN_ABORTED_MESSAGE if self.is_stream else _JOB_ABORTED_MESSAGE)
         if self.is_stream or batch.is_idempotent:
             return AbortOutcome(was_aborted, _NOT_ABORTED_MESSAGE)
         remedy = decision_errors.build_unknown_outcome_remedy(self.start.entry)

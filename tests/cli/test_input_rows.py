@@ -84,16 +84,22 @@ def test_names_file_whose_column_cannot_be_converted(tmp_path: Path, capsys: Out
     assert read_written_rows(broker, "value") == []
 
 
-@pytest.mark.parametrize("bad_time", ["soon", "1767312000000"])
+@pytest.mark.parametrize(
+    ("bad_time", "reason"),
+    [
+        ("soon", "Failed to parse string: 'soon'"),
+        ("1767312000000", "a timestamp has another format than those of the rows before it"),
+    ],
+)
 def test_file_is_written_up_to_row_that_cannot_be_converted(
-    tmp_path: Path, capsys: Output, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, bad_time: str
+    tmp_path: Path, capsys: Output, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, bad_time: str, reason: str
 ) -> None:
     monkeypatch.setattr(input_rows, "BATCH_ROWS", 4)
-    times = ["2026-05-01 12:00:00"] * 6 + [bad_time] + ["2026-05-01 12:00:00"] * 2
+    times = ["2026-05-01 12:00:00"] * 6 + [bad_time, "later", "2026-05-01 12:00:00"]
     table = pa.table({"value": [str(number) for number in range(1, 10)], "timestamp": times})
     parquet.write_table(table, path := tmp_path / "rows.parquet")
     assert produce(broker, "--file", str(path)) == 1
-    assert f"pykafka: --file: {path}: row 7: " in capsys.readouterr().err
+    assert f"pykafka: --file: {path}: row 7: {reason}" in capsys.readouterr().err
     assert read_written_rows(broker, "value") == [(str(number).encode(),) for number in range(1, 7)]
 
 

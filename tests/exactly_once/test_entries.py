@@ -10,6 +10,7 @@ from spark_kafka_sink.exactly_once.entries import (
     Entry,
     EntryState,
     build_batch_driver_name,
+    build_operator_name,
 )
 from spark_kafka_sink.exactly_once.entry_json import decode_entry, encode_entry
 from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, build_task_id
@@ -112,6 +113,18 @@ def test_only_micro_batches_and_jobs_with_key_are_idempotent() -> None:
 def test_given_up_entry_is_done_and_proven() -> None:
     entry = Entry("p").with_decision(Batch("q", 7), SUMMARY, (TRANSACTION,)).as_unproven().as_given_up()
     assert (entry.state, entry.transactions, entry.has_proven_decision(Batch("q", 7))) == (EntryState.DONE, (), True)
+
+
+def test_operator_leaves_name_of_newest_driver_in_the_entry() -> None:
+    entry = Entry("p").with_claim("driver-1", "", 1).with_claim("driver-2", "", 1)
+    for number in range(2):
+        entry = entry.with_claim(build_operator_name("host", str(number)), "", 0)
+        assert entry.driver_name == f"`pykafka transactions` on host, {number}"
+        assert (entry.newest_driver_name, len(entry.driver_names)) == ("driver-2", 3)
+        assert (entry.has_superseded("driver-1"), entry.has_superseded("driver-2")) == (True, False)
+    entry = entry.with_claim("driver-2", "", 1)
+    assert (entry.driver_name, len(entry.driver_names)) == ("driver-2", 2)
+    assert Entry("p").with_claim(build_operator_name("host", "0"), "", 0).newest_driver_name == ""
 
 
 def test_drivers_of_several_batches_belong_to_the_same_start() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 
@@ -15,11 +16,12 @@ from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import create_client
-from spark_kafka_sink.exactly_once.log_writer import AppendBatch, WriterState
+from spark_kafka_sink.exactly_once.log_writer import AppendBatch, LogWriter, WriterState
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
@@ -264,6 +266,20 @@ def test_rejected_end_raises(cluster: SimulatedCluster, client: BlockingClient, 
     with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was rejected"):
         write(client, initial_state, b"a")
     assert read_values(cluster) == []
+
+
+def test_negative_epoch_in_response_to_commit_raises(client: BlockingClient, initial_state: WriterState) -> None:
+    end = EndTxnResponse(producer_id=initial_state.id_and_epoch.producer_id, producer_epoch=-1)
+    transaction = get_log_writer(client).begin_transaction(
+        DRIVER, initial_state, TopicPartition(LOG, 0), [(b"key", b"a")]
+    )
+    transaction.wait()
+    with patch.object(LogWriter, "_end_transaction", return_value=end):
+        if client.transaction_version < 2:  # the response contains no epoch
+            transaction.commit()
+        else:
+            with pytest.raises(DecodeError, match="with the epoch -1: neither may be negative"):
+                transaction.commit()
 
 
 def test_too_large_record_raises_without_fencing_error(

@@ -326,7 +326,7 @@ def test_operation_does_not_hide_that_a_newer_driver_has_taken_over(query: Query
     query.begin()
     query.with_new_driver().begin()
     operations.abort(client_options(query.broker), PREFIX, LOG)
-    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+    with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*: driver-2\. This driver, driver-1, "):
         query.begin()
     query.with_new_driver().begin()
 
